@@ -213,7 +213,7 @@ def print_forced(engine: Engine, prompts: Sequence[list[int]]) -> None:
 
 def wordy_model(folder: Path, words: int) -> Path:
     """A random model over the tiny vocabulary and made-up words of two to nine letters."""
-    from tests.support.tiny_models import vocabulary, write_tiny_model
+    from tests.support.files.tiny_models import vocabulary, write_tiny_model
 
     rng = np.random.default_rng(0)
     letters = np.array([*"etaoinshrdlucmfwypvbgkjqxz"])

@@ -26,7 +26,7 @@ from common import Parser
 from localspec.core.errors import GrammarError
 from localspec.engine.grammar.matcher import CompiledGrammar
 from localspec.engine.grammar.source import read_grammar, schema_grammar
-from tests.support.grammars import byte_tokenizer
+from tests.support.toy.grammars import byte_tokenizer
 
 Convert = Callable[[Any], tuple[str, bool]]  # the grammar, and whether all of the schema is in it
 

@@ -2,8 +2,8 @@
 
     python scripts/record_verdicts.py --bin FOLDER
 
-The pairs are those of `tests/support/edge_pairs.py`. FOLDER holds llama-speculative-simple, built
-as `benchmarks/plain.py` says for llama-completion. The verdicts go to
+The pairs are those of `tests/support/files/edge_pairs.py`. FOLDER holds llama-speculative-simple,
+built as `benchmarks/plain.py` says for llama-completion. The verdicts go to
 `tests/data/llama_cpp_verdicts.json`, which `tests/test_verdicts.py` compares with
 `localspec.pairing`. Run it again when llama-cpp-python or a case changes; it takes ten seconds.
 """
@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.support.edge_pairs import write_pairs  # noqa: E402
+from tests.support.files.edge_pairs import write_pairs  # noqa: E402
 
 VERDICTS = ROOT / "tests" / "data" / "llama_cpp_verdicts.json"
 PROGRAM = "llama-speculative-simple"

@@ -1,7 +1,5 @@
 """Shared fixtures, and a home without belongings for every test."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from pathlib import Path
@@ -10,9 +8,11 @@ import pytest
 from hypothesis import settings
 
 from localspec.library import tool_caches
-from tests.support.architectures.specs import architecture  # noqa: F401  a fixture
 from tests.support.command import bad_files, chat, localspec, run  # noqa: F401  fixtures
-from tests.support.model_folders import animals, in_zoo  # noqa: F401  fixtures
+from tests.support.files.architectures.specs import architecture  # noqa: F401  a fixture
+from tests.support.library.model_folders import animals, in_zoo  # noqa: F401  fixtures
+from tests.support.llama.self_drafts import silent_target  # noqa: F401  a fixture
+from tests.support.programs.streams import streams  # noqa: F401  a fixture
 from tests.support.real_pair import (  # noqa: F401  fixtures
     _tiny_engine,
     demo_files,
@@ -20,8 +20,6 @@ from tests.support.real_pair import (  # noqa: F401  fixtures
     floats,
     tiny,
 )
-from tests.support.self_drafts import silent_target  # noqa: F401  a fixture
-from tests.support.streams import streams  # noqa: F401  a fixture
 
 # A shell makes its background jobs, and their children, ignore Ctrl-C; the tests press it.
 signal.signal(signal.SIGINT, signal.default_int_handler)

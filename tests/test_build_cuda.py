@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.build_machine import ROOT, TARGET, Machine, only_linux
+from tests.support.programs.build_machine import ROOT, TARGET, Machine, only_linux
 
 pytestmark = only_linux
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.build_machine import Machine, only_linux
+from tests.support.programs.build_machine import Machine, only_linux
 
 pytestmark = only_linux
 

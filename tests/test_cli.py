@@ -85,7 +85,8 @@ def test_help_of_everything(localspec: Command) -> None:
     top = localspec("--help")
     assert (top.code, top.err) == (0, "")
     assert localspec("-h").out == top.out
-    assert "localspec demo" in top.out
+    assert "localspec demo" in top.out and "Models and pairs" in top.out
+    assert " pull " not in top.out
     for command in COMMANDS:
         assert f"│ {command} " in top.out
         done = localspec(command, "--help")
@@ -93,6 +94,12 @@ def test_help_of_everything(localspec: Command) -> None:
         assert f"localspec {command} [OPTIONS]" in done.out
         without = ("chat", "serve", "export")
         assert bool(re.search(r"--json\s", done.out)) == (command not in without)
+
+
+def test_help_of_pairs(localspec: Command) -> None:
+    for command in ("add", "show", "remove"):
+        done = localspec("pair", command, "--help")
+        assert done.code == 0 and f"localspec pair {command} [OPTIONS]" in done.out
 
 
 def test_version_and_nothing(localspec: Command) -> None:

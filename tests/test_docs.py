@@ -19,7 +19,7 @@ from localspec.server.api.chat import ChatRequest
 from localspec.server.api.completions import CompletionRequest
 from localspec.server.metrics import Metrics
 from localspec.server.queue.scheduler import Scheduler
-from tests.support.today import table
+from tests.support.llama.today import table
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"

@@ -26,7 +26,7 @@ from localspec.pairing import (
     refused,
     report_json,
 )
-from tests.support.gguf_files import (
+from tests.support.files.gguf_files import (
     Tensor,
     Typed,
     gguf_bytes,
@@ -36,7 +36,7 @@ from tests.support.gguf_files import (
     words,
     write_gguf,
 )
-from tests.support.header_toys import (
+from tests.support.files.headers import (
     DRAFT_SIZE,
     N_WORDS,
     Bytes,
@@ -46,7 +46,7 @@ from tests.support.header_toys import (
     rules,
     vocab_of,
 )
-from tests.support.trimmed_files import trimmed_keys, write_trimmed
+from tests.support.files.trimmed_files import trimmed_keys, write_trimmed
 
 
 def check(target: ModelHeader, draft: ModelHeader, **options: object) -> PairReport:

@@ -17,7 +17,7 @@ from localspec.core.errors import NotAGGUF
 from localspec.metadata.findings import RULES
 from localspec.metadata.header import read_header
 from localspec.pairing import check_pair
-from tests.support.edge_pairs import CASES, write_pairs
+from tests.support.files.edge_pairs import CASES, write_pairs
 
 RECORD: dict[str, Any] = json.loads(
     (Path(__file__).parent / "data" / "llama_cpp_verdicts.json").read_text("utf-8")

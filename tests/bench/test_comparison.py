@@ -1,7 +1,5 @@
 """Comparisons: loops are left out, several are one when put together, all of it is JSON."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -20,7 +18,7 @@ from tests.support.answers import (
     made_comparison,
     side,
 )
-from tests.support.bench_toys import drafted
+from tests.support.toy.bench import drafted
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Demo: the padded pair and hybrid, each draft beside plain decoding, saved for the next time."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator
@@ -17,8 +15,8 @@ from localspec.bench.plan import Variant
 from localspec.core import paths
 from localspec.core.config import DraftTokens
 from localspec.engine.engine import Engine
-from tests.support.bench_toys import plan
 from tests.support.real_pair import TinyFiles, load_model
+from tests.support.toy.bench import plan
 
 SMALL = (PaddedShape(128, 2, 128, 3), PaddedShape(128, 2, 96, 2))
 UNPADDED = (PaddedShape(320, 5, 512, 6), PaddedShape(128, 2, 384, 3))  # the bundled hybrid's

@@ -1,7 +1,5 @@
 """Text equality: rounding is proven, a mistake is never called that, audits tell what is wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,19 +13,20 @@ from localspec.bench.plan import Variant
 from localspec.chat.answer import Answer
 from localspec.core.config import DraftTokens
 from tests.support.answers import VARIED, made_answer
-from tests.support.bench_toys import BenchToy, compare, drafted, plan, variant
-from tests.support.toys import ToyModel, ToyTree
+from tests.support.toy.bench import compare, drafted, plan, variant
+from tests.support.toy.engine import ToyEngine
+from tests.support.toy.models import ToyModel, ToyTree
 
 
 def test_one_text_has_no_difference() -> None:
-    engine = BenchToy()
+    engine = ToyEngine()
     found = compare(engine, [engine.encode("abc")], plan(0, 4, "auto", repeats=2))
     assert found.differences == ()
     assert [row.text for row in found.figures()] == ["same"] * 3
 
 
-def rounded(noise: Sequence[float], length: int = 4, **params: Any) -> tuple[BenchToy, Comparison]:
-    engine = BenchToy(noise=noise, n_ctx=256)
+def rounded(noise: Sequence[float], length: int = 4, **params: Any) -> tuple[ToyEngine, Comparison]:
+    engine = ToyEngine(noise=noise, n_ctx=256)
     prompts = [engine.encode(text) for text in ("abc", "cab", "bead")]
     return engine, compare(engine, prompts, plan(0, length, max_tokens=60, **params))
 
@@ -55,7 +54,7 @@ def test_kernels_that_change_later_are_brought_to_one_width() -> None:
 
 def test_trees_are_brought_to_the_width_of_the_widest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where kernels round otherwise up to a width that only a tree reaches: 4 and 8 rivals."""
-    engine, tried = BenchToy(n_ctx=256), []
+    engine, tried = ToyEngine(n_ctx=256), []
 
     def answer(self: Variant, prompt: object) -> Answer:
         tried.append((self.length, engine.min_width))
@@ -87,7 +86,7 @@ def test_rounding_is_proven_with_every_sampler(params: dict[str, Any]) -> None:
     assert found.differences  # else the test shows nothing
     assert {each.proven_at for each in found.differences} == {2}
     assert drafted(found).text == "rounding"
-    engine = BenchToy(n_ctx=256)
+    engine = ToyEngine(n_ctx=256)
     audited = replace(plan(0, 4, "auto", max_tokens=60, **params), audit=True)
     exact = compare(engine, [engine.encode("abc")], audited)
     assert exact.differences == () and len(exact.audits) == 2
@@ -95,7 +94,7 @@ def test_rounding_is_proven_with_every_sampler(params: dict[str, Any]) -> None:
 
 
 def test_a_mistake_is_not_called_rounding() -> None:
-    engine = BenchToy(n_ctx=256)
+    engine = ToyEngine(n_ctx=256)
     seen: list[int] = []
     honest = engine.target.decode
 
@@ -124,7 +123,7 @@ def test_the_margin_is_the_lead_of_the_plain_pick() -> None:
     assert first.margin == pytest.approx(float(lead)) and lead > 0
 
 
-def fickle(engine: BenchToy, at: int) -> None:
+def fickle(engine: ToyEngine, at: int) -> None:
     """Let one pass of the target, and only this one, be wrong."""
     honest, calls = engine.target.decode, iter(range(10**6))
 
@@ -139,7 +138,7 @@ def fickle(engine: BenchToy, at: int) -> None:
 def test_what_cannot_be_repeated_is_not_called_rounding(
     lengths: tuple[DraftTokens, ...], at: int
 ) -> None:
-    engine = BenchToy(n_ctx=256)
+    engine = ToyEngine(n_ctx=256)
     fickle(engine, at)
     found = compare(engine, [engine.encode("abc")], plan(*lengths, repeats=2))
     assert found.differences  # else the test shows nothing
@@ -149,7 +148,7 @@ def test_what_cannot_be_repeated_is_not_called_rounding(
 
 
 def test_auto_need_not_repeat_what_rounding_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, drafted_texts = BenchToy(), iter([[1], [2], [3], [4]])
+    engine, drafted_texts = ToyEngine(), iter([[1], [2], [3], [4]])
 
     def answer(self: Variant, prompt: object) -> Answer:
         narrow = engine.target.min_width == 1
@@ -162,7 +161,7 @@ def test_auto_need_not_repeat_what_rounding_decides(monkeypatch: pytest.MonkeyPa
 
 
 def test_with_wide_passes_from_the_start_two_prove_nothing() -> None:
-    engine = BenchToy(noise=[0.0, 0.05, 0.1, 0.15, 0.0], n_ctx=256)
+    engine = ToyEngine(noise=[0.0, 0.05, 0.1, 0.15, 0.0], n_ctx=256)
     engine.target.min_width = 2
     prompts = [engine.encode(text) for text in ("abc", "cab", "bead")]
     found = compare(engine, prompts, plan(0, 4, max_tokens=60))
@@ -171,7 +170,7 @@ def test_with_wide_passes_from_the_start_two_prove_nothing() -> None:
 
 @pytest.mark.parametrize("repeat", [0, 1])
 def test_a_difference_in_any_repeat_is_told(repeat: int) -> None:
-    engine = BenchToy()
+    engine = ToyEngine()
     texts = [VARIED, VARIED]
     texts[repeat] = [*VARIED[:-1], 99]
     answers = [made_answer(1.0, text) for text in texts]
@@ -182,7 +181,7 @@ def test_a_difference_in_any_repeat_is_told(repeat: int) -> None:
 
 @pytest.mark.parametrize("temperature", [0, 0.8])
 def test_an_audit_reads_every_drafted_answer(temperature: float) -> None:
-    engine = BenchToy(quirk=0.3)
+    engine = ToyEngine(quirk=0.3)
     planned = replace(plan(0, 4, "auto", repeats=2, temperature=temperature), audit=True)
     found = compare(engine, [engine.encode("abc"), engine.encode("bead")], planned)
     assert [(each.prompt, each.draft_tokens) for each in found.audits[:4]] == [
@@ -196,7 +195,7 @@ def test_an_audit_reads_every_drafted_answer(temperature: float) -> None:
 
 
 def test_an_audit_tells_what_plain_would_not_have_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, honest = BenchToy(quirk=0.3), Variant.answer
+    engine, honest = ToyEngine(quirk=0.3), Variant.answer
 
     def careless(self: Variant, prompt: Sequence[int]) -> Answer:
         given = honest(self, prompt)

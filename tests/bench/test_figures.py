@@ -1,7 +1,5 @@
 """Figures: speedup comes from sums, limits follow from what passes and draft steps cost."""
 
-from __future__ import annotations
-
 import pytest
 
 from localspec.bench.comparison import Comparison
@@ -11,7 +9,8 @@ from localspec.chat.stats import PassStats, SourceStats
 from localspec.core.config import DraftTokens
 from localspec.speculative.limits import Guess
 from tests.support.answers import VARIED, compared, made_answer, side
-from tests.support.bench_toys import BenchToy, compare, drafted, plan
+from tests.support.toy.bench import compare, drafted, plan
+from tests.support.toy.engine import ToyEngine
 
 
 def test_speedup_comes_from_sums() -> None:
@@ -82,7 +81,7 @@ def test_the_drafts_reading_of_the_prompt_counts() -> None:
 
 
 def test_limits_stand_in_their_order() -> None:
-    engine = BenchToy(quirk=0.5)
+    engine = ToyEngine(quirk=0.5)
     found = compare(engine, [engine.encode("abc"), engine.encode("bead")], plan(0, 3, "auto"))
     limits = found.limits()
     assert limits is not None

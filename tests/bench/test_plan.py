@@ -1,11 +1,9 @@
 """BenchPlan: the widest pass is known beforehand."""
 
-from __future__ import annotations
-
 import pytest
 
 from localspec.core.config import DraftTokens
-from tests.support.bench_toys import plan
+from tests.support.toy.bench import plan
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Prompts: ours are of every kind, a file's are read with care."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

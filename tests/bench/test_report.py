@@ -1,7 +1,5 @@
 """Report: a document that says what was measured, and a file that is complete or untouched."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

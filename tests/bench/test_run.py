@@ -1,7 +1,5 @@
 """Bench: sides take turns from empty caches, and what is complete outlives an interruption."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, cast
@@ -22,9 +20,10 @@ from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.limits import Guess
 from localspec.speculative.prompt_lookup import PromptLookup
 from tests.support.answers import made_answer
-from tests.support.bench_toys import BenchToy, compare, plan, variant
 from tests.support.real_pair import GREEDY
-from tests.support.toys import FakeClock
+from tests.support.toy.bench import compare, plan, variant
+from tests.support.toy.engine import ToyEngine
+from tests.support.toy.models import FakeClock
 
 
 def test_sides_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +35,7 @@ def test_sides_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Variant, "answer", answer)
     heard: list[tuple[str, int, int]] = []
-    toy: Any = BenchToy()
+    toy: Any = ToyEngine()
     found = list(
         run_bench(
             toy, {"a": [[7], [8]], "b": [[9]]}, plan(0, 4, "auto", repeats=3, max_tokens=50),
@@ -64,7 +63,7 @@ def test_sides_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_does_not_fit_is_told_before_anything_is_measured() -> None:
-    engine: Any = BenchToy(n_ctx=64)
+    engine: Any = ToyEngine(n_ctx=64)
     fits = {"a": [[97]], "b": [[97] * 41]}  # 41 + 19 that are decoded + 4 more in a pass of 5
     assert len(list(run_bench(engine, fits, plan(0, 4)))) == 2
     engine.target.calls.clear()
@@ -74,7 +73,7 @@ def test_what_does_not_fit_is_told_before_anything_is_measured() -> None:
 
 
 def test_every_answer_starts_from_empty_caches() -> None:
-    engine = BenchToy(clock=FakeClock())
+    engine = ToyEngine(clock=FakeClock())
     prompt = engine.encode("abcabc")
     for _ in range(2):
         answer = variant(engine, 3, max_tokens=9).answer(prompt)
@@ -91,7 +90,7 @@ def test_every_answer_begins_prompt_lookup_anew() -> None:
             super().update(context)
 
     held: list[list[int]] = []
-    engine = BenchToy(clock=FakeClock())
+    engine = ToyEngine(clock=FakeClock())
     engine.prompt_lookup = Recorded()
     prompt = engine.encode("abcabc")
     for _ in range(2):
@@ -129,7 +128,7 @@ def test_what_is_complete_outlives_an_interruption(
 
     monkeypatch.setattr(Variant, "answer", answer)
     found: list[Comparison] = []
-    tasks, toy = {"a": [[7], [8]], "b": [[9]]}, cast(Engine, BenchToy())
+    tasks, toy = {"a": [[7], [8]], "b": [[9]]}, cast(Engine, ToyEngine())
     with pytest.raises(type(problem)):
         for comparison in run_bench(toy, tasks, plan(0, 4, repeats=3)):
             found.append(comparison)
@@ -140,7 +139,7 @@ def test_what_is_complete_outlives_an_interruption(
 
 
 def test_guesses_are_those_of_the_draft_given_the_true_text() -> None:
-    engine = BenchToy(quirk=0.5)
+    engine = ToyEngine(quirk=0.5)
     prompt = engine.encode("abc")
     found = compare(engine, [prompt], plan(0, 4, max_tokens=80))
     text = found.sides[0].answers[0][0].tokens
@@ -165,7 +164,7 @@ def test_a_draft_that_lacks_a_token_of_the_text_guesses_nothing(
     monkeypatch.setattr(
         ModelDrafter, "review", lambda self, context, longest: review(self, context, longest)[3:]
     )
-    engine = BenchToy(quirk=0.5)
+    engine = ToyEngine(quirk=0.5)
     found = compare(engine, [engine.encode("abc")], plan(0, 4, max_tokens=20))
     assert found.guesses[0][:3] == (Guess(False, -math.inf),) * 3
     assert len(found.guesses[0]) == 20 and math.isfinite(found.guesses[0][3].confidence)

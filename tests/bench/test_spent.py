@@ -1,7 +1,5 @@
 """Spent: intervals over prompts hold what they promise, and luck chooses no best side."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -11,7 +11,8 @@ from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.generate import stream_generate
 from tests.support.answers import text_of, tokens_of
-from tests.support.toys import FakeClock, ToyEngine
+from tests.support.toy.engine import ToyEngine
+from tests.support.toy.models import FakeClock
 
 GREEDY = SamplingParams(temperature=0)
 

@@ -24,7 +24,7 @@ from localspec.core.config import DraftTokens
 from localspec.core.errors import EngineError, FileProblem, LocalspecError, UsageError
 from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams
-from tests.support.chat_toys import ChatToy
+from tests.support.toy.chat import ChatToy
 
 Typed = str | type[BaseException]
 LENGTHS: tuple[DraftTokens, ...] = (0, 1, 4, "auto")

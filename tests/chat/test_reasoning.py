@@ -17,7 +17,7 @@ from localspec.chat.reasoning import (
     state_behind,
     tagged,
 )
-from tests.support import templates
+from tests.support.chat import templates
 
 THINK = tagged("<think>", "</think>")
 GRANITE = tagged("<think>", "</think>", ("<response>",), "</response>")

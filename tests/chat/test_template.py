@@ -11,7 +11,7 @@ from localspec.chat.reasoning import Splitter
 from localspec.chat.sandbox import MAX_CHARACTERS
 from localspec.chat.template import CHATML, NAMED, ChatTemplate
 from localspec.core.errors import TemplateError
-from tests.support import templates
+from tests.support.chat import templates
 
 TALK: list[Message] = [
     {"role": "system", "content": "Be brief."},

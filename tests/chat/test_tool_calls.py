@@ -16,9 +16,9 @@ from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
-from tests.support import tool_templates
+from tests.support.chat import tool_templates
+from tests.support.chat.reciting import reciting, write_reciter
 from tests.support.real_pair import options
-from tests.support.reciting import reciting, write_reciter
 
 pytestmark = pytest.mark.llama
 

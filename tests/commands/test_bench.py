@@ -1,7 +1,5 @@
 """The command bench: a table, one JSON document, and what ends it early."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -123,14 +121,6 @@ def test_bench_of_heads_measures_several_lengths(
     assert done.code == 0
     assert json.loads(done.out)["settings"]["draft_tokens"] == [0, 2, 4, 8, "auto"]
     assert "Fastest here" in done.err
-
-
-def test_bench_of_a_recurrent_target(bench: Command, tiny: TinyFiles) -> None:
-    done = bench("--json", "--draft-tokens", "0,2", pair=("-m", tiny.recurrent, "-md", tiny.draft))
-    assert done.code == 0, done.err
-    document = json.loads(done.out)
-    assert document["settings"]["draft_tokens"] == [0, 2]
-    assert all(each["drafted"] for each in document["answers"] if each["draft_tokens"])
 
 
 def test_an_unexplained_difference_is_a_failure(

@@ -1,7 +1,5 @@
 """The commands check and inspect: the verdict on a pair, the facts of a file."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,15 +1,13 @@
 """The command demo: both padded pairs, as a table and as JSON."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
 
 from localspec.bench.padding.layout import PaddedShape
 from localspec.core import paths
-from tests.support.command import Command, interrupt_decode
-from tests.support.real_pair import TinyFiles
+from tests.support.command import Command
+from tests.support.real_pair import TinyFiles, interrupt
 
 pytestmark = pytest.mark.llama
 
@@ -67,6 +65,6 @@ def test_demo_of_the_hybrid(localspec: Command, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.usefixtures("small_demo")
 def test_ctrl_c_ends_the_demo(localspec: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupt_decode(monkeypatch, 20)
+    interrupt(monkeypatch, 20)
     done = localspec("demo", "--repeats", "1", "-n", "4", "-t", "1", "--json")
     assert (done.code, done.out) == (130, "") and "Traceback" not in done.err

@@ -1,7 +1,5 @@
 """The command doctor: the facts of this machine, healthy or not."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

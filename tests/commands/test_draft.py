@@ -1,7 +1,5 @@
 """The command draft make and --draft self, with real llama.cpp on a target with silent layers."""
 
-from __future__ import annotations
-
 import errno
 import json
 import shutil
@@ -17,7 +15,7 @@ from localspec.self_draft import search, selection, store, verdict
 from localspec.self_draft.make import Recipe, make_draft
 from localspec.self_draft.verdict import DraftVerdict
 from tests.support.command import HELLO, Command
-from tests.support.self_drafts import LOSES, PAYS
+from tests.support.llama.self_drafts import LOSES, PAYS
 
 pytestmark = pytest.mark.llama
 

@@ -1,12 +1,8 @@
-# ruff: noqa: F401, F811  (fixtures are imported)
 """The command export as a user meets it: what stdout holds, what is refused, what is written."""
-
-from __future__ import annotations
 
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,12 +14,11 @@ from localspec.library.pairs.catalog import find_pair
 from localspec.metadata.trimmed import vocabulary_digest
 from tests.export.test_facts import learn
 from tests.support.command import Command
-from tests.support.exports import arguments, model, option
-from tests.support.fake_hub import FakeHub, hub
-from tests.support.head_files import header_of, target_bytes
-from tests.support.hub_pair import PAIR, Pair, commands_are_built_once, pair, stocked, told
-from tests.support.real_pair import TinyFiles
-from tests.support.trimmed_files import trimmed_keys, write_trimmed
+from tests.support.fake_hub import FakeHub
+from tests.support.files.head_files import header_of, target_bytes
+from tests.support.files.trimmed_files import trimmed_keys, write_trimmed
+from tests.support.library.exports import arguments, model, option
+from tests.support.library.hub_pair import PAIR, Pair, told
 
 
 def test_stdout_is_the_command_alone(localspec: Command, pair: Pair, tmp_path: Path) -> None:

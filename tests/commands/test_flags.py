@@ -1,7 +1,5 @@
 """Flags: every option named and explained, and turned into the parameters it stands for."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -364,6 +362,7 @@ def test_what_a_pair_keeps(arguments: Sequence[str], kept: Mapping[str, object])
 def test_branches(most: int | str) -> None:
     assert models_of(parsed("--branches", str(most))).branches == most
     assert models_of(parsed()).branches == "auto"
+    assert "'4' is no number from 1 to 3, or auto" in refusal("--branches", "4")
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,12 @@
 """Grammar flags of run and chat: answers that obey, and what is wrong with what was given."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
 
 import pytest
 
-from tests.support.command import HELLO, Command, process
+from tests.support.command import HELLO, Command
 from tests.support.real_pair import TinyFiles
 
 pytestmark = pytest.mark.llama
@@ -45,13 +43,6 @@ def test_json_holds_the_grammar(run: Command, tmp_path: Path) -> None:
     assert json.loads(run(HELLO, "--json").out)["settings"]["grammar"] is None
 
 
-def test_a_stop_string_and_a_length_end_it_early(run: Command) -> None:
-    spelt = 'root ::= "one two three"'
-    assert run(HELLO, "-n", "40", "--grammar", spelt).out == "one two three"
-    assert run(HELLO, "-n", "40", "--grammar", spelt, "--stop", " th").out == "one two"
-    assert run(HELLO, "-n", "3", "--grammar", spelt).out.startswith("one")
-
-
 def test_every_answer_of_a_chat_begins_anew(chat: Command, tiny: TinyFiles) -> None:
     done = chat("-md", tiny.draft, "--draft", "4", "--grammar", COLOURS, stdin="a\nb\n/regen\n")
     assert done.code == 0
@@ -70,19 +61,11 @@ def test_a_regular_expression_is_matched_by_the_whole_answer(run: Command, chat:
     assert re.fullmatch("([a-c]{4}!\n){2}", chat("--regex", "[a-c]{4}!", stdin="a\nb\n").out)
 
 
-def test_lark_is_known_by_its_start(run: Command) -> None:
-    assert run(HELLO, "--grammar", 'start: "yes" | "no"').out.strip() in ("yes", "no")
-
-
 WRONG = {
     "regex": (("--regex", "(a"), "unclosed group", 1),
     "grammar": (("--grammar", "root ::= [a"), "cannot be read", 1),
-    "no rule": (("--grammar", ""), "is empty", 1),
     "schema": (("-j", "{type: object}"), "is not JSON", 1),
-    "network": (("-j", '{"$ref": "https://example.org/x"}'), "does not fetch", 1),
     "no file": (("--grammar-file", "missing.gbnf"), "missing.gbnf cannot be read", 1),
-    "a folder": (("-jf", "."), "cannot be read", 1),
-    "two grammars": (("--grammar", COLOURS, "--grammar-file", "x"), "Give one", 2),
     "both": (("--grammar", COLOURS, "-j", SCHEMA), "Give one", 2),
 }
 
@@ -96,15 +79,3 @@ def test_what_is_wrong_is_a_sentence(
     assert said in done.err and done.err.count("\n") <= 2
     if "--grammar" not in flags:
         assert said in chat(*flags).err
-
-
-def test_bytes_that_are_no_text_are_refused(run: Command, tmp_path: Path) -> None:
-    file = tmp_path / "latin1.gbnf"
-    file.write_bytes('root ::= "größer"'.encode("latin-1"))
-    done = run(HELLO, "--grammar-file", file)
-    assert done.code == 1 and "latin1.gbnf cannot be read" in done.err
-
-
-def test_bytes_of_a_strict_shell_are_refused(tiny: TinyFiles) -> None:
-    done = process("run", "-m", str(tiny.target), "--grammar", b'root ::= "\xff"', HELLO)  # type: ignore[arg-type]
-    assert done.returncode == 1 and "is not valid Unicode" in done.stderr

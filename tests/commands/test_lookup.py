@@ -1,7 +1,5 @@
 """Earlier answers on the command line: kept in a file, read from files, never in bench."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

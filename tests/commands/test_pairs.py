@@ -1,7 +1,4 @@
-# ruff: noqa: F401, F811  (fixtures are imported)
 """The commands about pairs: kept under a name, shown, used wherever models are named, forgotten."""
-
-from __future__ import annotations
 
 import hashlib
 import json
@@ -14,23 +11,10 @@ from localspec.core import machine
 from localspec.hub.remote_header import FIRST_BYTES
 from localspec.library.pairs import user_pairs
 from localspec.library.pairs.catalog import load_catalog
-from tests.support import zoo
 from tests.support.command import Command
-from tests.support.fake_hub import FakeHub, hub
-from tests.support.hub_pair import (
-    DRAFTED,
-    FLAGS,
-    PAIR,
-    Pair,
-    Reads,
-    commands_are_built_once,
-    fetched,
-    pair,
-    reads,
-    states,
-    stocked,
-    told,
-)
+from tests.support.fake_hub import FakeHub
+from tests.support.library import zoo
+from tests.support.library.hub_pair import DRAFTED, FLAGS, PAIR, Pair, Reads, states, told
 
 # --- pairs of one's own --------------------------------------------------------------------
 

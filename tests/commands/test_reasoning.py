@@ -1,7 +1,5 @@
 """Thoughts and templates through the commands: two turns, both streams, JSON, what is noted."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -10,10 +8,10 @@ from threading import Thread
 
 import pytest
 
-from tests.support import templates
+from tests.support.chat import templates
+from tests.support.chat.reciting import reciting, write_reciter
 from tests.support.command import Command, Done
-from tests.support.reciting import reciting, write_reciter
-from tests.support.tiny_models import CHATML
+from tests.support.files.tiny_models import CHATML
 
 pytestmark = pytest.mark.llama
 
@@ -95,35 +93,6 @@ def test_the_document_tells_how_the_prompt_was_made(localspec: Command, model: M
     assert len(plain["sha256"]) == 64 and other == plain | {"sha256": other["sha256"]} != plain
 
 
-def test_stop_strings_leave_thoughts_alone(localspec: Command, model: Model) -> None:
-    said = "<think>one END two</think>three END four"
-    with reciting(said):
-        done = localspec(
-            "run",
-            "-m",
-            model(templates.QWEN3),
-            *FLAGS,
-            "--stop",
-            "END",
-            "Ask",
-            "--json",
-        )
-    document = json.loads(done.out)
-    assert (document["reasoning"], document["text"]) == ("one END two", "three ")
-    assert document["finish_reason"] == "stop"
-
-
-def test_a_draft_does_not_change_what_is_thought(localspec: Command, model: Model) -> None:
-    said = templates.SPOKEN[templates.HARMONY].replace("I think.", "I think. " * 30)
-    with reciting(said):
-        flags = ("run", "-m", model(templates.HARMONY), *FLAGS[:4], "Ask", "--json")
-        plain, drafted = (
-            json.loads(localspec(*flags, "--draft", length).out) for length in ("off", "auto")
-        )
-    assert plain["reasoning"] == drafted["reasoning"] == ("I think. " * 30).strip()
-    assert (plain["text"], plain["token_ids"]) == (drafted["text"], drafted["token_ids"])
-
-
 # -- a model without a template ------------------------------------------------------------
 
 
@@ -160,7 +129,6 @@ def test_a_spelled_out_end_stops_an_answer_in_chatml(
 # -- flags of the template -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", ["run", "chat"])
 @pytest.mark.parametrize(
     ("template", "flags", "prompt", "note"),
     [
@@ -194,16 +162,13 @@ def test_a_spelled_out_end_stops_an_answer_in_chatml(
 def test_what_the_template_is_told(
     localspec: Command,
     model: Model,
-    command: str,
     template: str,
     flags: list[str],
     prompt: str,
     note: str,
 ) -> None:
     with reciting("Yes.") as prompts:
-        given = (command, "-m", model(template), *FLAGS, *flags)
-        asked = ("Ask",) if command == "run" else ()
-        done = localspec(*given, *asked, stdin=None if asked else "Ask\n")
+        done = localspec("run", "-m", model(template), *FLAGS, *flags, "Ask")
     assert done.code == 0 and prompt in prompts[0]
     notes = done.err[: done.err.index("tokens · ")]
     assert note in " ".join(notes.split())
@@ -229,14 +194,6 @@ def test_a_system_message_set_in_a_chat_is_judged_as_one_from_the_start(
     told = " ".join(done.err.split())
     assert (done.code, done.out) == (0, "")
     assert told.count(note) == 2 if note else "chat template" not in told
-
-
-def test_a_template_from_a_file(localspec: Command, model: Model, tmp_path: Path) -> None:
-    file = tmp_path / "own.jinja"
-    file.write_text("Q: {{ messages[-1].content }} A:", "utf-8")
-    with reciting("Yes.") as prompts:
-        done = localspec("run", "-m", model(CHATML), *FLAGS, "--chat-template-file", file, "Ask")
-    assert done.code == 0 and prompts[0].endswith("Q: Ask A:")
 
 
 def test_a_template_from_a_pipe_is_read_once(

@@ -1,7 +1,5 @@
 """The command serve: flags, what it says, how it ends."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import signal

@@ -1,7 +1,5 @@
 """What a command says of what was loaded, and of what it could not have."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest
@@ -17,20 +15,15 @@ pytestmark = pytest.mark.llama
     [
         (("--branches", "2", "--exact"), "without branches: --exact"),
         (("--branches", "auto", "--exact"), ""),
-        (("--branches", "1", "--exact"), ""),
-        (("--exact",), ""),
-        (("--branches", "3"), ""),
         (("--branches", "3", "--draft", "4", "--acceptance", "rejection"), "judges one chain"),
         (("--branches", "3", "--draft", "4", "--acceptance", "rejection", "--temp", "0"), ""),
-        (("--branches", "4"), "'4' is no number from 1 to 3, or auto"),
     ],
 )
 def test_who_asked_for_branches_is_told_why_there_are_none(
     run: Command, tiny: TinyFiles, flags: Sequence[str], said: str
 ) -> None:
     done = run(HELLO, "-md", tiny.draft, *flags)
-    told = [word for word in ("branches", "is no number") if word in done.sentences]
-    assert said in done.sentences and bool(told) == bool(said)
+    assert said in done.sentences and ("branches" in done.sentences) == bool(said)
 
 
 def test_branches_of_no_draft_are_answered(run: Command, tiny: TinyFiles) -> None:

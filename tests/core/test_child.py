@@ -1,7 +1,5 @@
 """Child processes of this program: how they are run, and how they end."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Options of loading: bounds are UsageErrors, and what texts mean."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 

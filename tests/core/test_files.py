@@ -1,7 +1,5 @@
 """Files: complete or not there, whatever happens in between; bounded and never waited for."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Formatting: no control character is obeyed; numbers and sizes as people read them."""
 
-from __future__ import annotations
-
 import unicodedata
 
 import pytest

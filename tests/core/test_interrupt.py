@@ -1,7 +1,5 @@
 """Interrupt: Ctrl-C waits for the end of a block, and is never lost or invented."""
 
-from __future__ import annotations
-
 import signal
 import threading
 

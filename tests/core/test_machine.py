@@ -1,7 +1,5 @@
 """Machine: facts from the system's own files, written here by hand, and sane answers without."""
 
-from __future__ import annotations
-
 import os
 import struct
 import sys

@@ -1,7 +1,5 @@
 """`--draft` is read as meant, and what competes is refused."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

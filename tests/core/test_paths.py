@@ -1,7 +1,5 @@
 """Paths: the environment first, then the checkout, then the user's own folders."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

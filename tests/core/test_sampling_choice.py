@@ -1,7 +1,5 @@
 """Choice of sampling: flags win over the model's advice, and a setting is read as it was typed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sampling parameters: bounds are UsageErrors, what is switched off, how a bias is read."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

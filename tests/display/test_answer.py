@@ -1,7 +1,5 @@
 """Figures of an answer: the closing line, the meter, the comparison with plain."""
 
-from __future__ import annotations
-
 import pytest
 
 from localspec.chat.answer import Answer
@@ -9,7 +7,7 @@ from localspec.chat.stats import GenerationStats
 from localspec.display.answer import compared, figures, meter, only_thoughts, status_words
 from localspec.speculative.loop import DraftStatus, FinishReason
 from tests.support.answers import made_answer, made_stats
-from tests.support.streams import Streams
+from tests.support.programs.streams import Streams
 
 
 @pytest.mark.parametrize(

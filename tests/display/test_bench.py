@@ -1,7 +1,5 @@
 """Scoreboard: rows that fit any width, and sentences that say what the figures mean."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Sequence
@@ -11,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 
 from localspec.bench.comparison import Comparison
-from localspec.bench.demo import HybridResult, PairResult
+from localspec.bench.demo import HybridResult
 from localspec.bench.equality import Audit
 from localspec.bench.figures import Limits
 from localspec.core.config import DraftTokens
@@ -25,11 +23,12 @@ from tests.support.answers import (
     difference,
     made_answer,
     made_comparison,
+    made_demo,
     side,
     varied_comparison,
 )
+from tests.support.programs.streams import COLOUR, Streams
 from tests.support.real_pair import TinyFiles
-from tests.support.streams import COLOUR, Streams
 
 MIB = 2**20
 
@@ -311,9 +310,7 @@ def test_the_demo_fits(
     tiny: TinyFiles, streams: Streams, monkeypatch: pytest.MonkeyPatch, columns: str
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
-    target, draft = read_header(tiny.target), read_header(tiny.draft)
-    comparison = made_comparison(task="Q4_0", loops=1, prompts=2)
-    bench_display.demo_result(PairResult((target, draft), target, draft, comparison))
+    bench_display.demo_result(made_demo(tiny, loops=1, prompts=2))
     title, _, plain, drafted, loops, advice = streams.read()[0].splitlines()
     assert title.startswith("Q4_0: the 87k target padded to 87k parameters, the 87k draft")
     assert plain.startswith("Q4_0") and drafted.endswith("same") and loops.endswith("Q4_0 1")

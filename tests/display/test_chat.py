@@ -1,7 +1,5 @@
 """Screen: the chat as seen in a window, through a real pseudo-terminal, and through pipes."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -24,16 +22,16 @@ from localspec.core.errors import FileProblem
 from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams
 from localspec.display import chat as screen
-from tests.support.chat_toys import Reciter
 from tests.support.real_pair import TinyFiles
+from tests.support.toy.chat import Reciter
 
 pytest.importorskip("pty")
-from tests.support.terminal import Terminal, Window  # noqa: E402  it needs one too
+from tests.support.programs.terminal import Terminal, Window  # noqa: E402  it needs one too
 
 # A chat with a Reciter: the pieces of its answers, seconds for each of them.
 RECITE = """
 import json, sys
-from tests.support.chat_toys import Reciter
+from tests.support.toy.chat import Reciter
 from localspec.display import console
 from localspec.chat.conversation import Chat
 from localspec.chat.input_loop import run
@@ -257,14 +255,6 @@ def test_a_paste_is_one_message() -> None:
         terminal.prompt(3)
         assert len(FIGURES.findall(terminal.window.text)) == 2
         assert "There is no command" not in terminal.window.text
-
-
-def test_a_byte_that_is_no_text_does_not_end_the_chat(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONIOENCODING", "utf-8:strict")
-    monkeypatch.setenv("LC_ALL", "C.UTF-8")
-    with chatting([["one"], ["two"]], "gr\udcff", "again") as terminal:
-        assert "Traceback" not in terminal.window.text
-        assert answer_of(terminal.window, "again") == "two"
 
 
 def test_tab_completes_commands() -> None:

@@ -1,14 +1,11 @@
 """Console: what is shown on which stream, on a terminal and in a pipe."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
 
 import pytest
 
-from localspec.bench.demo import PairResult
 from localspec.core.errors import LocalspecError
 from localspec.display import bench as bench_display
 from localspec.display import console, reports
@@ -16,9 +13,9 @@ from localspec.display.answer import figures
 from localspec.engine.doctor import DoctorReport
 from localspec.metadata.header import read_header
 from localspec.pairing import check_pair
-from tests.support.answers import made_comparison, made_stats
+from tests.support.answers import made_demo, made_stats
+from tests.support.programs.streams import COLOUR, Streams
 from tests.support.real_pair import TinyFiles
-from tests.support.streams import COLOUR, Streams
 
 # -- text ----------------------------------------------------------------------------------
 
@@ -69,7 +66,7 @@ def test_names_cannot_steer_the_terminal(streams: Streams, monkeypatch: pytest.M
 def show_everything(tiny: TinyFiles) -> None:
     target, draft = read_header(tiny.target), read_header(tiny.draft)
     bench_display.demo_intro("pair", 3)
-    bench_display.demo_result(made_result(tiny))
+    bench_display.demo_result(made_demo(tiny))
     reports.pair_report(check_pair(target, draft), target, draft)
     device = {"name": "CPU", "description": "A CPU", "kind": "CPU", "free": 2**30, "total": 2**31}
     reports.doctor_report(
@@ -78,11 +75,6 @@ def show_everything(tiny: TinyFiles) -> None:
     console.note(SENTENCE)
     console.error(LocalspecError(SENTENCE, "Hint."))
     figures(made_stats(4, 2), "stop", 3)
-
-
-def made_result(tiny: TinyFiles) -> PairResult:
-    target, draft = read_header(tiny.target), read_header(tiny.draft)
-    return PairResult((target, draft), target, draft, made_comparison(task="Q4_0"))
 
 
 def test_no_escape_codes_outside_a_terminal(tiny: TinyFiles, streams: Streams) -> None:

@@ -1,14 +1,12 @@
 """Line editor: pastes, and bytes that are no text, typed at a real pseudo-terminal."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pty")
-from tests.support.terminal import Terminal  # noqa: E402  it needs one too
+from tests.support.programs.terminal import Terminal  # noqa: E402  it needs one too
 
 # Each text that is read, with its escapes, and what the history keeps.
 READ = """

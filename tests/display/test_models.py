@@ -1,7 +1,4 @@
-# ruff: noqa: F401, F811  (fixtures are imported)
 """Listing: tables that fit a terminal and that a pipe can cut."""
-
-from __future__ import annotations
 
 import io
 import json
@@ -18,16 +15,13 @@ from localspec.core.formatting import one_line
 from localspec.display import console
 from localspec.display import models as lists
 from localspec.hub.provenance import Verification
-from localspec.library.local_models import Inventory, LocalModel, find_models
+from localspec.library.local_models import Inventory, find_models
 from localspec.library.pairs import user_pairs
 from localspec.library.pairs.catalog import load_catalog
-from localspec.library.pairs.listing import PairRow, pair_row, pair_rows
-from localspec.library.suggest import Refusal, Suggestion, Suggestions, drafts_for
-from localspec.metadata.header import ModelHeader, read_header
-from tests.support import zoo
-from tests.support.gguf_files import gguf_bytes, model_keys, model_tensors, words
-from tests.support.streams import Streams
-from tests.support.terminal import Window
+from localspec.library.pairs.listing import pair_row, pair_rows
+from tests.support.library import zoo
+from tests.support.programs.streams import Streams
+from tests.support.programs.terminal import Window
 
 NAMES = ("NAME", "SIZE", "LONGER", "LAST")
 
@@ -197,46 +191,6 @@ def test_everything_about_an_own_pair(streams: Streams) -> None:
     assert "on this disk  nothing yet\n" in out
 
 
-# --- suggestions ---
-
-
-def found_for(name: str) -> Suggestions:
-    (path,) = [model.path for model in find_models().models if name in model.name]
-    return drafts_for(read_header(path), find_models().models)
-
-
-def test_drafts_with_reasons_and_the_command_to_type(in_zoo: zoo.Zoo, streams: Streams) -> None:
-    lists.suggestions(found_for("Llama-3.1-8B"), "my models/big.gguf")
-    out, err = streams.read()
-    first, reasons, command, known = out.splitlines()
-    draft = "bartowski/Llama-3.2-1B-Instruct-GGUF/Llama-3.2-1B-Instruct-Q8_0.gguf"
-    assert first == f"1. {draft}"
-    assert reasons.startswith("   8.0 times smaller; Q8_0; both need ")
-    assert command == f"   localspec chat --target 'my models/big.gguf' --draft {draft}"
-    assert known.startswith("known pair: llama3.1-8b, draft hf:bartowski/Llama-3.2-1B")
-    assert known.endswith("fetch it with: localspec download llama3.1-8b")
-    assert err == ""
-
-
-def test_when_nothing_fits_the_nearest_say_why(in_zoo: zoo.Zoo, streams: Streams) -> None:
-    found = found_for("llama3:8b")
-    lists.suggestions(found, "llama3:8b")
-    out, err = streams.read()
-    lines = out.splitlines()
-    assert lines[0] == "No model on this disk can draft for it."
-    assert lines[1].startswith("   bartowski/Llama-3.2-1B-Instruct-GGUF/Llama-3.2-1B-Instruct-Q8_0")
-    assert "1 unused or reserved token differs" in lines[1]
-    assert len(lines) == 1 + 5 < 1 + len(found.refused)
-    assert err == (
-        "The nearest runs with --lenient: its differences cannot corrupt text.\n"
-        "See the known pairs with: localspec pairs\n"
-    )
-    lists.suggestions(found_for("mamba"), "mamba")
-    assert "--lenient" not in streams.read()[1]
-    lists.suggestions(Suggestions((), (), ()), "lonely.gguf")
-    assert streams.read()[0] == "No model on this disk can draft for it.\n"
-
-
 # --- verdicts ---
 
 
@@ -257,27 +211,3 @@ def test_verdicts_are_told_as_they_come(streams: Streams) -> None:
     with pytest.raises(KeyboardInterrupt):
         lists.verdicts(broken())  # type: ignore[arg-type]
     assert streams.read()[0] == "right         a.gguf is right.\n"
-
-
-HOSTILE = "evil\x1b]0;pwned\x07\x1b[2J\x9b31m\u202e\x7f\r\n\tname"  # of a stranger's file
-
-
-@pytest.mark.parametrize("columns", [60, 120])
-def test_no_name_moves_the_cursor(columns: int) -> None:
-    path = Path(HOSTILE.replace("/", ""))
-    model = LocalModel(path, "localspec", HOSTILE, 5, (path,))
-    row = PairRow(
-        HOSTILE, HOSTILE, True, HOSTILE, HOSTILE, 1, (True, True), True, (HOSTILE, HOSTILE), None,
-        None,
-    )  # fmt: skip
-    refused = (Refusal(path, one_line(HOSTILE), HOSTILE, HOSTILE, True),)
-    draft = Suggestion(path, one_line(HOSTILE), ("10 times smaller", HOSTILE), 2.0)
-    # `Window` fails at whatever would move the cursor, retitle it or turn the line around.
-    drawn(columns, lambda: lists.models(Inventory((model,), (HOSTILE,), ())))
-    drawn(columns, lambda: lists.models(Inventory((), (), (path,))))
-    drawn(columns, lambda: lists.pairs([row]))
-    drawn(columns, lambda: lists.pair(row, {"acceptance": HOSTILE}))
-    drawn(columns, lambda: lists.suggestions(Suggestions((), refused, ()), "x.gguf"))
-    drawn(columns, lambda: lists.verdicts([Verification(path, "wrong", HOSTILE, HOSTILE)]))
-    window = drawn(120, lambda: lists.suggestions(Suggestions((draft,), (), ()), HOSTILE))
-    assert "localspec chat --target" in window.text

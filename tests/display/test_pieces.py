@@ -1,7 +1,5 @@
 """Pieces: thoughts dimmed, on stderr beside a pipe, or hidden; drafted tokens marked."""
 
-from __future__ import annotations
-
 import io
 import json
 import re
@@ -27,17 +25,17 @@ from localspec.display.pieces import (
     marked,
     visible_origins,
 )
-from tests.support import templates
+from tests.support.chat import templates
+from tests.support.chat.reciting import reciting, write_reciter
 from tests.support.command import Command
-from tests.support.reciting import reciting, write_reciter
 
 pytest.importorskip("pty")
-from tests.support.terminal import Terminal  # noqa: E402  it needs one too
+from tests.support.programs.terminal import Terminal  # noqa: E402  it needs one too
 
 # A command with a model that recites; "1" first for an environment without colours.
 RECITE = """
 import json, os, sys
-from tests.support.reciting import reciting
+from tests.support.chat.reciting import reciting
 if sys.argv.pop(1):
     os.environ["NO_COLOR"] = "1"
 with reciting(*json.loads(sys.argv.pop(1))):
@@ -312,11 +310,3 @@ def test_thoughts_hidden_in_a_window(model: Path, command: str) -> None:
     with Terminal(RECITE, "", json.dumps([SAID]), *given) as terminal:
         shown = talked(terminal, command)
         assert "Yes." in shown and "think" not in shown
-
-
-@pytest.mark.llama
-def test_one_answer_with_thoughts_in_a_window(model: Path) -> None:
-    said = json.dumps([SAID.replace("I think.", "I\nthink.")])
-    with Terminal(RECITE, "", said, "run", *plainly(model), "Ask") as terminal:
-        assert "I\nthink.\n\nYes.\n" in talked(terminal, "run")
-        assert DIM in terminal.raw.partition("Yes.")[0]

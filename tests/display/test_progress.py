@@ -1,7 +1,5 @@
 """Progress: a bar on stderr that leaves no trace, silent without a terminal."""
 
-from __future__ import annotations
-
 import io
 import re
 import sys
@@ -9,23 +7,16 @@ import sys
 import pytest
 from rich.console import Console
 
-from localspec.bench.demo import PairResult
 from localspec.core.formatting import one_line
 from localspec.display import bench as bench_display
 from localspec.display import progress as bars
 from localspec.display.progress import progress
-from localspec.metadata.header import read_header
-from tests.support.answers import made_comparison
+from tests.support.answers import made_demo
+from tests.support.programs.streams import Streams
+from tests.support.programs.terminal import Window
 from tests.support.real_pair import TinyFiles
-from tests.support.streams import Streams
-from tests.support.terminal import Window
 
 HOSTILE = "evil\x1b]0;pwned\x07\x1b[2J\x9b31m\u202e\x7f\r\n\tname"
-
-
-def made_result(tiny: TinyFiles) -> PairResult:
-    target, draft = read_header(tiny.target), read_header(tiny.draft)
-    return PairResult((target, draft), target, draft, made_comparison(task="Q4_0"))
 
 
 def test_progress_is_a_bar_on_stderr(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +45,7 @@ def screen(written: str) -> list[str]:
 def test_results_do_not_land_on_the_line_of_a_bar(
     tiny: TinyFiles, streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench_display.demo_result(made_result(tiny))
+    bench_display.demo_result(made_demo(tiny))
     expected = streams.read()[0].splitlines()
     monkeypatch.setenv("COLUMNS", "200")  # wide enough that no sentence is wrapped
     monkeypatch.setattr(sys, "stderr", sys.stdout)  # one terminal for both
@@ -62,9 +53,9 @@ def test_results_do_not_land_on_the_line_of_a_bar(
     with progress() as report:
         for step in (1, 2):
             report("measuring", step, 2)
-        bench_display.demo_result(made_result(tiny))
+        bench_display.demo_result(made_demo(tiny))
         report("measuring more", 1, 1)
-        bench_display.demo_result(made_result(tiny))
+        bench_display.demo_result(made_demo(tiny))
     assert screen(streams.read()[0]) == [*expected, *expected, ""]
 
 
@@ -74,7 +65,7 @@ def test_results_in_a_file_do_not_follow_the_bar(
     streams.make_terminals(monkeypatch, sys.stderr)
     with progress() as report:
         report("measuring", 1, 2)
-        bench_display.demo_result(made_result(tiny))
+        bench_display.demo_result(made_demo(tiny))
     out, err = streams.read()
     assert "tok/rnd" in out and "\x1b" not in out
     assert "measuring" in err and "tok/rnd" not in err

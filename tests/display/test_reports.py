@@ -1,7 +1,5 @@
 """Reports: verdict and findings of a pair, facts of the machine, a fact a line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -10,8 +8,8 @@ from localspec.display import reports
 from localspec.engine.doctor import DoctorReport
 from localspec.metadata.header import read_header
 from localspec.pairing import check_pair
+from tests.support.programs.streams import Streams
 from tests.support.real_pair import TinyFiles
-from tests.support.streams import Streams
 
 
 def test_a_pair_report_in_words(

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from localspec.engine.engine import Engine
+from tests.support.files.tiny_models import write_tiny_model
 from tests.support.real_pair import TinyFiles, options
-from tests.support.tiny_models import write_tiny_model
 
 
 @pytest.fixture(params=["sliding", "recurrent"])

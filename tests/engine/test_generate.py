@@ -22,7 +22,8 @@ from localspec.speculative.control.pair_profile import LossBudget
 from localspec.speculative.loop import Round
 from localspec.speculative.prompt_lookup import PromptLookup
 from tests.support.answers import text_of, tokens_of
-from tests.support.toys import STOP_TOKEN, FakeClock, ToyEngine, ToyTree
+from tests.support.toy.engine import STOP_TOKEN, ToyEngine
+from tests.support.toy.models import FakeClock, ToyTree
 
 GREEDY = SamplingParams(temperature=0)
 WARM = SamplingParams(temperature=1.0, seed=4)

@@ -26,9 +26,8 @@ from localspec.engine.generate import stream_generate
 from localspec.engine.loading import rollback_choice
 from localspec.speculative.drafters import Candidate
 from localspec.speculative.prompt_lookup import PromptLookup
-from tests.support.architectures.specs import write_architecture
-from tests.support.real_pair import options, random_ids
-from tests.support.today import (
+from tests.support.files.architectures.specs import write_architecture
+from tests.support.llama.today import (
     TWIN,
     WAYS,
     WITH_DFLASH,
@@ -38,7 +37,9 @@ from tests.support.today import (
     HalfRight,
     Pair,
 )
-from tests.support.toys import FakeClock, ToyProfile
+from tests.support.real_pair import options, random_ids
+from tests.support.toy.engine import ToyProfile
+from tests.support.toy.models import FakeClock
 
 pytestmark = pytest.mark.llama
 

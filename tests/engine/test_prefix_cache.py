@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from localspec.chat.answer import collect
-from localspec.chat.message import Message
-from localspec.core import paths
 from localspec.core.config import DraftTokens
 from localspec.core.generate_options import GenerateOptions
 from localspec.core.interrupt import Cancelled
@@ -26,7 +24,8 @@ from localspec.llama.heads.opening import open_head
 from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header
 from tests.support.real_pair import GREEDY, fresh, generate, options, random_ids
-from tests.support.toys import ReplayingToy, ToyEngine
+from tests.support.toy.engine import ToyEngine
+from tests.support.toy.models import ReplayingToy
 
 PLENTY = 2**30
 NOISY = SamplingParams(temperature=0.8, seed=3)
@@ -345,29 +344,6 @@ def test_the_draft_of_a_pair_reads_nothing_again_either(engine: Engine) -> None:
 
 
 @pytest.mark.llama
-def test_the_bundled_pair_in_two_chats(demo_files: tuple[Path, Path]) -> None:
-    with Engine.load(*[options(path, ctx_size=1024) for path in demo_files]) as engine:
-        cache, asked = PrefixCache(PLENTY), list[tuple[list[int], list[int], int]]()
-        system: Message = {"role": "system", "content": "Answer from the documentation. " * 12}
-        chats: list[list[Message]] = [
-            [system, {"role": "user", "content": f"What is {name}?"}]
-            for name in ("os.path.join", "random.choice")
-        ]
-        for _ in range(3):
-            for chat in chats:
-                prompt: list[int] = engine.encode_chat(chat)
-                cache.take_up(engine, prompt)
-                answer = generate(engine, prompt, GREEDY, 4, 80)
-                asked.append((prompt, answer.tokens, answer.stats.cached_tokens))
-                said = b"".join(map(engine.piece, answer.tokens)).decode("utf-8", "replace")
-                chat += [{"role": "assistant", "content": said},
-                         {"role": "user", "content": "Show me its source."}]  # fmt: skip
-        for i, (prompt, tokens, cached) in enumerate(asked):
-            assert fresh(engine, prompt, GREEDY, 4, 80).tokens == tokens
-            assert i < 2 or cached > len(prompt) - 40
-
-
-@pytest.mark.llama
 def test_models_that_cannot_go_back(forgetful: Engine) -> None:
     begins = [random_ids(700, seed=seed) for seed in (1, 2)]
     for first, *later in take_turns(forgetful, GREEDY, 0, begins):
@@ -429,16 +405,6 @@ def test_a_hybrid_knows_where_it_can_return_to(
         target.truncate(length)
         assert returns == len(target.tokens) - target.pending
     target.close()
-
-
-@pytest.mark.llama
-def test_the_bundled_hybrid() -> None:
-    path = paths.demo_hybrid()
-    with Engine.load(options(path, ctx_size=1024), options(path, load_heads=True)) as engine:
-        prompts = [engine.encode_text("def f(x):\n    return x\n" * 20),
-                   engine.encode_text("class A:\n    pass\n" * 20)]  # fmt: skip
-        for first, *later in take_turns(engine, GREEDY, 3, prompts):
-            assert first > 100 and all(read <= 5 + 1 for read in later)
 
 
 @pytest.mark.llama

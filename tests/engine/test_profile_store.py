@@ -14,7 +14,7 @@ from localspec.engine.engine import Engine
 from localspec.metadata.header import read_header
 from localspec.speculative.control.pair_profile import PairProfile
 from tests.support.real_pair import TinyFiles, options
-from tests.support.toys import toy_profile
+from tests.support.toy.models import toy_profile
 
 
 def learnt() -> PairProfile:

@@ -18,8 +18,15 @@ from localspec.engine.prompt_cache import PromptCache
 from localspec.llama.heads.opening import open_head
 from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header
-from tests.support.command import interrupt_decode
-from tests.support.real_pair import GREEDY, TinyFiles, fresh, generate, options, random_ids
+from tests.support.real_pair import (
+    GREEDY,
+    TinyFiles,
+    fresh,
+    generate,
+    interrupt,
+    options,
+    random_ids,
+)
 
 pytestmark = pytest.mark.llama
 
@@ -153,7 +160,7 @@ def test_ctrl_c_while_the_prompt_is_read_keeps_what_was(
 ) -> None:
     prompt = random_ids(900)
     with monkeypatch.context() as patch:
-        interrupt_decode(patch, 2)
+        interrupt(patch, 2)
         answer, said = start(engine, tmp_path / "cache", prompt, length=4)
     assert answer.finish_reason == "cancelled" and not answer.tokens
     assert said[0].startswith("Prompt cache: 512 tokens in ")
@@ -166,7 +173,7 @@ def test_ctrl_c_in_the_answer_keeps_the_prompt(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        interrupt_decode(patch, 4)
+        interrupt(patch, 4)
         answer, said = start(engine, tmp_path / "cache")
     assert answer.finish_reason == "cancelled" and len(answer.tokens) == 2 and len(said) == 1
     assert start(engine, tmp_path / "cache")[0].stats.cached_tokens == 299

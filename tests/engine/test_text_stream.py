@@ -75,21 +75,6 @@ def test_only_what_may_begin_a_stop_string_is_held_back(data: bytes, stop: list[
             assert held == "" or any(s.startswith(held) for s in stop)
 
 
-def test_nothing_comes_after_a_stop_string() -> None:
-    reader = TextStream(["END"])
-    assert push(reader, b"one E") == "one "
-    assert push(reader, b"ND two") == ""
-    assert reader.stopped
-    assert push(reader, b"three", final=True) == ""
-
-
-def test_a_half_said_stop_string_is_released_at_the_end() -> None:
-    reader = TextStream(["END"])
-    assert push(reader, b"the EN") == "the "
-    assert push(reader, b"", final=True) == "EN"
-    assert not reader.stopped
-
-
 @pytest.mark.parametrize(
     ("stop", "data", "text"),
     [
@@ -106,15 +91,6 @@ def test_stop_strings(stop: list[str], data: bytes, text: str) -> None:
     assert stream([data], stop)[0] == text
 
 
-def test_a_broken_character_becomes_a_replacement() -> None:
-    assert stream(["\u20ac".encode()[:2]], []) == ("\ufffd", False)
-
-
-def test_a_character_waits_for_its_last_byte() -> None:
-    reader = TextStream()
-    assert [push(reader, bytes([byte])) for byte in "\u20ac".encode()] == ["", "", "\u20ac"]
-
-
 def test_stop_strings_count_in_the_answer_and_not_in_the_thoughts() -> None:
     reader = TextStream(["END"], Splitter(tagged("<think>", "</think>")))
     assert reader.push(b"<think>the END is not") == [("the END is not", True)]
@@ -129,6 +105,7 @@ def test_a_stop_string_ends_what_comes_in_the_same_piece() -> None:
     reader = TextStream(["END"], Splitter(form))
     said = "<|channel|>final<|message|>one END<|end|><|channel|>analysis<|message|>two"
     assert reader.push(said.encode()) == [("one ", False)]
+    assert reader.push(b" and more") == []
 
 
 def test_a_character_of_a_mark_may_come_in_parts() -> None:

@@ -1,7 +1,5 @@
 """Sizes of a pair on several GPUs: even splits, what each holds, and what does not fit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ from localspec.core.errors import NotEnoughMemory, UsageError
 from localspec.export.cluster import split_pair
 from localspec.export.deployment import Cluster
 from localspec.export.facts import PairFacts
-from tests.support.exports import facts_of, model
+from tests.support.library.exports import facts_of, model
 
 MIB = 2**20
 HEADS = "llama.attention.head_count"

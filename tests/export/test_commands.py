@@ -1,7 +1,4 @@
-# ruff: noqa: F401, F811  (fixtures are imported)
 """Commands of llama.cpp's programs, ik_llama.cpp, vLLM and SGLang, and what really takes them."""
-
-from __future__ import annotations
 
 import json
 import os
@@ -18,14 +15,13 @@ import pytest
 from localspec.core import paths
 from localspec.core.config import ALL_LAYERS
 from localspec.core.errors import IncompatiblePair, UsageError
-from localspec.core.sampling_params import sampling_fields
 from localspec.export.engines import export_pair
 from localspec.export.facts import DraftLength, PairFacts
 from localspec.export.names import DIALECTS
 from localspec.library.pairs.schema import PairSettings
 from localspec.metadata.header import read_header
-from tests.support.exports import Facts, arguments, facts, facts_of, model, option, program
-from tests.support.head_files import header_of, target_bytes
+from tests.support.files.head_files import header_of, target_bytes
+from tests.support.library.exports import Facts, arguments, facts_of, model, option, program
 
 ARG_CPP = Path(__file__).parents[1] / "data" / "llama_cpp_flags.txt"
 PROGRAMS = ("llama-server", "llama-cli", "vllm", "python")

@@ -1,7 +1,4 @@
-# ruff: noqa: F401, F811  (fixtures are imported)
 """LM Studio's settings, Ollama's Modelfile, and a Python script that runs as it is."""
-
-from __future__ import annotations
 
 import ast
 import json
@@ -20,9 +17,8 @@ from localspec.export.engines import export_pair
 from localspec.export.facts import DraftLength, Exported
 from localspec.hub.provenance import Provenance, write_record
 from localspec.metadata.header import read_header
-from tests.support.exports import Facts, facts, facts_of, model
-from tests.support.head_files import dflash_bytes, header_of, mtp_bytes, target_bytes
-from tests.support.real_pair import TinyFiles
+from tests.support.files.head_files import dflash_bytes, header_of, mtp_bytes, target_bytes
+from tests.support.library.exports import Facts, facts_of, model
 
 SPEC = "llm.load.llama.speculativeDecoding."
 

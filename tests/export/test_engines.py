@@ -1,7 +1,4 @@
-# ruff: noqa: F401, F811  (fixtures are imported)
 """What each engine can run, as the page about them says, and what is refused."""
-
-from __future__ import annotations
 
 import re
 from dataclasses import replace
@@ -12,7 +9,7 @@ import pytest
 from localspec.core.errors import IncompatiblePair
 from localspec.export.engines import export_pair
 from localspec.export.names import DIALECTS
-from tests.support.exports import Facts, facts
+from tests.support.library.exports import Facts
 
 PAGE = Path(__file__).parents[2] / "docs" / "export.md"
 COLUMNS = ("model", "own heads", "mtp", "eagle3", "dflash")

@@ -1,7 +1,5 @@
 """What is known of a pair: the draft length that was learnt, and where its files are."""
 
-from __future__ import annotations
-
 import os
 import re
 from dataclasses import replace
@@ -16,9 +14,9 @@ from localspec.export.facts import learnt_length, local_path, on_hub
 from localspec.metadata.header import ModelHeader
 from localspec.speculative.control.pair_profile import PairProfile
 from localspec.speculative.drafters import MODEL
-from tests.support.exports import facts_of, model
-from tests.support.head_files import dflash_bytes, header_of, target_bytes
-from tests.support.toys import toy_profile
+from tests.support.files.head_files import dflash_bytes, header_of, target_bytes
+from tests.support.library.exports import facts_of, model
+from tests.support.toy.models import toy_profile
 
 
 def learn(headers: list[ModelHeader], right: int) -> None:

@@ -1,15 +1,13 @@
 """Repositories of the original weights: what a header may be believed, and what must be asked."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 
 from localspec.core.errors import IncompatiblePair, UsageError
 from localspec.export.repositories import original_repo, original_repos
-from tests.support.exports import facts_of, model
-from tests.support.head_files import header_of, mtp_bytes, target_bytes
+from tests.support.files.head_files import header_of, mtp_bytes, target_bytes
+from tests.support.library.exports import facts_of, model
 
 BASE = "general.base_model.0.repo_url"
 HUB = "https://huggingface.co/"

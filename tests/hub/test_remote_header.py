@@ -12,7 +12,7 @@ from localspec.hub.remote_header import FIRST_BYTES, PIECE_BYTES, PairCheck, com
 from localspec.metadata.header import read_header
 from localspec.pairing import check_pair, report_json
 from tests.support.fake_hub import FakeHub, drop, hub, status, whole
-from tests.support.gguf_files import (
+from tests.support.files.gguf_files import (
     Tensor,
     gguf_bytes,
     model_keys,

@@ -1,7 +1,4 @@
-# ruff: noqa: F401, F811  (`hub` is a fixture)
 """Acquiring models: what is judged, told and asked before a download, and when none is needed."""
-
-from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
@@ -13,12 +10,8 @@ import pytest
 from localspec import download
 from localspec.core import paths
 from localspec.core.errors import (
-    DownloadProblem,
     FileProblem,
-    HubProblem,
     IncompatiblePair,
-    LocalspecError,
-    NotAGGUF,
     UsageError,
 )
 from localspec.core.formatting import size
@@ -34,11 +27,10 @@ from localspec.library.acquire import (
 )
 from localspec.library.pairs import user_pairs
 from localspec.library.resolve import MTP, Resolver
-from localspec.metadata.header import read_header
-from tests.support import zoo
-from tests.support.fake_hub import FakeHub, hub
-from tests.support.gguf_files import gguf_bytes, model_keys, model_tensors, words
-from tests.support.head_files import dflash_bytes, mtp_bytes, target_bytes
+from tests.support.fake_hub import FakeHub
+from tests.support.files.gguf_files import gguf_bytes, model_keys, model_tensors, words
+from tests.support.files.head_files import dflash_bytes, mtp_bytes, target_bytes
+from tests.support.library import zoo
 
 
 def model(parameters: int, n_tokens: int = 300, control: str = "<end>") -> bytes:

@@ -1,7 +1,4 @@
-# ruff: noqa: F401, F811  (fixtures are imported)
 """The inventory: every model once, whole, under its tool's name, with the facts that are known."""
-
-from __future__ import annotations
 
 import hashlib
 import os
@@ -14,18 +11,8 @@ from localspec.hub.reference import parse_reference
 from localspec.library.local_models import LocalModel, find_models, model_of, parse_source
 from localspec.library.scan import SOURCES, Source
 from localspec.metadata.header import read_header
-from tests.support import zoo
-from tests.support.model_folders import (  # noqa: F401  fixtures
-    MODEL,
-    OLLAMA,
-    animals,
-    found,
-    names,
-    nothing_of_this_machine,
-    ours,
-    put_parts,
-    some_model,
-)
+from tests.support.library import zoo
+from tests.support.library.model_folders import MODEL, OLLAMA, found, names, put_parts, some_model
 
 # The zoo
 
@@ -87,16 +74,6 @@ def test_the_repository_is_known_by_a_folder_or_a_record(in_zoo: zoo.Zoo) -> Non
     assert repos["Mistral-7B-Instruct-v0.3-Q4_K_M.gguf"] == (
         "bartowski/Mistral-7B-Instruct-v0.3-GGUF"
     )
-
-
-def test_the_script_prints_an_environment_that_hides_the_rest(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert zoo.main([str(tmp_path / "new")]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert f"export LOCALSPEC_MODELS={tmp_path / 'new' / 'models'}" in lines
-    assert zoo.main([str(tmp_path / "new")]) == 1  # never into a folder that holds something
-    assert zoo.main([]) == 2
 
 
 # Which sources

@@ -1,7 +1,5 @@
 """ModelInfo: the facts of a file in words, and what speaks against it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,15 +8,15 @@ import pytest
 
 from localspec.library.model_info import model_info
 from localspec.metadata.header import read_header
-from tests.support.head_files import (
+from tests.support.files.head_files import (
     dflash_bytes,
     eagle3_bytes,
     header_of,
     mtp_bytes,
     target_bytes,
 )
+from tests.support.files.trimmed_files import trimmed_keys, write_trimmed
 from tests.support.real_pair import TinyFiles
-from tests.support.trimmed_files import trimmed_keys, write_trimmed
 
 
 def facts(path: Path) -> dict[str, str]:

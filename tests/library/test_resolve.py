@@ -1,7 +1,5 @@
 """Resolving names: every meaning that a name has, and which one wins."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -13,8 +11,8 @@ from localspec.library.pairs import user_pairs
 from localspec.library.pairs.catalog import find_pair
 from localspec.library.resolve import FIND, MTP, NamedModels, Resolver
 from localspec.metadata.header import read_header
-from tests.support import zoo
-from tests.support.gguf_files import gguf_bytes, model_keys, model_tensors, words
+from tests.support.files.gguf_files import gguf_bytes, model_keys, model_tensors, words
+from tests.support.library import zoo
 
 MODEL = gguf_bytes(model_keys(words(20)), model_tensors())
 SETTINGS = {"draft_tokens": 3, "temperature": 0.5}

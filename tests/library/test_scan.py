@@ -1,7 +1,4 @@
-# ruff: noqa: F401, F811  (fixtures are imported)
 """The scan: no folder is too odd, too deep or too full for it, and what it leaves out is said."""
-
-from __future__ import annotations
 
 import os
 from collections.abc import Iterator
@@ -12,15 +9,8 @@ import pytest
 
 from localspec.library import scan, tool_caches
 from localspec.library.local_models import LocalModel, find_models
-from tests.support import zoo
-from tests.support.model_folders import (
-    MODEL,
-    found,
-    names,
-    nothing_of_this_machine,
-    ours,
-    some_model,
-)
+from tests.support.library import zoo
+from tests.support.library.model_folders import MODEL, found, names, some_model
 
 # Which files
 
@@ -114,7 +104,7 @@ def test_what_may_not_be_read_is_named(
     ours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The service folder of Ollama, say; the tests may run as a user who may read everything."""
-    closed = tmp_path / "service" / "manifests"
+    closed = tmp_path / "home" / "service" / "manifests"
     scandir = os.scandir
     zoo.put(ours / "a.gguf", MODEL)
 

@@ -1,7 +1,4 @@
-# ruff: noqa: F401, F811  (fixtures are imported)
 """Sidecars that draft: which model they stand with, and which of them a target takes."""
-
-from __future__ import annotations
 
 from pathlib import Path
 
@@ -15,9 +12,9 @@ from localspec.library.local_models import find_models
 from localspec.library.scan import files_beside
 from localspec.metadata.filenames import heads_kind, model_name
 from localspec.metadata.header import read_header
-from tests.support import zoo
-from tests.support.head_files import dflash_bytes, header_of, mtp_bytes, target_bytes
-from tests.support.model_folders import nothing_of_this_machine, ours, some_model
+from tests.support.files.head_files import dflash_bytes, header_of, mtp_bytes, target_bytes
+from tests.support.library import zoo
+from tests.support.library.model_folders import some_model
 
 # --- names ---
 

@@ -1,7 +1,5 @@
 """Suggest: which drafts are offered first, with which reasons, and why others are not."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,12 +23,12 @@ from localspec.library.suggest import (
 )
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.metadata.trimmed import vocabulary_digest
-from tests.support import zoo
-from tests.support.gguf_files import Tensor, model_keys, model_tensors, words, write_gguf
-from tests.support.head_files import WIDTH, dflash_bytes, header_of, mtp_bytes, target_bytes
-from tests.support.model_folders import models_here, zoo_header
-from tests.support.toys import toy_profile
-from tests.support.trimmed_files import trimmed_keys, write_trimmed
+from tests.support.files.gguf_files import Tensor, model_keys, model_tensors, words, write_gguf
+from tests.support.files.head_files import WIDTH, dflash_bytes, header_of, mtp_bytes, target_bytes
+from tests.support.files.trimmed_files import trimmed_keys, write_trimmed
+from tests.support.library import zoo
+from tests.support.library.model_folders import models_here, zoo_header
+from tests.support.toy.models import toy_profile
 
 WORDS = words(300)
 GB = 10**9

@@ -1,7 +1,4 @@
-# ruff: noqa: F401, F811  (fixtures are imported)
 """Tool caches: where each tool keeps its models, what it calls them; nothing misleads us."""
-
-from __future__ import annotations
 
 import json
 import sys
@@ -12,16 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.library.local_models import find_models
-from tests.support import zoo
-from tests.support.model_folders import (
-    MODEL,
-    OLLAMA,
-    found,
-    names,
-    nothing_of_this_machine,
-    ours,
-    some_model,
-)
+from tests.support.library import zoo
+from tests.support.library.model_folders import MODEL, OLLAMA, found, names, some_model
 
 # Records of downloads
 
@@ -295,7 +284,7 @@ def test_ollama_is_where_its_variable_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ollama: Path
 ) -> None:
     zoo.put_in_ollama(ollama, f"{OLLAMA}/home/latest", some_model(20))
-    zoo.put_in_ollama(tmp_path / "service", f"{OLLAMA}/service/latest", some_model(21))
+    zoo.put_in_ollama(tmp_path / "home" / "service", f"{OLLAMA}/service/latest", some_model(21))
     zoo.put_in_ollama(tmp_path / "set", f"{OLLAMA}/set/latest", some_model(22))
     assert found("ollama") == ["home:latest", "service:latest"]
     monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "set"))

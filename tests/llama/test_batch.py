@@ -1,7 +1,5 @@
 """Tokens cut into batches."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest

@@ -1,7 +1,5 @@
 """Backend: llama.cpp's log kept and shown, its devices, its build, how its threads wait."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

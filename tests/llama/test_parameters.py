@@ -3,8 +3,6 @@
 No GPU was there: of options that only GPUs heed, the fields that llama.cpp reads are looked at.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +20,7 @@ from localspec.llama.model import LlamaModel
 from localspec.llama.parameters import context_parameters, model_parameters
 from localspec.metadata.header import read_header
 from localspec.speculative.loop import Logits
-from tests.support.lora_files import write_lora
+from tests.support.files.lora_files import write_lora
 from tests.support.real_pair import TinyFiles, load_model, options, random_ids
 
 pytestmark = pytest.mark.llama

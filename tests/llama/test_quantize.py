@@ -1,9 +1,6 @@
 """Quantization in a child process: types, failures and Ctrl-C."""
 
-from __future__ import annotations
-
 import os
-import sys
 import time
 from pathlib import Path
 
@@ -12,18 +9,10 @@ import pytest
 from localspec.core.errors import DraftNotMade, UsageError
 from localspec.llama.quantize import TYPES, quantize, require_type
 from localspec.metadata.header import read_header
-from tests.support.gguf_files import write_gguf
+from tests.support.command import as_child
+from tests.support.files.gguf_files import write_gguf
+from tests.support.files.tiny_models import write_tiny_model
 from tests.support.real_pair import TinyFiles
-from tests.support.tiny_models import write_tiny_model
-
-
-def as_child(monkeypatch: pytest.MonkeyPatch, folder: Path, code: str) -> None:
-    """Let the child be a program of these lines, which has read what it is asked."""
-    program = folder / "python"
-    start = "import json, os, sys, time\nasked = json.loads(sys.stdin.readline())\n"
-    program.write_text(f"#!{sys.executable}\n{start}{code}\n")
-    program.chmod(0o700)
-    monkeypatch.setattr(sys, "executable", str(program))
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,6 @@
 One model of the pair has tokens added at its end, as a fine-tune adds them, and likes to say them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -15,25 +13,20 @@ import gguf
 import numpy as np
 import pytest
 
-from localspec.core.config import DraftTokens
 from localspec.core.errors import IncompatiblePair
-from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import AcceptanceRule, SamplingParams
 from localspec.engine.engine import Engine
-from localspec.engine.generate import stream_generate
 from localspec.llama.heads.head import Head
 from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header
 from localspec.pairing import MAX_SIZE_DIFFERENCE, check_pair
-from localspec.speculative.drafters import ModelDrafter
-from localspec.speculative.sampling.sampler import Sampler
-from tests.support.gguf_files import write_with_gguf
+from tests.support.files.gguf_files import write_with_gguf
+from tests.support.files.tiny_models import read_all
 from tests.support.real_pair import (
     GREEDY,
     LENGTHS,
     TinyFiles,
     fresh,
-    generate,
     load_model,
     options,
     random_ids,
@@ -46,7 +39,6 @@ EAGER, WILLING = 3.0, 1.06  # logits of an added token, beside those of the ordi
 WARM = SamplingParams(temperature=0.8, seed=1)
 HOT = SamplingParams(temperature=2, top_k=0, top_p=1, min_p=0, seed=3)
 PARAMS = (GREEDY, WARM, HOT)
-FIXED = tuple(length for length in LENGTHS if length not in (0, "auto"))
 
 
 def lengthen(path: Path, source: Path, more: int, scale: float) -> Path:
@@ -55,18 +47,12 @@ def lengthen(path: Path, source: Path, more: int, scale: float) -> Path:
     The output matrix of the tiny models is their embedding, so an added token whose row is `scale`
     times that of an ordinary one has `scale` times its logit: above 1 it wins wherever that would.
     """
-    reader = gguf.GGUFReader(source)
-    keys = {
-        name: entry.contents()
-        for name, entry in reader.fields.items()
-        if not name.startswith("GGUF.")
-    }
+    keys, tensors = read_all(source)
     size = len(keys["tokenizer.ggml.tokens"])
     keys["tokenizer.ggml.tokens"] += [f"<added {index}>" for index in range(more)]
     keys["tokenizer.ggml.token_type"] += [int(gguf.TokenType.CONTROL)] * more
     for name in [name for name in keys if name.endswith(".vocab_size")]:
         keys[name] = size + more
-    tensors = {tensor.name: np.array(tensor.data) for tensor in reader.tensors}
     rows = tensors["token_embd.weight"]
     added = (scale * rows[np.arange(more) * 2].astype(np.float32)).astype(rows.dtype)
     tensors["token_embd.weight"] = np.concatenate([rows, added])
@@ -177,30 +163,6 @@ def test_a_larger_draft_changes_no_text(
     assert read.highest < engine.target.n_vocab
 
 
-def test_a_larger_draft_proposes_as_without_the_added_ids(
-    tiny: TinyFiles, longer: LongerFiles
-) -> None:
-    """The added ids are masked before the pick, so they cost no acceptance."""
-    figures = []
-    for draft in (tiny.draft, longer.eager_draft):
-        with load(tiny.target, draft) as engine:
-            answers = [
-                fresh(engine, random_ids(8), params, length, max_tokens=48)
-                for params in (GREEDY, WARM)
-                for length in FIXED
-            ]
-            figures.append([(a.stats.drafted, a.stats.accepted) for a in answers])
-    assert figures[0] == figures[1]
-
-
-def test_a_look_back_at_a_larger_draft_sees_shared_ids_alone(larger_draft: Engine) -> None:
-    engine = larger_draft
-    assert engine.draft is not None
-    drafter = ModelDrafter(engine.draft, Sampler(GREEDY), engine.target.n_vocab, engine.is_stop)
-    reviewed = [candidate.token for candidate, _ in drafter.review(random_ids(40), 30)]
-    assert len(reviewed) == 30 and max(reviewed) < engine.target.n_vocab
-
-
 @pytest.mark.parametrize("longer_side", ["target", "draft"])
 def test_other_rules_of_acceptance_are_as_safe(
     tiny: TinyFiles, longer: LongerFiles, monkeypatch: pytest.MonkeyPatch, longer_side: str
@@ -243,42 +205,3 @@ def test_a_larger_target_changes_no_text(
                 said_both += length != "auto" and added and answer.stats.drafted > 0
     assert read.highest < engine.draft.n_vocab
     assert said_both > 0  # else the draft never met what it lacks
-
-
-def test_drafting_rests_from_the_first_id_that_the_draft_lacks(larger_target: Engine) -> None:
-    rested = {length: rounds_at_rest(larger_target, length) for length in FIXED}
-    assert all(rested.values()), rested
-
-
-def rounds_at_rest(engine: Engine, length: DraftTokens) -> int:
-    """How many responses came after such an id; nothing may be drafted for them."""
-    assert engine.draft is not None
-    rested = 0
-    for seed in range(6):
-        met, drafted = False, 0
-        engine.target.truncate(0)
-        engine.draft.truncate(0)
-        for response in stream_generate(
-            engine, random_ids(8, seed), GenerateOptions(WARM, length, max_tokens=48)
-        ):
-            assert not met or response.stats.drafted == drafted, (length, seed)
-            rested += met
-            drafted = response.stats.drafted
-            met = met or max(response.tokens) >= engine.draft.n_vocab
-    return rested
-
-
-def test_an_id_that_the_draft_lacks_may_stand_in_the_prompt(
-    larger_target: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = larger_target
-    assert engine.draft is not None
-    read = watch(engine.draft, monkeypatch)
-    prompt = [*random_ids(4), engine.target.n_vocab - 1, *random_ids(4)]
-    plain = fresh(engine, prompt)
-    for length in FIXED:
-        answer = fresh(engine, prompt, length=length)
-        assert answer.tokens == plain.tokens and answer.stats.drafted == 0
-    assert read.tokens == []
-    # And the next conversation is drafted again.
-    assert generate(engine, random_ids(8), length=4).stats.drafted > 0

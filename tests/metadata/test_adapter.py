@@ -9,8 +9,8 @@ import pytest
 from localspec.core.errors import FileProblem, NotAGGUF
 from localspec.metadata.adapter import check_adapter
 from localspec.metadata.header import read_header
-from tests.support.gguf_files import U32, Tensor, Typed, write_gguf
-from tests.support.lora_files import QUERY, write_lora
+from tests.support.files.gguf_files import U32, Tensor, Typed, write_gguf
+from tests.support.files.lora_files import QUERY, write_lora
 from tests.support.real_pair import TinyFiles
 
 KEYS: dict[str, object] = {

@@ -14,8 +14,8 @@ from localspec.core.errors import FileProblem, NotAGGUF
 from localspec.metadata import byte_reader
 from localspec.metadata.byte_reader import ByteReader
 from localspec.metadata.header import StagedHeader, read_header
-from tests.support.gguf_files import gguf_bytes, write_gguf
-from tests.support.header_toys import Bytes, refusal
+from tests.support.files.gguf_files import gguf_bytes, write_gguf
+from tests.support.files.headers import Bytes, refusal
 
 ARCH = {"general.architecture": "llama"}
 

@@ -17,8 +17,8 @@ from localspec.metadata.draft_kind import (
     n_layers,
 )
 from localspec.metadata.header import ModelHeader, StagedHeader
-from tests.support.gguf_files import F32, Tensor, Typed
-from tests.support.head_files import (
+from tests.support.files.gguf_files import F32, Tensor, Typed
+from tests.support.files.head_files import (
     LAYERS,
     N_TOKENS,
     WIDTH,
@@ -29,7 +29,7 @@ from tests.support.head_files import (
     mtp_bytes,
     target_bytes,
 )
-from tests.support.header_toys import Bytes
+from tests.support.files.headers import Bytes
 
 MARKOV = Tensor("markov_w1.weight", (8, 8))
 KINDS: dict[str, tuple[bytes, DraftKind]] = {

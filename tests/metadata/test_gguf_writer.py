@@ -15,7 +15,17 @@ from localspec.metadata.gguf_file import Value
 from localspec.metadata.gguf_writer import NewTensor, copied, write_copy
 from localspec.metadata.header import read_header
 from localspec.metadata.splits import read_part
-from tests.support.gguf_files import ARRAY, BOOL, I32, STRING, U8, U64, Tensor, Typed, write_gguf
+from tests.support.files.gguf_files import (
+    ARRAY,
+    BOOL,
+    I32,
+    STRING,
+    U8,
+    U64,
+    Tensor,
+    Typed,
+    write_gguf,
+)
 
 KEPT = ("token_embd.weight", "blk.1.ffn.weight")
 Rows = dict[str, Sequence[int]]

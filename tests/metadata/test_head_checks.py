@@ -21,8 +21,8 @@ from localspec.metadata.head_checks import (
 )
 from localspec.metadata.header import ModelHeader
 from localspec.pairing import check_model, check_own_heads, check_pair
-from tests.support.gguf_files import Tensor, words
-from tests.support.head_files import (
+from tests.support.files.gguf_files import Tensor, words
+from tests.support.files.head_files import (
     LAYERS,
     N_TOKENS,
     WIDTH,

@@ -19,7 +19,7 @@ from localspec.core.config import CACHE_TYPES, KeyValue
 from localspec.core.errors import FileProblem, NotAGGUF, UsageError
 from localspec.metadata import gguf_file, header
 from localspec.metadata.header import ModelHeader, StagedHeader, read_header
-from tests.support.gguf_files import (
+from tests.support.files.gguf_files import (
     ARRAY,
     BOOL,
     CODES,
@@ -43,7 +43,7 @@ from tests.support.gguf_files import (
     write_gguf,
     write_with_gguf,
 )
-from tests.support.header_toys import N_WORDS, Bytes, Make, make, refusal, types_of, vocab_of
+from tests.support.files.headers import N_WORDS, Bytes, Make, make, refusal, types_of, vocab_of
 
 ARCH = {"general.architecture": "llama"}
 EXTREMES = {

@@ -10,7 +10,7 @@ from localspec.core.errors import NotAGGUF
 from localspec.metadata import splits
 from localspec.metadata.byte_reader import open_file
 from localspec.metadata.header import StagedHeader, read_header
-from tests.support.gguf_files import (
+from tests.support.files.gguf_files import (
     I32,
     U16,
     Tensor,
@@ -21,7 +21,7 @@ from tests.support.gguf_files import (
     words,
     write_gguf,
 )
-from tests.support.header_toys import Bytes, refusal, vocab_of
+from tests.support.files.headers import Bytes, refusal, vocab_of
 
 ARCH = {"general.architecture": "llama"}
 

@@ -13,9 +13,18 @@ from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.header import read_header
 from localspec.metadata.model_checks import check_file
 from localspec.metadata.trimmed import vocabulary_digest
-from tests.support.gguf_files import ARRAY, I32, STRING, U32, U64, Typed, vocab_keys, write_gguf
-from tests.support.header_toys import refusal, vocab_of
-from tests.support.trimmed_files import DIGEST, IDS, SIZE, WIDTH, trimmed_keys, write_trimmed
+from tests.support.files.gguf_files import (
+    ARRAY,
+    I32,
+    STRING,
+    U32,
+    U64,
+    Typed,
+    vocab_keys,
+    write_gguf,
+)
+from tests.support.files.headers import refusal, vocab_of
+from tests.support.files.trimmed_files import DIGEST, IDS, SIZE, WIDTH, trimmed_keys, write_trimmed
 
 I8 = 24  # a ggml type
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from localspec.metadata.header import read_header
 from localspec.metadata.vocab import Vocab
-from tests.support.gguf_files import (
+from tests.support.files.gguf_files import (
     ARRAY,
     F32,
     F64,
@@ -21,7 +21,7 @@ from tests.support.gguf_files import (
     words,
     write_gguf,
 )
-from tests.support.header_toys import refusal, vocab_of
+from tests.support.files.headers import refusal, vocab_of
 
 ARCH = {"general.architecture": "llama"}
 

@@ -1,7 +1,5 @@
 """Drafts made out of targets of every architecture here, loaded and compared by real llama.cpp."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -29,9 +27,9 @@ from localspec.self_draft.make import (
     require_model,
     shortened_values,
 )
-from tests.support.architectures.specs import MODELS, NUMBERED
-from tests.support.gguf_files import Tensor, model_keys, words, write_gguf
-from tests.support.layers import logits, silenced
+from tests.support.files.architectures.specs import MODELS, NUMBERED
+from tests.support.files.gguf_files import Tensor, model_keys, words, write_gguf
+from tests.support.files.layers import logits, silenced
 from tests.support.real_pair import TinyFiles
 
 pytestmark = pytest.mark.llama

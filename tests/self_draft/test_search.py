@@ -1,7 +1,5 @@
 """The search for a self-draft: which recipes are tried, in which time, and which file stays."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast

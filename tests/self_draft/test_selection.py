@@ -1,7 +1,5 @@
 """The selection of a self-draft, whole, with real llama.cpp on a target with silent layers."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,9 +17,8 @@ from localspec.self_draft import search, selection, store, verdict
 from localspec.self_draft.make import KEEP, LAYERS_KEY, Recipe, make_draft
 from localspec.self_draft.selection import Selection, SelfDraftOptions, selected
 from localspec.self_draft.trial import Trial, Trials
-from tests.support.command import interrupt_decode
-from tests.support.real_pair import options
-from tests.support.tiny_models import write_tiny_model
+from tests.support.files.tiny_models import write_tiny_model
+from tests.support.real_pair import interrupt, options
 
 pytestmark = pytest.mark.llama
 
@@ -206,7 +203,7 @@ def test_ctrl_c_in_the_verdict_keeps_the_draft(
     silent_target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def judge(*arguments: object, **more: object) -> object:
-        interrupt_decode(monkeypatch, 30)
+        interrupt(monkeypatch, 30)
         return verdict.judge(*arguments, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(selection, "judge", judge)

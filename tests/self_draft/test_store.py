@@ -1,7 +1,5 @@
 """The store of self-drafts: found again whole, and made again when anything is amiss."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -19,8 +17,8 @@ from localspec.core.errors import FileProblem
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.self_draft import store
 from localspec.self_draft.make import Recipe
+from tests.support.llama.self_drafts import LOSES, PAYS
 from tests.support.real_pair import TinyFiles
-from tests.support.self_drafts import LOSES, PAYS
 
 pytestmark = pytest.mark.llama  # which tells of the machine's devices
 

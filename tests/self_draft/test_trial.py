@@ -1,7 +1,5 @@
 """Trials of drafts: agreement with what the target said, costs, and a prediction from both."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Trimming files: what is copied, what is proved, what is refused, and nothing left behind."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +16,9 @@ from localspec.metadata.trimmed import EMBEDDING
 from localspec.metadata.vocab import Vocab
 from localspec.self_draft import trim
 from localspec.self_draft.trim import require_trimmable, trim_vocabulary
-from tests.support.architectures.specs import MODELS, N_VOCAB
+from tests.support.files.architectures.specs import MODELS, N_VOCAB
+from tests.support.files.tiny_models import copy_with
 from tests.support.real_pair import TinyFiles, retuned
-from tests.support.tiny_models import copy_with
 
 pytestmark = pytest.mark.llama
 
@@ -140,9 +138,7 @@ def test_what_has_no_trimmable_vocabulary(
     copied = copy_with(
         draft.path,
         tmp_path / "layers.gguf",
-        lambda writer: writer.add_tensor(
-            "per_layer_token_embd.weight", np.zeros((N_VOCAB, 32), np.float32)
-        ),
+        tensors={"per_layer_token_embd.weight": np.zeros((N_VOCAB, 32), np.float32)},
     )
     cases = [
         (once, target, "draft with a trimmed vocabulary"),

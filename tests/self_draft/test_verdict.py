@@ -1,7 +1,5 @@
 """The verdict: when a self-draft pays, why not, as JSON, and measured with real llama.cpp."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any
@@ -12,8 +10,8 @@ from localspec.engine.engine import Engine
 from localspec.self_draft import verdict as module
 from localspec.self_draft.trial import ANSWER_TOKENS
 from localspec.self_draft.verdict import DraftVerdict, judge
+from tests.support.llama.self_drafts import LOSES, PAYS
 from tests.support.real_pair import TinyFiles, options
-from tests.support.self_drafts import LOSES, PAYS
 
 
 def test_it_pays_only_beyond_the_noise_and_beyond_prompt_lookup() -> None:

@@ -1,7 +1,5 @@
 """Which tokens a trimmed draft keeps: marks always, then what is said, then the lowest ids."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 

@@ -27,7 +27,7 @@ from localspec.server.guard import Access
 from localspec.server.queue.limits import Limits
 from localspec.server.service import Defaults
 from localspec.speculative.loop import DraftStatus
-from tests.support.browser import CONTRASTS, PATIENCE, Page, chromium
+from tests.support.programs.browser import CONTRASTS, PATIENCE, Page, chromium
 from tests.support.served import Gate, ServedToy, Site, gated_toy, serving
 
 if TYPE_CHECKING:
@@ -241,8 +241,8 @@ def recited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, li
     """A server over a model that thinks and answers in HTML, and the prompts it was given."""
     from localspec.core.config import LoadOptions
     from localspec.engine.engine import Engine
-    from tests.support import templates
-    from tests.support.reciting import reciting, write_reciter
+    from tests.support.chat import templates
+    from tests.support.chat.reciting import reciting, write_reciter
 
     file = write_reciter(tmp_path_factory.mktemp("reciter") / "reciter.gguf", templates.HARMONY)
     said = (

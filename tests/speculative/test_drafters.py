@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from localspec.core.sampling_params import SamplingParams
 from localspec.speculative.drafters import MODEL, RUNNERS_UP, ModelDrafter
 from localspec.speculative.sampling.sampler import Sampler
-from tests.support.toys import GREEDY, ToyModel, WatchedList, never_stop
+from tests.support.toy.models import GREEDY, ToyModel, WatchedList, never_stop
 
 WARM = Sampler(SamplingParams(temperature=1, repeat_penalty=1.2, seed=5))
 

@@ -23,7 +23,7 @@ from localspec.speculative.limits import (
     shares,
     usual_best,
 )
-from tests.support.toys import GREEDY, FakeClock, ToyModel, emitted, never_stop, start_answer
+from tests.support.toy.models import GREEDY, FakeClock, ToyModel, emitted, never_stop, start_answer
 
 VERIFY = [1.0, 1.6, 1.3, 2.5, 2.6, 2.1]  # a staircase that falls, too
 texts = st.lists(st.booleans(), min_size=1, max_size=9)

@@ -1,10 +1,8 @@
 """Prompt lookup: what followed an n-gram is proposed again, however the text grew and shrank."""
 
-import re
 import sys
 from collections.abc import Sequence
 from itertools import islice
-from pathlib import Path
 from types import FrameType
 
 import pytest
@@ -14,7 +12,7 @@ from hypothesis import strategies as st
 from localspec.core.config import MAX_DRAFT_TOKENS
 from localspec.speculative import prompt_lookup
 from localspec.speculative.prompt_lookup import PromptLookup
-from tests.support.toys import WatchedList
+from tests.support.toy.models import WatchedList
 
 texts = st.lists(st.integers(0, 3), max_size=40)
 
@@ -299,16 +297,3 @@ def rounds(text: list[int], start: int = 1) -> int:
         context += text[len(context) : len(context) + 1]
         passes += 1
     return passes
-
-
-def test_older_places_hardly_change_what_is_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On Python source: of three times as many places the index would not make more."""
-    folder = Path(prompt_lookup.__file__).parent
-    source = "".join(path.read_text() for path in sorted(folder.glob("*.py")))
-    words = re.findall(r"\w+|\n *|[^\w\s]", source)
-    ids: dict[str, int] = {}
-    text = [ids.setdefault(word, len(ids)) for word in words]
-    few = rounds(text)
-    monkeypatch.setattr(prompt_lookup, "_MOST_PLACES", 24)
-    assert len(text) > 5000 and few < 0.9 * len(text)
-    assert few <= 1.005 * rounds(text)

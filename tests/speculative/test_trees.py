@@ -18,11 +18,11 @@ from localspec.speculative.prompt_lookup import PromptLookup
 from localspec.speculative.sampling.constrained import ConstrainedSampler
 from localspec.speculative.sampling.sampler import Sampler
 from tests.speculative.test_loop import Scene, scenes
-from tests.support.toys import (
+from tests.support.toy.engine import SlotConstraint
+from tests.support.toy.models import (
     GREEDY,
     ContractBroken,
     FakeClock,
-    SlotConstraint,
     ToyModel,
     ToyTree,
     emitted,
@@ -99,7 +99,9 @@ def gardener(target: ToyModel, sampler: Sampler, seed: int, most: int) -> Garden
 
 
 @given(scenes(), st.integers(0, 999), st.integers(1, 20))
-def test_any_tree_gives_the_same_text(scene: Scene, seed: int, most: int) -> None:
+def test_any_tree_gives_the_same_text_and_rounds_tell_of_it(
+    scene: Scene, seed: int, most: int
+) -> None:
     target = scene.target()
     target.tree = ToyTree(target, branches=99, paths=99)
     grower = gardener(target, Sampler(scene.params), seed, most)
@@ -108,14 +110,6 @@ def test_any_tree_gives_the_same_text(scene: Scene, seed: int, most: int) -> Non
     )
     tokens, reason = scene.expected()
     assert (emitted(rounds), rounds[-1].finish_reason) == (tokens, reason)
-
-
-@given(scenes(), st.integers(0, 999), st.integers(1, 20))
-def test_what_a_round_tells_of_its_tree(scene: Scene, seed: int, most: int) -> None:
-    target = scene.target()
-    target.tree = ToyTree(target, branches=99, paths=99)
-    grower = gardener(target, Sampler(scene.params), seed, most)
-    told(target, grower, Sampler(scene.params), scene.prompt, scene.max_tokens, scene.is_stop)
     for grown, each in grower.grown:
         known = cut(grown, target.n_vocab)
         path, unjudged = walked(known, each.tokens, scene.is_stop)

@@ -1,18 +1,19 @@
 """Answers and comparisons made up for tests, tokens and seconds as wanted; streams put together."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from localspec.bench.comparison import Comparison
+from localspec.bench.demo import PairResult
 from localspec.bench.equality import Difference
 from localspec.bench.figures import Side
 from localspec.chat.answer import Answer, Piece
 from localspec.chat.stats import GenerationStats
 from localspec.core.config import DraftTokens
+from localspec.metadata.header import read_header
 from localspec.speculative.loop import Prefill, Round
+from tests.support.real_pair import TinyFiles
 
 VARIED = list(range(40))
 LOOP = [1, 2, 3, 4] * 10
@@ -55,6 +56,12 @@ def made_comparison(
     plain = [[_plain(text) for text in texts] for _ in speedups]
     drafted = [[_drafted(up, text) for text in texts] for up in speedups]
     return compared(side(0, *plain), side(3, *drafted), task=task, differences=differences)
+
+
+def made_demo(tiny: TinyFiles, **options: Any) -> PairResult:
+    """What the demo tells of the tiny pair; options are those of its comparison."""
+    headers = read_header(tiny.target), read_header(tiny.draft)
+    return PairResult(headers, *headers, made_comparison(task="Q4_0", **options))
 
 
 def varied_comparison(

@@ -1,7 +1,5 @@
 """The localspec command, run in this process with both streams captured."""
 
-from __future__ import annotations
-
 import io
 import re
 import subprocess
@@ -13,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from localspec import cli
-from localspec.llama import llama_library
+from tests.support.files.tiny_models import write_tiny_model
 from tests.support.real_pair import TinyFiles
-from tests.support.tiny_models import write_tiny_model
 
 HELLO = "Say the thing"
 
@@ -90,17 +87,13 @@ def chat(localspec: Command, tiny: TinyFiles) -> Command:
     return call
 
 
-def interrupt_decode(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
-    """Press Ctrl-C in the nth llama_decode from now on."""
-    real = llama_library.library().llama_decode
-    calls = iter(range(1, 10_000))
-
-    def decode(*arguments: object) -> object:
-        if next(calls) == call:
-            raise KeyboardInterrupt
-        return real(*arguments)
-
-    monkeypatch.setattr(llama_library.library(), "llama_decode", decode)
+def as_child(monkeypatch: pytest.MonkeyPatch, folder: Path, code: str) -> None:
+    """Let the children of this process be a program of these lines, behind what it is ``asked``."""
+    program = folder / "python"
+    start = "import json, os, select, sys, time\nasked = json.loads(sys.stdin.readline())\n"
+    program.write_text(f"#!{sys.executable}\n{start}{code}\n")
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
 
 
 def endless(tiny: TinyFiles) -> list[str]:

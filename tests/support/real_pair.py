@@ -3,11 +3,10 @@
 Shared fixtures and helpers. Everything runs on one thread unless a test is about threads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +21,8 @@ from localspec.engine.generate import stream_generate
 from localspec.llama import llama_library
 from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header
-from tests.support.tiny_models import CHATML, _add_tokenizer, vocabulary, write_tiny_model
+from tests.support.files.gguf_files import write_with_gguf
+from tests.support.files.tiny_models import tokenizer_keys, vocabulary, write_tiny_model
 
 GREEDY = SamplingParams(temperature=0)
 LENGTHS: tuple[DraftTokens, ...] = (0, 1, 4, 9, "auto")
@@ -135,6 +135,36 @@ def _noting(function: Callable[..., object], note: Callable[[int], None]) -> Cal
     return noting
 
 
+class Interrupting:
+    """A function of llama.cpp that Ctrl-C cuts off at one call, before or after its work."""
+
+    def __init__(self, function: Callable[..., Any], call: int, after: bool) -> None:
+        self._function = function
+        self._remaining = call
+        self._after = after
+
+    @property
+    def fired(self) -> bool:
+        return self._remaining <= 0
+
+    def __call__(self, *arguments: object) -> Any:
+        self._remaining -= 1
+        result = self._function(*arguments) if self._remaining or self._after else None
+        if self._remaining == 0:
+            raise KeyboardInterrupt
+        return result
+
+
+def interrupt(
+    patch: pytest.MonkeyPatch, call: int, name: str = "llama_decode", *, after: bool = False
+) -> Interrupting:
+    """Press Ctrl-C in the nth call of a function of llama.cpp from now on."""
+    library = llama_library.library()
+    cut = Interrupting(getattr(library, name), call, after)
+    patch.setattr(library, name, cut)
+    return cut
+
+
 def random_ids(count: int, seed: int = 0) -> list[int]:
     """Ordinary tokens of the tiny vocabulary."""
     return [int(i) for i in np.random.default_rng(seed).integers(0, 256, count)]
@@ -149,8 +179,6 @@ def retuned(draft: Path) -> Path:
 
 def write_recurrent_model(path: Path, layers: int = 2) -> Path:
     """A random Mamba model with the tiny vocabulary: its state cannot forget single tokens."""
-    from gguf import GGUFWriter
-
     width, inner, state, step, convolution = 64, 128, 16, 8, 4
     rng = np.random.default_rng(0)
 
@@ -158,39 +186,44 @@ def write_recurrent_model(path: Path, layers: int = 2) -> Path:
         values: np.ndarray = (rng.standard_normal(shape) * 2 / np.sqrt(shape[1])).astype(np.float32)
         return values
 
-    writer = GGUFWriter(path, "mamba")
-    writer.add_name("Recurrent")
-    writer.add_vocab_size(len(vocabulary()))
-    writer.add_context_length(1024)
-    writer.add_embedding_length(width)
-    writer.add_feed_forward_length(0)
-    writer.add_head_count(0)
-    writer.add_block_count(layers)
-    writer.add_ssm_conv_kernel(convolution)
-    writer.add_ssm_inner_size(inner)
-    writer.add_ssm_state_size(state)
-    writer.add_ssm_time_step_rank(step)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_file_type(0)
-    _add_tokenizer(writer, vocabulary(), True, CHATML)
-    writer.add_tensor("token_embd.weight", matrix(len(vocabulary()), width))
-    writer.add_tensor("output_norm.weight", np.ones(width, np.float32))
+    sizes: dict[str, object] = {
+        "vocab_size": len(vocabulary()),
+        "context_length": 1024,
+        "embedding_length": width,
+        "feed_forward_length": 0,
+        "attention.head_count": 0,
+        "block_count": layers,
+        "ssm.conv_kernel": convolution,
+        "ssm.inner_size": inner,
+        "ssm.state_size": state,
+        "ssm.time_step_rank": step,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+    }
+    keys = {
+        "general.architecture": "mamba",
+        "general.name": "Recurrent",
+        "general.file_type": 0,
+        **{f"mamba.{key}": value for key, value in sizes.items()},
+        **tokenizer_keys(vocabulary()),
+    }
+    tensors = {
+        "token_embd.weight": matrix(len(vocabulary()), width),
+        "output_norm.weight": np.ones(width, np.float32),
+    }
     for layer in range(layers):
-        for name, values in {
-            "attn_norm.weight": np.ones(width, np.float32),
-            "ssm_in.weight": matrix(2 * inner, width),
-            "ssm_conv1d.weight": matrix(inner, convolution),
-            "ssm_conv1d.bias": np.zeros(inner, np.float32),
-            "ssm_x.weight": matrix(step + 2 * state, inner),
-            "ssm_dt.weight": matrix(inner, step),
-            "ssm_dt.bias": np.zeros(inner, np.float32),
-            "ssm_a": -np.tile(np.arange(1, state + 1, dtype=np.float32), (inner, 1)),
-            "ssm_d": np.ones(inner, np.float32),
-            "ssm_out.weight": matrix(width, inner),
-        }.items():
-            writer.add_tensor(f"blk.{layer}.{name}", values)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+        tensors |= {
+            f"blk.{layer}.{name}": values
+            for name, values in {
+                "attn_norm.weight": np.ones(width, np.float32),
+                "ssm_in.weight": matrix(2 * inner, width),
+                "ssm_conv1d.weight": matrix(inner, convolution),
+                "ssm_conv1d.bias": np.zeros(inner, np.float32),
+                "ssm_x.weight": matrix(step + 2 * state, inner),
+                "ssm_dt.weight": matrix(inner, step),
+                "ssm_dt.bias": np.zeros(inner, np.float32),
+                "ssm_a": -np.tile(np.arange(1, state + 1, dtype=np.float32), (inner, 1)),
+                "ssm_d": np.ones(inner, np.float32),
+                "ssm_out.weight": matrix(width, inner),
+            }.items()
+        }
+    return write_with_gguf(path, keys, tensors)

@@ -28,8 +28,8 @@ from localspec.server.listen import Server, bind, listen, url
 from localspec.server.queue.limits import Limits
 from localspec.server.queue.scheduler import Scheduler
 from localspec.server.service import Defaults, Service
-from tests.support.chat_toys import ChatToy
-from tests.support.toys import ToyModel
+from tests.support.toy.chat import ChatToy
+from tests.support.toy.models import ToyModel
 
 if TYPE_CHECKING:
     from localspec.engine.engine import Engine

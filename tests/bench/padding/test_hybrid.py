@@ -1,7 +1,5 @@
 """A hybrid with an MTP head keeps its function too: llama.cpp computes both, trunk and head."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import get_args
 

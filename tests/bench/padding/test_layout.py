@@ -1,7 +1,5 @@
 """Layouts: every layer of the source keeps its kind and place among those that are added."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Padding keeps the function: real llama.cpp computes padded and unpadded models side by side."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 from pathlib import Path
@@ -16,8 +14,8 @@ from localspec.bench.padding.layout import Layout, PaddedShape
 from localspec.bench.padding.pad import DEMO_DRAFT_SHAPE, DEMO_TARGET_SHAPE, pad_model, padded_copy
 from localspec.bench.padding.source import PaddingSource
 from localspec.core.errors import FileProblem, LocalspecError, NotAGGUF
+from tests.support.files.tiny_models import write_tiny_model
 from tests.support.real_pair import load_model
-from tests.support.tiny_models import write_tiny_model
 
 pytestmark = pytest.mark.llama
 

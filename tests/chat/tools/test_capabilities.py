@@ -11,7 +11,7 @@ from localspec.chat.template import CHATML, ChatTemplate
 from localspec.chat.tools.capabilities import CallsTaken, short_id
 from localspec.chat.tools.tool import read_tools
 from localspec.core.errors import UsageError
-from tests.support import templates, tool_templates
+from tests.support.chat import templates, tool_templates
 
 TOOLS = read_tools([{"type": "function", "function": {"name": "f"}}])
 QUESTION: Message = {"role": "user", "content": "q"}

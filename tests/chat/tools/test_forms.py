@@ -15,7 +15,7 @@ from localspec.chat.template import ChatTemplate
 from localspec.chat.tools.forms import FAMILIES, call_form
 from localspec.chat.tools.tool import Tool, ToolCall, read_tools
 from localspec.engine.text_stream import Reading, TextStream
-from tests.support import templates, tool_templates
+from tests.support.chat import templates, tool_templates
 
 QUESTION: Message = {"role": "user", "content": "Weather?"}
 JSON_VALUES = st.recursive(

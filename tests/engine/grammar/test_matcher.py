@@ -1,22 +1,18 @@
 """Matcher: places that go back, answers that obey, the same text with any draft."""
 
-from __future__ import annotations
-
 import json
 import random
 import re
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from localspec.chat.answer import Answer, collect
 from localspec.core.config import DraftTokens
-from localspec.core.errors import GrammarError, UsageError
+from localspec.core.errors import GrammarError
 from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import AcceptanceRule, SamplingParams
+from localspec.core.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.engine.grammar import matcher
@@ -41,13 +37,6 @@ SCHEMA = {
     },
     "required": ["name", "age"],
 }
-
-
-@pytest.fixture(scope="module")
-def demo(demo_files: tuple[Path, Path]) -> Iterator[Engine]:
-    target, draft = demo_files
-    with Engine.load(options(target), options(draft)) as engine:
-        yield engine
 
 
 def obeying(
@@ -195,20 +184,6 @@ def test_an_answer_obeys_with_any_draft(engine: Engine, params: SamplingParams) 
     assert accepted > 0
 
 
-@pytest.mark.parametrize("params", [GREEDY, WARM])
-def test_a_schema_of_the_demo_pair(demo: Engine, params: SamplingParams) -> None:
-    grammar = read_schema(json.dumps(SCHEMA)).grammar
-    for seed, question in enumerate(("Who are you?", "Describe a lock.", "Count.")):
-        prompt = demo.encode_chat([{"role": "user", "content": question}])
-        params = replace(params, seed=seed)
-        plain = obeying(demo, grammar, params, prompt=prompt)
-        found = json.loads(plain.text)
-        assert plain.finish_reason == "stop"
-        assert list(found)[:2] == ["name", "age"] and 0 <= found["age"] <= 150
-        for length in LENGTHS[1:]:
-            assert obeying(demo, grammar, params, length, prompt=prompt).tokens == plain.tokens
-
-
 def test_a_draft_with_a_short_window_obeys(tiny: TinyFiles) -> None:
     grammar = 'root ::= "one" (", two" | ", three"){40} "."'
     with Engine.load(options(tiny.target), options(tiny.draft, ctx_size=32)) as engine:
@@ -219,52 +194,11 @@ def test_a_draft_with_a_short_window_obeys(tiny: TinyFiles) -> None:
         assert drafted.stats.accepted > 0.5 * drafted.stats.drafted
 
 
-@pytest.mark.parametrize("rule", ["match", "rejection"])
-def test_other_rules_of_acceptance_obey(engine: Engine, rule: AcceptanceRule) -> None:
-    for seed in range(3):
-        params = SamplingParams(temperature=0.8, seed=seed, acceptance=rule)
-        answer = obeying(engine, LIST, params, 4)
-        assert LISTED.fullmatch(answer.text) and answer.stats.drafted > 0
-    if rule == "rejection":
-        with pytest.raises(UsageError):
-            obeying(engine, LIST, params, "auto")
-
-
 def test_an_obeying_draft_is_accepted_more(engine: Engine) -> None:
     """Whatever the draft itself would rather say, where the grammar leaves one way it takes it."""
     answer = obeying(engine, 'root ::= "The one and only answer, letter by letter."', GREEDY, 4)
     assert answer.text == "The one and only answer, letter by letter."
     assert answer.stats.accepted == answer.stats.drafted > 20
-
-
-def without(engine: Engine, byte: bytes, params: SamplingParams) -> SamplingParams:
-    """Parameters by which no token with this byte is ever picked."""
-    tokens = [i for i in range(engine.target.n_vocab) if byte in engine.piece(i)]
-    return replace(params, logit_bias=tuple(f"{token}-inf" for token in tokens))
-
-
-def test_a_dead_end_is_an_error(engine: Engine) -> None:
-    with pytest.raises(GrammarError, match="that can follow at position 8"):
-        obeying(engine, 'root ::= "Z"', without(engine, b"Z", GREEDY))
-
-
-def before_the_dead_end(engine: Engine, params: SamplingParams, length: DraftTokens) -> str:
-    """What is shown of an answer that can go on nowhere."""
-    engine.target.truncate(0)
-    grammar, parts = 'root ::= "one" [a-c]{20} "Z"', list[str]()
-    params = without(engine, b"Z", params)
-    stream = stream_generate(
-        engine, random_ids(8), GenerateOptions(params, length, grammar=grammar)
-    )
-    with pytest.raises(GrammarError, match="position"):
-        collect(stream, lambda piece: parts.append(piece.text))
-    return "".join(parts)
-
-
-@pytest.mark.parametrize("params", [GREEDY, WARM])
-def test_what_comes_before_a_dead_end_is_the_same(engine: Engine, params: SamplingParams) -> None:
-    (text,) = {before_the_dead_end(engine, params, length) for length in LENGTHS}
-    assert re.fullmatch("one[abc]{20}", text)
 
 
 def test_an_endless_answer_ends_where_the_grammar_leaves_nothing_else(engine: Engine) -> None:
@@ -281,8 +215,3 @@ def test_forced_tokens_are_drafted_without_a_draft_model(tiny: TinyFiles) -> Non
     source = forced.stats.sources["forced"]
     assert source.accepted == source.drafted > 5
     assert forced.stats.rounds < plain.stats.rounds
-
-
-def test_an_answer_may_be_cut_before_the_grammar_ends(engine: Engine) -> None:
-    answer = obeying(engine, "root ::= [a-z]+", GREEDY, 4, max_tokens=20)
-    assert answer.finish_reason == "length" and re.fullmatch("[a-z]+", answer.text)

@@ -1,7 +1,5 @@
 """Sources: what schemas, Lark and regular expressions let through, what is refused, and bounds."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -18,7 +16,7 @@ from localspec.engine.grammar.source import (
     read_schema,
     schema_grammar,
 )
-from tests.support.grammars import accepts, byte_tokenizer
+from tests.support.toy.grammars import accepts, byte_tokenizer
 
 PERSON = {
     "type": "object",

@@ -1,7 +1,5 @@
 """Grammar: calls are forced in a family's own marks, with arguments that obey their schemas."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -11,7 +9,7 @@ from localspec.chat.tools.forms import CallForm
 from localspec.chat.tools.tool import Tool, read_tools
 from localspec.core.errors import UsageError
 from localspec.engine.grammar.tool_calls import tool_grammar
-from tests.support.grammars import accepts
+from tests.support.toy.grammars import accepts
 
 SCHEMA = {
     "type": "object",

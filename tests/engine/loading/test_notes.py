@@ -15,8 +15,8 @@ from localspec.engine.loading.notes import chain_only, missing_gpu
 from localspec.llama import llama_library
 from localspec.metadata.header import read_header
 from localspec.speculative.control.pair_profile import PairProfile
+from tests.support.files.tiny_models import write_tiny_model
 from tests.support.real_pair import GREEDY, TinyFiles, fresh, options, random_ids
-from tests.support.tiny_models import write_tiny_model
 
 pytestmark = pytest.mark.llama
 

@@ -21,8 +21,9 @@ from localspec.engine.slots.batch_scheduler import WIDE, BatchScheduler
 from localspec.engine.slots.llama_context import BatchEntry
 from localspec.engine.slots.slot import Slot
 from localspec.speculative.loop import Logits
-from tests.support.shared_toys import in_threads, shared
-from tests.support.toys import FakeClock, ToyEngine
+from tests.support.toy.engine import ToyEngine
+from tests.support.toy.models import FakeClock
+from tests.support.toy.slots import in_threads, shared
 
 GREEDY = SamplingParams(temperature=0)
 WARM = SamplingParams(temperature=1.0, seed=4)
@@ -349,18 +350,6 @@ def test_a_window_that_moved_on_is_read_again() -> None:
     model.decode([9], 1)
     assert target.passes[-1] == [(0, 5, 1)] and model.pending == 0
     assert model.tokens == target.models[0].tokens == [1, 2, 3, 4, 9]
-
-
-def test_a_state_goes_from_slot_to_slot() -> None:
-    slots, _, target, _ = shared(2)
-    first, second = slots[0].target, slots[1].target
-    first.decode([1, 2, 3], 1)
-    state = first.state()
-    second.decode([9], 1)
-    assert second.restore([1, 2, 3], state)
-    assert second.tokens == target.models[1].tokens == [1, 2, 3]
-    assert not second.restore([1, 2], state)
-    assert second.tokens == target.models[1].tokens == [] and first.tokens == [1, 2, 3]
 
 
 def test_a_model_may_be_read_outside_an_answer() -> None:

@@ -24,6 +24,7 @@ from localspec.llama.cache.rollback import Fork
 from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header
 from localspec.speculative.loop import TokenModel
+from tests.support.files.tiny_models import write_tiny_model
 from tests.support.real_pair import (
     GREEDY,
     TinyFiles,
@@ -33,8 +34,7 @@ from tests.support.real_pair import (
     random_ids,
     unfinished_passes,
 )
-from tests.support.shared_toys import in_threads
-from tests.support.tiny_models import write_tiny_model
+from tests.support.toy.slots import in_threads
 
 pytestmark = pytest.mark.llama
 
@@ -184,10 +184,16 @@ def test_after_any_history_of_all_slots_each_one_s_state_is_right(
 def test_a_slot_s_context_may_be_full_while_the_others_are(tiny: TinyFiles) -> None:
     with Engine.load(options(tiny.target, ctx_size=256, parallel=3)) as engine:
         slots = slots_of(engine)
-        prompts = [random_ids(200 + 20 * i, i) for i in range(3)]
-        for answer in at_once(slots, prompts, SamplingParams(temperature=0, ignore_eos=True), 0):
-            assert answer.finish_reason == "context" or len(answer.tokens) == 80
-        assert all(len(slot.target.tokens) > 200 for slot in slots)
+        endless = GenerateOptions(SamplingParams(temperature=0, ignore_eos=True), 0)
+
+        def fill(number: int) -> None:
+            with slots[number].answering():
+                prompt = random_ids(200 + 20 * number, number)
+                answer = collect(stream_generate(slots[number], prompt, endless))
+                assert answer.finish_reason == "context"
+
+        in_threads([partial(fill, number) for number in range(3)])
+        assert all(len(slot.target.tokens) == 255 for slot in slots)
 
 
 def test_who_asks_for_what_llama_cpp_refuses_is_alone_with_the_error(tiny: TinyFiles) -> None:

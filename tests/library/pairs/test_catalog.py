@@ -1,7 +1,5 @@
 """The catalogue: its list is whole and well formed, and every pair of it can be named and found."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Pairs as rows of a list: what is here of each, what fits, own ones before the known."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -14,8 +12,8 @@ from localspec.library.pairs.catalog import load_catalog
 from localspec.library.pairs.listing import pair_row, pair_rows
 from localspec.library.resolve import Resolver
 from localspec.metadata.header import read_header
-from tests.support import zoo
-from tests.support.model_folders import models_here, zoo_header
+from tests.support.library import zoo
+from tests.support.library.model_folders import models_here, zoo_header
 
 GB = 10**9
 QWEN3_SMALL = "Qwen/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q8_0.gguf"

@@ -1,7 +1,5 @@
 """The schema of a pair file: what is written reads the same, what is wrong is told in a clause."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tomllib

@@ -1,7 +1,5 @@
 """The user's pairs: what was stored comes back, and what cannot be stored is refused."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

@@ -1,8 +1,5 @@
 """Trees on real contexts: rows are those of their paths, and the cache holds exactly the text."""
 
-from __future__ import annotations
-
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +17,10 @@ from localspec.llama.cache.branches import LlamaTrees, TreeRows
 from localspec.llama.cache.rollback import Trim
 from localspec.llama.model import LlamaModel
 from localspec.llama.parameters import context_parameters
-from localspec.speculative.loop import Controller, Logits, Proposal, generate_rounds
+from localspec.speculative.loop import Logits
+from tests.support.files.tiny_models import write_tiny_model
+from tests.support.llama.today import TRIM, WAYS
 from tests.support.real_pair import TinyFiles, load_model, options, random_ids
-from tests.support.tiny_models import write_tiny_model
-from tests.support.today import TRIM, WAYS
 
 pytestmark = pytest.mark.llama
 
@@ -503,58 +500,3 @@ def test_a_cache_that_takes_no_trees_gets_a_context_of_chains(
     assert np.array_equal(model.decode(TEXT, 1), oracle.decode(TEXT, 1))
     model.close()
     oracle.close()
-
-
-class Oracle(Controller):
-    """A controller that knows the text, and hides it among wrong candidates."""
-
-    drafts_at_once = True
-
-    def __init__(self, text: Sequence[int]) -> None:
-        self._text = text
-        self._random = np.random.default_rng(0)
-
-    def propose(self, context: list[int], limit: int) -> Proposal:
-        parents = [int(self._random.integers(0, row + 1)) for row in range(min(limit, 7))]
-        depths = TreeRows.of(parents).depths
-        right = path_to(len(parents), parents)
-        at = len(context) - 1
-        tokens = [
-            self._text[at + depth] if row in right else (self._text[at + depth] + 1) % 256
-            for row, depth in enumerate(depths)
-        ]
-        return Proposal(tuple(tokens[1:]), parents=tuple(parents))
-
-
-def test_the_loop_writes_the_same_text_with_trees(watched: Watched) -> None:
-    said, context = [*TEXT], watched.expected(TEXT, 1)
-    while len(said) < len(TEXT) + 60:
-        said.append(int(context[-1].argmax()))
-        context = watched.oracle.decode(said[-1:], 1)
-    watched.model.truncate(len(TEXT) - 1)
-    rounds = list(
-        generate_rounds(
-            watched.model, Oracle([*said, *[0] * 8]), Greedy(), TEXT,
-            max_tokens=60, is_stop=lambda token: False, clock=time.perf_counter,
-        )
-    )  # fmt: skip
-    assert [token for each in rounds for token in each.tokens] == said[len(TEXT) :]
-    assert sum(each.branched for each in rounds) > 5 and len(rounds) < 40
-    watched.assert_holds(said[:-1])
-
-
-class Greedy:
-    """The likeliest token."""
-
-    def sample(self, logits: Logits, position: int, history: Sequence[int]) -> int:
-        return int(logits.argmax())
-
-    def verify(
-        self,
-        logits: Logits,
-        position: int,
-        history: Sequence[int],
-        token: int,
-        distribution: object,
-    ) -> int:
-        return int(logits.argmax())

@@ -1,7 +1,5 @@
 """Tokens taken back from real contexts: logits are as if they had never been read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +15,8 @@ from localspec.llama.cache.rollback import Fork, Snapshots
 from localspec.llama.memory.layer_cache import ANCHORS, SNAPSHOTS
 from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header
+from tests.support.llama.today import STATEFUL, WAYS
 from tests.support.real_pair import options
-from tests.support.today import STATEFUL, WAYS
 
 pytestmark = pytest.mark.llama
 

@@ -1,7 +1,5 @@
 """State files: what comes back is what was there; anything else is refused with the reason."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -21,9 +19,9 @@ from localspec.core.errors import EngineError, FileProblem
 from localspec.llama.cache import state_file
 from localspec.llama.cache.state_file import read_state, require_state_file, write_state
 from localspec.llama.model import LlamaModel
-from tests.support.lora_files import write_lora
+from tests.support.files.lora_files import write_lora
+from tests.support.files.tiny_models import write_tiny_model
 from tests.support.real_pair import TinyFiles, load_model, random_ids
-from tests.support.tiny_models import write_tiny_model
 
 pytestmark = pytest.mark.llama
 

@@ -1,7 +1,5 @@
 """DFlash: a block for one pass, whose cache holds the target's features."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +8,8 @@ import numpy as np
 import pytest
 
 from localspec.llama.heads.dflash import DFlashHead
-from tests.support.architectures.specs import MASK_TOKEN
-from tests.support.heads import head_pair
+from tests.support.files.architectures.specs import MASK_TOKEN
+from tests.support.llama.heads import head_pair
 from tests.support.real_pair import random_ids
 
 pytestmark = pytest.mark.llama

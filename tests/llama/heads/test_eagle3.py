@@ -1,7 +1,5 @@
 """EAGLE3: its pairs of tokens and features, and its reduced vocabulary."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,8 +7,8 @@ import numpy as np
 import pytest
 
 from localspec.llama.heads.eagle3 import Eagle3Head
-from tests.support.architectures.specs import REDUCED_VOCAB
-from tests.support.heads import head_pair
+from tests.support.files.architectures.specs import REDUCED_VOCAB
+from tests.support.llama.heads import head_pair
 from tests.support.real_pair import random_ids
 
 pytestmark = pytest.mark.llama

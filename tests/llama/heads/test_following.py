@@ -1,7 +1,5 @@
 """Heads beside a target: the same text, the target untouched, little memory, gaps and Ctrl-C."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -19,59 +17,21 @@ from localspec.llama.heads.head import LAG, Head
 from localspec.llama.heads.hidden_states import KEPT, HiddenStates, States
 from localspec.llama.heads.mtp import SharedHead
 from localspec.llama.model import LlamaModel
-from localspec.speculative.control.controllers import FixedLength, NoDraft
 from localspec.speculative.drafters import ModelDrafter
-from localspec.speculative.loop import Controller, generate_rounds, prefill
 from localspec.speculative.sampling.sampler import Sampler
-from tests.support.heads import PAIRS, HeadPair, head_pair
-from tests.support.real_pair import random_ids, unfinished_passes
-from tests.support.today import HalfRight
+from tests.support.llama.heads import PAIRS, HeadPair, head_pair
+from tests.support.real_pair import interrupt, random_ids, unfinished_passes
 
 pytestmark = pytest.mark.llama
 
 Files = Callable[[str], Path]
 GREEDY = SamplingParams(temperature=0)
-WARM = SamplingParams(temperature=0.8, seed=5)
 
 
 @pytest.fixture(scope="module", params=PAIRS, ids=lambda names: names[1] or names[0])
 def pair(request: pytest.FixtureRequest, architecture: Files) -> Iterator[HeadPair]:
     with head_pair(architecture, *request.param, exact=True) as opened:
         yield opened
-
-
-def tick() -> float:
-    return 0.0
-
-
-def text(pair: HeadPair, controller: Controller, params: SamplingParams) -> tuple[list[int], int]:
-    """A prompt, and 48 tokens behind it; and how many drafted tokens were accepted."""
-    pair.target.truncate(0)
-    tokens, accepted = random_ids(45), 0
-    row = prefill(pair.target, tokens, tick).row
-    for outcome in generate_rounds(
-        pair.target,
-        controller,
-        Sampler(params),
-        tokens,
-        max_tokens=48,
-        is_stop=lambda token: False,
-        clock=tick,
-        row=row,
-    ):
-        tokens, accepted = [*tokens, *outcome.tokens], accepted + outcome.accepted
-        assert pair.head.tokens[: len(tokens) - LAG - 8] == tokens[: -LAG - 8]
-    return tokens, accepted
-
-
-@pytest.mark.parametrize("params", [GREEDY, WARM], ids=["greedy", "warm"])
-def test_the_text_is_that_without_a_head(pair: HeadPair, params: SamplingParams) -> None:
-    expected, _ = text(pair, NoDraft(), params)
-    drafter = HalfRight(pair.head, Sampler(params), pair.target.n_vocab, lambda token: False)
-    drafter.coming = expected
-    found, accepted = text(pair, FixedLength(drafter, 4, tick), params)
-    assert found == expected
-    assert accepted > 10
 
 
 @pytest.mark.parametrize("prompt", [2, 40, 300])
@@ -230,24 +190,6 @@ def test_a_head_opened_late_begins_behind_what_was_read(architecture: Files) -> 
             assert late.tokens == context
 
 
-class Interrupting:
-    """A function of llama.cpp that is cut off by Ctrl-C at one call, before or after its work."""
-
-    def __init__(self, function: Callable[..., Any], call: int, after: bool) -> None:
-        self._function = function
-        self._remaining = call
-        self._after = after
-
-    def __call__(self, *arguments: object) -> Any:
-        self._remaining -= 1
-        if self._remaining == 0 and not self._after:
-            raise KeyboardInterrupt
-        result = self._function(*arguments)
-        if self._remaining == 0:
-            raise KeyboardInterrupt
-        return result
-
-
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("function", ["llama_process", "llama_memory_seq_rm", "llama_decode"])
 def test_after_ctrl_c_a_head_continues_rightly(
@@ -267,10 +209,9 @@ def test_after_ctrl_c_a_head_continues_rightly(
     pair.restart()
     pair.target.decode(context[:70], 0)
     expected = rounds()
-    library = llama_library.library()
     for call in range(1, 5):
         with monkeypatch.context() as patch:
-            patch.setattr(library, function, Interrupting(getattr(library, function), call, after))
+            interrupt(patch, call, function, after=after)
             try:
                 rounds()
             except KeyboardInterrupt:

@@ -1,7 +1,5 @@
 """Heads that follow a target: what they read, and that nothing but drafts comes of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.heads import PAIRS, HeadPair, head_pair
+from tests.support.llama.heads import PAIRS, HeadPair, head_pair
 from tests.support.real_pair import random_ids
 
 pytestmark = pytest.mark.llama

@@ -1,7 +1,5 @@
 """Hidden states by position: which row goes with which token, and how many are kept."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

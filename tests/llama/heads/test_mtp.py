@@ -1,7 +1,5 @@
 """MTP heads, said by the rule: token x_p with the target's state after p - 1."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +8,7 @@ import pytest
 
 from localspec.llama.heads.hidden_states import unstable
 from localspec.llama.heads.mtp import ChainedHead, MtpHead, SharedHead
-from tests.support.heads import HeadPair, Row, head_pair
+from tests.support.llama.heads import HeadPair, Row, head_pair
 from tests.support.real_pair import random_ids
 
 pytestmark = pytest.mark.llama

@@ -1,7 +1,5 @@
 """Opening heads: what is refused, and that it is refused by a sentence."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -16,7 +14,7 @@ from localspec.llama.heads import hidden_states
 from localspec.llama.heads.hidden_states import Tap
 from localspec.llama.heads.opening import open_head
 from localspec.metadata.header import read_header
-from tests.support.heads import head_pair
+from tests.support.llama.heads import head_pair
 from tests.support.real_pair import load_model, options, random_ids
 
 pytestmark = pytest.mark.llama

@@ -1,7 +1,5 @@
 """Flash attention: the rule, and what a context without it computes and allocates."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path

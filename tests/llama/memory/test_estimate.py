@@ -1,7 +1,5 @@
 """Footprints: estimates from headers against what llama.cpp allocates, and where the bytes lie."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,20 +18,20 @@ from localspec.llama.memory.probe import would_allocate
 from localspec.llama.memory.use import MemoryUse
 from localspec.llama.model import LlamaModel
 from localspec.metadata.header import ModelHeader, read_header
-from tests.support.architectures.specs import MODELS
-from tests.support.architectures.writer import write_model
-from tests.support.big_files import write_big_model
-from tests.support.gguf_files import Tensor
-from tests.support.head_files import (
+from tests.support.files.architectures.specs import MODELS
+from tests.support.files.architectures.writer import write_model
+from tests.support.files.big_files import write_big_model
+from tests.support.files.gguf_files import Tensor
+from tests.support.files.head_files import (
     assistant_bytes,
     eagle3_bytes,
     header_of,
     mtp_bytes,
     target_bytes,
 )
-from tests.support.lora_files import QUERY, write_lora
+from tests.support.files.lora_files import QUERY, write_lora
+from tests.support.files.tiny_models import write_tiny_model
 from tests.support.real_pair import TinyFiles, load_model, options
-from tests.support.tiny_models import write_tiny_model
 
 BIG = {
     "llama": dict(n_vocab=128256, width=4096, layers=32, heads=32, kv_heads=8, feed_forward=14336),

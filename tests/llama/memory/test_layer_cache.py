@@ -1,7 +1,5 @@
 """The state of a recurrent layer, against what llama.cpp allocates for headers of these sizes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -10,7 +8,7 @@ from hypothesis import strategies as st
 
 from localspec.llama.memory.layer_cache import is_recurrent, state_bytes
 from localspec.metadata.header import ModelHeader
-from tests.support.head_files import WIDTH, header_of, target_bytes
+from tests.support.files.head_files import WIDTH, header_of, target_bytes
 
 # Bytes that llama.cpp logs for one layer and one sequence (width 64, four heads).
 STATES: dict[str, tuple[str, dict[str, object], int]] = {

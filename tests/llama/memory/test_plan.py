@@ -1,7 +1,5 @@
 """Fit: what is chosen where the user leaves it open, and refusals that name what would fit."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Budget: llama.cpp asked in a child process, and plans for this machine."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -33,9 +31,10 @@ from localspec.llama.memory.probe import (
 )
 from localspec.llama.memory.use import MemoryUse
 from localspec.metadata.header import ModelHeader, read_header
-from tests.support.big_files import write_big_model
-from tests.support.gguf_files import write_gguf
-from tests.support.lora_files import write_lora
+from tests.support.command import as_child
+from tests.support.files.big_files import write_big_model
+from tests.support.files.gguf_files import write_gguf
+from tests.support.files.lora_files import write_lora
 from tests.support.real_pair import TinyFiles, load_model, options
 
 GIB = 2**30
@@ -212,15 +211,6 @@ def test_every_option_reaches_the_child(tiny: TinyFiles, tmp_path: Path) -> None
     small = would_allocate(tiny.target, replace(load, override_kv=()))
     large = would_allocate(tiny.target, options(tiny.target, ctx_size=1024))
     assert small is not None and large is not None and 0 < small.compute < large.compute
-
-
-def as_child(monkeypatch: pytest.MonkeyPatch, folder: Path, code: str) -> None:
-    """Let the child be a program of these lines, which has read what it is asked."""
-    program = folder / "python"
-    start = "import json, select, sys, time\nasked = json.loads(sys.stdin.readline())\n"
-    program.write_text(f"#!{sys.executable}\n{start}{code}\n")
-    program.chmod(0o700)
-    monkeypatch.setattr(sys, "executable", str(program))
 
 
 def test_the_child_can_tell_that_it_is_waited_for(

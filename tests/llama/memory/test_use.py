@@ -1,7 +1,5 @@
 """Memory: what llama.cpp's log says of buffers, and that it says it of a real model."""
 
-from __future__ import annotations
-
 import pytest
 
 from localspec.llama.memory.use import MemoryUse, read_buffers

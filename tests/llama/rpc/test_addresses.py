@@ -1,7 +1,5 @@
 """Addresses: which are private, and that a name is believed only as far as all it stands for."""
 
-from __future__ import annotations
-
 import ipaddress
 import socket
 

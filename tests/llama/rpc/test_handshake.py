@@ -1,7 +1,5 @@
 """Handshake: what is no fitting RPC server is told apart before llama.cpp connects."""
 
-from __future__ import annotations
-
 import socket
 import struct
 from pathlib import Path
@@ -12,7 +10,7 @@ from localspec.core.config import RpcServer
 from localspec.core.errors import EngineError
 from localspec.llama.rpc import handshake
 from localspec.llama.rpc.handshake import PROTOCOL, device_count
-from tests.support.rpc_workers import answering, free_port, rpc_program, workers
+from tests.support.llama.rpc_workers import answering, free_port, rpc_program, workers
 
 
 def hello(major: int, minor: int) -> bytes:

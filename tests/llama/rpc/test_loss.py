@@ -1,7 +1,5 @@
 """Loss: what llama.cpp says before it aborts becomes a sentence, and Ctrl-C ends a wait."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Servers: refused in time, devices of the target only, and with real ones the same text."""
 
-from __future__ import annotations
-
 import json
 import os
 import select
@@ -27,9 +25,16 @@ from localspec.llama.llama_library import RPC_SERVER, Device
 from localspec.llama.parameters import model_parameters
 from localspec.llama.rpc import loss, servers
 from tests.support.command import process
-from tests.support.heads import PAIRS
+from tests.support.llama.heads import PAIRS
+from tests.support.llama.rpc_workers import (
+    Worker,
+    answering,
+    free_port,
+    named,
+    rpc_program,
+    workers,
+)
 from tests.support.real_pair import TinyFiles, random_ids
-from tests.support.rpc_workers import Worker, answering, free_port, named, rpc_program, workers
 
 pytestmark = pytest.mark.llama
 

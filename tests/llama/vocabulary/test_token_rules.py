@@ -1,15 +1,11 @@
 """Token rules: sequence breakers in ids against llama.cpp's own, masked ids, biases of no token."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from gguf import GGUFValueType
 
 from localspec.core.errors import UsageError
 from localspec.core.sampling_params import SamplingParams
@@ -17,9 +13,9 @@ from localspec.engine.engine import Engine
 from localspec.llama.model import LlamaModel
 from localspec.llama.vocabulary.token_rules import token_rules
 from localspec.speculative.sampling.dry import Dry
-from tests.support.llama_chain import llama_chain
+from tests.support.files.tiny_models import copy_with, write_tiny_model
+from tests.support.llama.samplers import llama_chain
 from tests.support.real_pair import fresh, load_model
-from tests.support.tiny_models import copy_with, write_tiny_model
 
 pytestmark = pytest.mark.llama
 
@@ -96,12 +92,9 @@ def test_a_bias_of_no_token_is_refused(engine: Engine) -> None:
 
 
 def test_what_the_file_suppresses_is_masked(tmp_path: Path) -> None:
-    def suppress(writer: Any) -> None:
-        kinds = GGUFValueType.ARRAY, GGUFValueType.INT32
-        writer.add_key_value("tokenizer.ggml.suppress_tokens", [5, 7], *kinds)
-
     plain = write_tiny_model(tmp_path / "plain.gguf", seed=1)
-    model = load_model(copy_with(plain, tmp_path / "suppressing.gguf", suppress))
+    keys = {"tokenizer.ggml.suppress_tokens": [5, 7]}
+    model = load_model(copy_with(plain, tmp_path / "suppressing.gguf", keys))
     assert model.suppressed() == [5, 7]
     assert token_rules(model, SamplingParams()).masked == (5, 7)
     model.close()

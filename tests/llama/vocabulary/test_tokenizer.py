@@ -1,7 +1,5 @@
 """Long text through llama.cpp's tokenizers: no overflow of the stack, and a bound before it."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys
@@ -12,8 +10,8 @@ import pytest
 
 from localspec.core.errors import EngineError, PromptTooLong
 from localspec.llama.vocabulary import tokenizer
+from tests.support.files.tiny_models import write_tiny_model
 from tests.support.real_pair import TinyFiles, load_model
-from tests.support.tiny_models import write_tiny_model
 
 ROWS = {"DNA": "ACGT", "digits": "1234567890", "dashes": "-", "blanks": " ", "CJK": "一"}
 # In a process of its own: what overflows its stack is killed.

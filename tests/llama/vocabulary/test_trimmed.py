@@ -1,7 +1,5 @@
 """Drafts with a trimmed vocabulary: what they say of the tokens they have is what they said."""
 
-from __future__ import annotations
-
 import functools
 import os
 import shutil
@@ -33,10 +31,10 @@ from localspec.metadata.trimmed import _UNREADABLE
 from localspec.self_draft.trim import trim_vocabulary
 from localspec.self_draft.vocabulary import choose_ids
 from localspec.speculative.loop import Logits
-from tests.support.architectures.specs import MODELS, N_VOCAB, WIDTH
-from tests.support.architectures.writer import weights, write_model
-from tests.support.real_pair import GREEDY, TinyFiles, fresh, load_model, options
-from tests.support.shared_toys import in_threads
+from tests.support.files.architectures.specs import MODELS, N_VOCAB, WIDTH
+from tests.support.files.architectures.writer import weights, write_model
+from tests.support.real_pair import TinyFiles, fresh, load_model, options
+from tests.support.toy.slots import in_threads
 
 pytestmark = pytest.mark.llama
 
@@ -243,19 +241,6 @@ def test_other_samplers_bear_tokens_without_a_logit(engines: Callable[[int], Eng
         assert drafted.stats.drafted
         if params.acceptance != "rejection":
             assert drafted.tokens == plain.tokens
-
-
-def test_acceptance_falls_with_the_number_of_tokens(engines: Callable[[int], Engine]) -> None:
-    rates = []
-    for size in SIZES:
-        engine = engines(size)
-        accepted = drafted = 0
-        for question in QUESTIONS:
-            prompt = engine.encode_chat([{"role": "user", "content": question}])
-            stats = fresh(engine, prompt, GREEDY, 4, max_tokens=96).stats
-            accepted, drafted = accepted + stats.accepted, drafted + stats.drafted
-        rates.append(accepted / drafted)
-    assert rates == sorted(rates, reverse=True) and rates[-1] < rates[0]
 
 
 def test_it_drafts_for_no_other_target(tiny: TinyFiles, trim: Trim) -> None:

@@ -24,9 +24,9 @@ from localspec.engine.generate import stream_generate
 from localspec.server.guard import Access
 from localspec.server.queue.limits import Limits
 from localspec.server.service import Defaults
-from tests.support.reciting import reciting, write_reciter
+from tests.support.chat.reciting import reciting, write_reciter
+from tests.support.chat.tool_templates import HERMES
 from tests.support.served import HELLO, PATIENCE, Gate, ServedToy, Site, gated_toy, serving
-from tests.support.tool_templates import HERMES
 
 QUESTION = "What is a list?"
 MESSAGES: list[ChatCompletionMessageParam] = [{"role": "user", "content": QUESTION}]

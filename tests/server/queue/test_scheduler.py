@@ -33,7 +33,7 @@ from localspec.server.queue.job import GenerationRequest, Job, received
 from localspec.server.queue.limits import AnswerTimeout, Closing, Limits, QueueFull, QueueTimeout
 from localspec.server.queue.scheduler import Scheduler
 from tests.support.real_pair import TinyFiles, fresh, options, random_ids
-from tests.support.toys import ToyEngine
+from tests.support.toy.engine import ToyEngine
 
 pytestmark = pytest.mark.anyio
 PATIENCE = 60.0  # seconds until a test that hangs is given up

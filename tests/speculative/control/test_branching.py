@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from localspec.speculative.control.branching import Tree, Trie
 from localspec.speculative.drafters import MODEL, Candidate
-from tests.support.toys import ToyModel, ToyTree
+from tests.support.toy.models import ToyModel, ToyTree
 
 ANY = ToyTree(ToyModel(), branches=99, paths=99)
 

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from localspec.speculative.control.calibration import calibrate, still_holds
-from tests.support.toys import FakeClock, ToyModel
+from tests.support.toy.models import FakeClock, ToyModel
 
 
 class Staircase(ToyModel):

@@ -16,7 +16,7 @@ from localspec.speculative.control.valuation import Valuation
 from localspec.speculative.drafters import MODEL, ModelDrafter
 from localspec.speculative.loop import Controller, DraftStatus, Round
 from localspec.speculative.prompt_lookup import PromptLookup
-from tests.support.toys import GREEDY, FakeClock, ToyModel, emitted, never_stop, start_answer
+from tests.support.toy.models import GREEDY, FakeClock, ToyModel, emitted, never_stop, start_answer
 
 FLAT = (1.0, 0.05)  # seconds of a pass, and more for each token in it
 STEEP = (0.0, 1.0)

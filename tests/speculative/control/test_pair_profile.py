@@ -5,7 +5,7 @@ import pytest
 from localspec.speculative.control.pair_profile import GroupAcceptance, LossBudget, PairProfile
 from localspec.speculative.drafters import MODEL, Candidate
 from localspec.speculative.loop import Round
-from tests.support.toys import toy_profile
+from tests.support.toy.models import toy_profile
 
 
 def test_what_a_pair_usually_gains() -> None:

@@ -9,7 +9,7 @@ from localspec.speculative.control.probing import TimedDraft
 from localspec.speculative.control.valuation import Valuation
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.loop import ALONE, BatchShare
-from tests.support.toys import GREEDY, FakeClock, ToyModel, never_stop
+from tests.support.toy.models import GREEDY, FakeClock, ToyModel, never_stop
 
 
 @pytest.mark.parametrize("batch_share, share, width", [(ALONE, 1, 1), (BatchShare(4, 3), 4, 4)])

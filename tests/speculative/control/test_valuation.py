@@ -11,7 +11,7 @@ from localspec.speculative.control.pair_profile import GroupAcceptance, PairProf
 from localspec.speculative.control.valuation import Valuation
 from localspec.speculative.drafters import MODEL, RUNNERS_UP, Candidate
 from localspec.speculative.loop import Round
-from tests.support.toys import ToyModel, ToyTree
+from tests.support.toy.models import ToyModel, ToyTree
 
 CANDIDATES = [Candidate(token, 1.0, MODEL) for token in range(4)]
 

@@ -17,8 +17,7 @@ from localspec.speculative.sampling.noise import gumbel_noise
 from localspec.speculative.sampling.row import Row
 from localspec.speculative.sampling.sampler import Sampler
 from localspec.speculative.sampling.truncation import LISTED, survivors
-from tests.support.distributions import probabilities
-from tests.support.llama_chain import llama_chain
+from tests.support.llama.samplers import llama_chain, probabilities
 
 OFF = SamplingParams(temperature=1, top_k=0, top_p=1, min_p=0)
 ROW = np.log(np.array([0.5, 0.2, 0.15, 0.1, 0.05], np.float32))

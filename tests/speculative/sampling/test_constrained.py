@@ -22,7 +22,7 @@ from localspec.speculative.sampling.constrained import ConstrainedLookup, Constr
 from localspec.speculative.sampling.logit_changes import NO_RULES
 from localspec.speculative.sampling.rejection import RejectionSampler
 from localspec.speculative.sampling.sampler import Sampler
-from tests.support.toys import STOP_TOKEN, SlotConstraint, ToyEngine
+from tests.support.toy.engine import STOP_TOKEN, SlotConstraint, ToyEngine
 
 GREEDY = SamplingParams(temperature=0)
 WARM = SamplingParams(temperature=0.8, seed=5)

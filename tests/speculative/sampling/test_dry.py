@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from localspec.core.sampling_params import SamplingParams
 from localspec.speculative.sampling.dry import Dry, repeats
-from tests.support.llama_chain import llama_chain
+from tests.support.llama.samplers import llama_chain
 
 ON = SamplingParams(dry_multiplier=0.5, dry_base=2.0)
 

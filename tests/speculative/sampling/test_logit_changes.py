@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from localspec.core.sampling_params import SamplingParams
 from localspec.speculative.sampling.logit_changes import TokenRules
 from localspec.speculative.sampling.sampler import Sampler
-from tests.support.distributions import probabilities
-from tests.support.llama_chain import llama_chain
+from tests.support.llama.samplers import llama_chain, probabilities
 
 OFF = SamplingParams(temperature=1, top_k=0, top_p=1, min_p=0)
 

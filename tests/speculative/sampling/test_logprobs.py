@@ -18,7 +18,8 @@ from localspec.speculative.loop import Logits
 from localspec.speculative.sampling.logprobs import RecordingSampler, TokenLogprob
 from localspec.speculative.sampling.sampler import Sampler
 from tests.support.answers import text_of, tokens_of
-from tests.support.toys import FakeClock, ToyEngine, ToyTree
+from tests.support.toy.engine import ToyEngine
+from tests.support.toy.models import FakeClock, ToyTree
 
 GREEDY = SamplingParams(temperature=0)
 WARM = SamplingParams(temperature=1.0, seed=4)

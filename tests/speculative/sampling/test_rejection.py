@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.chat.answer import collect
 from localspec.core.errors import UsageError
 from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import AcceptanceRule, SamplingParams
+from localspec.core.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.speculative.control.controllers import FixedLength
@@ -28,9 +27,9 @@ from localspec.speculative.sampling.rejection import (
 from localspec.speculative.sampling.row import Row
 from localspec.speculative.sampling.sampler import Sampler, TokenDistribution
 from localspec.speculative.sampling.truncation import Survivors, survivors
-from tests.support.distributions import probabilities
+from tests.support.llama.samplers import probabilities
 from tests.support.real_pair import options
-from tests.support.toys import ToyModel, emitted, never_stop, start_answer
+from tests.support.toy.models import ToyModel, emitted, never_stop, start_answer
 
 WARM = SamplingParams(temperature=1.0, top_k=0, top_p=1, min_p=0, acceptance="rejection")
 
@@ -191,38 +190,6 @@ def test_a_token_without_its_distribution_cannot_be_tested() -> None:
 
 
 # -- the demo pair -------------------------------------------------------------------------
-
-
-@pytest.mark.llama
-@pytest.mark.parametrize("rule", ["coupled", "match", "rejection"])
-def test_texts_of_the_demo_pair_have_the_targets_distribution(
-    demo_files: tuple[Path, Path], rule: AcceptanceRule
-) -> None:
-    draws = 1500
-    params = SamplingParams(temperature=1.0, top_k=5, acceptance=rule)
-    with Engine.load(*(options(path, ctx_size=64) for path in demo_files)) as engine:
-        assert engine.draft is not None
-        prompt = engine.encode_text("def add(a, b):\n    return")
-        distribution: dict[tuple[int, ...], float] = {(): 1.0}
-        for _ in range(2):
-            longer = {}
-            for text, chance in distribution.items():
-                engine.target.truncate(0)
-                row = engine.target.decode([*prompt, *text], 1)[0]
-                for token, p in enumerate(probabilities(Sampler(params), row, [])):
-                    if p:
-                        longer[(*text, token)] = chance * float(p)
-            distribution = longer
-        counts, accepted = Counter[tuple[int, ...]](), 0
-        for seed in range(draws):
-            responses = stream_generate(
-                engine, prompt, GenerateOptions(replace(params, seed=seed), 2, max_tokens=3)
-            )
-            answer = collect(responses)
-            counts[tuple(answer.tokens[:2])] += 1
-            accepted += answer.stats.accepted
-    assert chi_squared(counts, distribution) < 4
-    assert accepted > 0.2 * draws
 
 
 @pytest.mark.llama

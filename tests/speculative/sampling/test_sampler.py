@@ -18,7 +18,7 @@ from localspec.speculative.sampling.noise import gumbel_noise
 from localspec.speculative.sampling.penalties import Penalties
 from localspec.speculative.sampling.sampler import Sampler, TokenDistribution
 from localspec.speculative.sampling.truncation import LISTED
-from tests.support.distributions import probabilities
+from tests.support.llama.samplers import probabilities
 
 PLAIN = SamplingParams(temperature=1, top_k=0, top_p=1, min_p=0)
 
@@ -205,39 +205,14 @@ RECORDED: list[tuple[dict[str, float], list[int], list[int]]] = [
         [1060, 2463, 2263, 1743, 4867, 908],
     ),
     (
-        {"top_p": 1, "min_p": 0},
-        [945, 7489, 7832, 4335, 4011, 7154],
-        [1060, 2463, 2263, 1743, 4867, 908],
-    ),
-    (
-        {"temperature": 1, "top_k": 20, "top_p": 0.8, "min_p": 0},
-        [945, 2463, 7832, 1475, 4867, 7154],
-        [1060, 2463, 2263, 1743, 4867, 908],
-    ),
-    (
         {"temperature": 1.3, "top_k": 100, "top_p": 0.9, "min_p": 0.01},
         [945, 7489, 7832, 4335, 162, 7154],
-        [1060, 2463, 7832, 1743, 4867, 908],
-    ),
-    (
-        {"temperature": 1, "repeat_penalty": 1.3},
-        [945, 7489, 7832, 4335, 4011, 7154],
         [1060, 2463, 7832, 1743, 4867, 908],
     ),
     (
         {"repeat_penalty": 0.7},
         [945, 7489, 7832, 4335, 4011, 7154],
         [1060, 2463, 3729, 1743, 8715, 908],
-    ),
-    (
-        {"repeat_penalty": 1.2, "repeat_last_n": -1, "min_p": 0},
-        [945, 7489, 7832, 4335, 4011, 7154],
-        [1060, 2463, 2263, 1743, 4867, 908],
-    ),
-    (
-        {"temperature": 0, "repeat_penalty": 1.5},
-        [1060, 2463, 2263, 1743, 1312, 908],
-        [1060, 2463, 2263, 1743, 1312, 908],
     ),
 ]
 
@@ -288,34 +263,13 @@ def test_shared_noise_raises_the_share_of_matches() -> None:
     assert 0.85 * overlap < matches["shared"] < 1.05 * overlap
 
 
-def broken_row(n: int, kind: str) -> NDArray[np.float32]:
-    logits = np.random.default_rng(4).standard_normal(n).astype(np.float32)
-    if kind == "one NaN":
-        logits[n // 3] = np.nan
-    elif kind == "one infinity":
-        logits[n // 3] = np.inf
-    else:
-        logits[:] = {"all NaN": np.nan, "nothing possible": -np.inf}[kind]
-    return logits
-
-
-@pytest.mark.parametrize(
-    "params",
-    [
-        SamplingParams(),
-        SamplingParams(temperature=0),
-        SamplingParams(top_k=0),
-        SamplingParams(top_k=2, repeat_penalty=1.5),
-        PLAIN,
-    ],
-)
+@pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(temperature=0), PLAIN])
 def test_logits_that_are_no_numbers_are_an_error(params: SamplingParams) -> None:
-    for kind in ("one NaN", "one infinity", "all NaN", "nothing possible"):
-        for n in (1, 16, 9000):
-            for ask in (Sampler(params).sample, Sampler(params).choose):
-                with pytest.raises(EngineError) as raised:
-                    ask(broken_row(n, kind), 0, [0, 1])
-                assert raised.value.hint, (kind, n)
+    """All kinds and sizes of rows: test_row."""
+    for ask in (Sampler(params).sample, Sampler(params).choose):
+        with pytest.raises(EngineError) as raised:
+            ask(np.array([0, np.nan, 1], np.float32), 0, [0, 1])
+        assert raised.value.hint
 
 
 @given(
@@ -402,13 +356,6 @@ def test_what_a_token_lacks_to_be_picked(
     assert all(short >= 0 for short in others)
     least = min(others, default=math.inf)
     assert least == (math.inf if margin is None else pytest.approx(margin, abs=1e-5))
-
-
-def test_a_masked_id_is_never_picked() -> None:
-    logits = np.full(5000, -np.inf, np.float32)
-    logits[[17, 4999]] = 0
-    for params in (SamplingParams(), PLAIN, SamplingParams(temperature=0)):
-        assert {Sampler(params).sample(logits, place, []) for place in range(50)} <= {17, 4999}
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -1,0 +1,224 @@
+"""A terminal for tests: a pseudo-terminal around a Python process, and what its window shows.
+
+`Window` obeys the few control sequences that readline and rich send, and raises on any other.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+_PARTS = re.compile(r"\x1b\[[\d;?]*[a-zA-Z]|\x1b\][^\x07]*\x07|\x1b[=>]|\x1b|[^\x1b]", re.DOTALL)
+_REORDERING = "\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+# A session leader must ask for its terminal, or Ctrl-C reaches nobody.
+_OWN_TERMINAL = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
+
+
+class Window:
+    """Lines that scrolled away and those in view, after everything written so far."""
+
+    def __init__(self, columns: int, rows: int) -> None:
+        self.columns, self.rows = columns, rows
+        self.lines: list[list[str]] = [[] for _ in range(rows)]
+        self.gone: list[str] = []
+        self.row = self.column = 0
+        self.cursor_visible = True
+        self.wrapped: set[int] = set()  # lines, counted from the first, that go on in the next
+
+    def write(self, text: str) -> None:
+        for part in _PARTS.findall(text):
+            if part[0] == "\x1b":
+                self._obey(part)
+            elif part == "\n":
+                self._down()
+            elif part == "\r":
+                self.column = 0
+            elif part == "\b":
+                self.column = max(0, self.column - 1)
+            elif part == "\t":
+                self.column = min(self.columns - 1, self.column // 8 * 8 + 8)
+            elif part != "\x07":
+                self._put(part)
+
+    def _put(self, character: str) -> None:
+        kind = unicodedata.category(character)
+        assert kind != "Cc" and character not in _REORDERING, f"{character!r} was written"
+        width = 2 if unicodedata.east_asian_width(character) in "WF" else 1
+        width = 0 if kind in ("Mn", "Me", "Cf") else width
+        if self.column + width > self.columns:
+            self.wrapped.add(len(self.gone) + self.row)
+            self.column = 0
+            self._down()
+        line = self.lines[self.row]
+        line.extend(" " * (self.column + width - len(line)))
+        if width == 0:
+            line.append(character)
+            return
+        line[self.column : self.column + width] = [character, *[""] * (width - 1)]
+        self.column += width
+
+    def _down(self) -> None:
+        self.row += 1
+        if self.row == self.rows:
+            self.gone.append("".join(self.lines.pop(0)))
+            self.lines.append([])
+            self.row -= 1
+
+    def _obey(self, sequence: str) -> None:
+        kind, digits = sequence[-1], re.sub(r"\D", "", sequence)
+        count = int(digits or 1)
+        if kind == "A":
+            self.row = max(0, self.row - count)
+        elif kind == "C":
+            self.column = min(self.columns - 1, self.column + count)
+        elif kind == "D":
+            self.column = max(0, min(self.column, self.columns - 1) - count)
+        elif kind in "KJ":
+            line = self.lines[self.row]
+            del line[0 if digits == "2" else self.column :]
+            first = len(self.gone) + self.row
+            self.wrapped -= {first} if kind == "K" else {i for i in self.wrapped if i >= first}
+            if kind == "J":
+                for below in self.lines[self.row + 1 :]:
+                    below.clear()
+        elif sequence in ("\x1b[?25l", "\x1b[?25h"):
+            self.cursor_visible = kind == "h"
+        elif kind != "m" and not sequence.startswith("\x1b[?2004"):
+            raise AssertionError(f"{sequence!r} was written")
+
+    @property
+    def view(self) -> list[str]:
+        """What is in view."""
+        return ["".join(line).rstrip() for line in self.lines]
+
+    @property
+    def text(self) -> str:
+        """Everything from the first line on, with wrapped lines joined again."""
+        text = ""
+        for i, line in enumerate([*self.gone, *("".join(line) for line in self.lines)]):
+            text += line if i in self.wrapped else line.rstrip() + "\n"
+        return text.rstrip("\n")
+
+
+class Terminal:
+    """A Python process on a pseudo-terminal: type into it, look at its window."""
+
+    def __init__(
+        self, code: str, *arguments: str, columns: int = 80, rows: int = 24, term: str = "xterm"
+    ) -> None:
+        self.window = Window(columns, rows)
+        self.raw = ""
+        self._master, slave = os.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "INPUTRC")
+        }
+        checkout = str(Path(__file__).parents[3])
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _OWN_TERMINAL + code, *arguments],
+            stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
+            env=environment | {"TERM": term, "PYTHONPATH": checkout, "PYTHONUTF8": "1"},
+        )  # fmt: skip
+        os.close(slave)
+        self._partial = b""
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        os.close(self._master)
+
+    def type(self, text: str) -> None:
+        """Press keys; a lone surrogate is a byte that is no UTF-8."""
+        os.write(self._master, text.encode("utf-8", "surrogateescape"))
+
+    def paste(self, text: str) -> None:
+        """Paste, in brackets where the process asked for them last."""
+        on, off = self.raw.rfind("\x1b[?2004h"), self.raw.rfind("\x1b[?2004l")
+        pasted = text.replace("\n", "\r")  # what terminals send
+        self.type(f"\x1b[200~{pasted}\x1b[201~" if on > off else pasted)
+
+    def wait(self, until: Callable[[Window], bool], seconds: float = 20) -> None:
+        """Read until the window looks so; what it showed in between was seen too."""
+        end = time.monotonic() + seconds
+        while not until(self.window):
+            assert time.monotonic() < end, "waited in vain:\n" + "\n".join(self.window.view)
+            assert self._read(0.2), "the process ended:\n" + self.window.text
+
+    def prompt(self, count: int) -> None:
+        """Wait until the prompt stands there for the ``count``-th time, nothing typed yet."""
+        self.wait(
+            lambda window: (
+                window.view[window.row] == ">>>"
+                and len(re.findall("(?m)^>>>", window.text)) == count
+            )
+        )
+        self._wait_for_readline()
+
+    def _wait_for_readline(self) -> None:
+        """It shows its prompt a moment before it takes over keys; without it nothing happens."""
+        end = time.monotonic() + 1
+        while termios.tcgetattr(self._master)[3] & termios.ICANON and time.monotonic() < end:
+            time.sleep(0.005)
+        time.sleep(0.02)
+
+    def echoes(self) -> bool:
+        """Whether the terminal shows what is typed."""
+        return bool(termios.tcgetattr(self._master)[3] & termios.ECHO)
+
+    def signal(self, number: int) -> None:
+        """Send the process a signal."""
+        self._process.send_signal(number)
+
+    def leave(self, seconds: float = 20) -> int:
+        """Read to the end of the process; its exit code."""
+        end = time.monotonic() + seconds
+        while self._read(0.2):
+            assert time.monotonic() < end, "it does not end:\n" + self.window.text
+        return self._process.wait(10)
+
+    def _read(self, seconds: float) -> bool:
+        if not select.select([self._master], [], [], seconds)[0]:
+            return True
+        try:
+            data = self._partial + os.read(self._master, 4096)
+        except OSError:  # Linux, when the last one has hung up
+            return False
+        if data == self._partial:
+            return False
+        # A character or a control sequence may be cut by the end of what was read.
+        cut = re.search(rb"(?:\x1b(?:\[[\d;?]*)?|[\xc0-\xff][\x80-\xbf]{0,2})\Z", data)
+        text = data if cut is None or _whole(cut.group()) else data[: cut.start()]
+        self._partial = data[len(text) :]
+        written = text.decode("utf-8", "surrogateescape")  # keys may be echoed that are no text
+        self.raw += written
+        self.window.write(written)
+        return True
+
+
+def _whole(character: bytes) -> bool:
+    try:
+        return bool(character.decode()) and character[0] != 0x1B
+    except UnicodeDecodeError:
+        return False

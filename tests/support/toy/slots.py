@@ -1,0 +1,167 @@
+"""A context of several sequences made of toys, and slots on it."""
+
+import threading
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localspec.core.errors import EngineError
+from localspec.engine.slots.batch_scheduler import BatchScheduler
+from localspec.engine.slots.llama_context import BatchEntry, SharedContext
+from localspec.engine.slots.slot import Slot, make_slots
+from localspec.llama.cache.copies import ReusableLengths
+from localspec.speculative.loop import Logits
+from tests.support.toy.engine import ToyEngine
+from tests.support.toy.models import ContractBroken, FakeClock, ToyModel
+
+N_VOCAB = 257
+
+
+class ToyContext(SharedContext):
+    """A `ToyModel` for each sequence; what a pass gave is spoilt by the next, as in llama.cpp.
+
+    ``passes`` holds the sequences, tokens and rows of each pass. Passes that read a token of
+    ``refused`` fail, after a entry of them was read. Meanwhile no other pass may be made.
+    """
+
+    n_vocab = N_VOCAB
+
+    def __init__(
+        self,
+        make: Callable[[], ToyModel],
+        count: int,
+        *,
+        most_tokens: int = 512,
+        most_rows: int = 64,
+        refused: Sequence[int] = (),
+        window: int | None = None,
+        clock: FakeClock | None = None,
+        seconds: float = 0.0,
+    ) -> None:
+        self.models = [make() for _ in range(count)]
+        self.n_ctx = self.models[0].n_ctx
+        self.most_tokens, self.most_rows = most_tokens, most_rows
+        self.passes: list[list[tuple[int, int, int]]] = []
+        self._refused = set(refused)
+        self._window = window
+        self._clock, self._seconds = clock, seconds
+        self._reading = threading.Lock()
+        self._lent: list[NDArray[np.float32]] = []
+
+    def read(self, entries: Sequence[BatchEntry]) -> list[Logits]:
+        if not self._reading.acquire(blocking=False):
+            raise ContractBroken("two passes at the same time")
+        try:
+            return self._read(entries)
+        finally:
+            self._reading.release()
+
+    def _read(self, entries: Sequence[BatchEntry]) -> list[Logits]:
+        self._check(entries)
+        self.passes.append([(entry.sequence, len(entry.tokens), entry.rows) for entry in entries])
+        if self._clock is not None:
+            self._clock.advance(self._seconds)
+        if any(token in self._refused for entry in entries for token in entry.tokens):
+            raise EngineError("This toy does not read that.", "Say something else.")
+        for rows in self._lent:
+            rows.fill(np.nan)
+        self._lent = [
+            self.models[entry.sequence].decode(entry.tokens, entry.rows).copy() for entry in entries
+        ]
+        return list(self._lent)
+
+    def _check(self, entries: Sequence[BatchEntry]) -> None:
+        sequences = [entry.sequence for entry in entries]
+        width, rows = (
+            sum(len(entry.tokens) for entry in entries),
+            sum(entry.rows for entry in entries),
+        )
+        if len(set(sequences)) < len(sequences):
+            raise ContractBroken("a sequence twice in a pass")
+        if width > self.most_tokens or rows > self.most_rows:
+            raise ContractBroken(f"{width} tokens with {rows} rows in a pass")
+        for entry in entries:
+            if entry.context is not self or entry.position != len(
+                self.models[entry.sequence].tokens
+            ):
+                raise ContractBroken("an entry that does not follow what its sequence holds")
+
+    def rewind(self, sequence: int, length: int) -> int:
+        """Back to the length; of a cache with a window, to nothing where that is far."""
+        model = self.models[sequence]
+        moved = self._window is not None and len(model.tokens) - length > self._window
+        model.truncate(0 if moved else length)
+        return len(model.tokens)
+
+    def state(self, sequence: int) -> NDArray[np.uint8]:
+        return np.array(self.models[sequence].tokens, np.int32).view(np.uint8)
+
+    def returns_to(self, sequence: int, length: int) -> int:
+        return length
+
+    def reusable_lengths(self, sequence: int, held: int) -> ReusableLengths:
+        return ReusableLengths()
+
+    def state_bytes(self, sequence: int) -> int:
+        return self.state(sequence).nbytes
+
+    def restore(self, sequence: int, length: int, state: NDArray[np.uint8]) -> bool:
+        tokens = state.view(np.int32).tolist()
+        self.models[sequence].truncate(0)
+        if len(tokens) != length:
+            return False
+        if tokens:
+            self.models[sequence].decode(tokens, 0)
+        return True
+
+
+def shared(
+    count: int,
+    *,
+    quirk: float | None = 0.3,
+    n_ctx: int = 128,
+    clock: FakeClock | None = None,
+    seconds: tuple[float, float] = (1.0, 1.0),
+    **options: Any,
+) -> tuple[list[Slot], BatchScheduler, ToyContext, ToyContext | None]:
+    """Slots that say what a `ToyEngine` says, what they share, the target's and draft's context.
+
+    ``seconds`` are those of a pass of the target, and of the draft.
+    """
+
+    def context(quirk: float | None, seconds: float) -> ToyContext:
+        def model() -> ToyModel:
+            engine = ToyEngine(quirk=quirk, n_ctx=n_ctx)
+            return engine.draft or engine.target
+
+        return ToyContext(model, count, clock=clock, seconds=seconds, **options)
+
+    target = context(None, seconds[0])
+    draft = None if quirk is None else context(quirk, seconds[1])
+    passes = BatchScheduler([target] if draft is None else [draft, target], clock or perf_counter)
+    engine = ToyEngine(quirk=quirk, n_ctx=n_ctx)
+    return make_slots(engine, count, passes, target, draft), passes, target, draft
+
+
+def in_threads(work: Sequence[Callable[[], None]]) -> None:
+    """Run all at once, and raise the first error that one of them raised."""
+    errors: list[BaseException] = []
+
+    def guarded(one: Callable[[], None]) -> None:
+        try:
+            one()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(one,), daemon=True) for one in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        if thread.is_alive() and not errors:
+            raise ContractBroken("a thread waits for ever")
+    if errors:
+        raise errors[0]
