@@ -19,10 +19,12 @@ MAX_KEY_BYTES = 64 << 10
 MAX_KEPT_ELEMENTS = 1024
 MAX_TENSOR_NAME = 63
 MAX_DIMENSIONS = 4
+MAX_TAIL_BYTES = 1 << 20  # behind the tensors: padding
 ALIGNMENT = 32  # of tensors, unless a file says otherwise
 
 # Keys of arrays that stay packed, and those of them whose elements are kept.
-_RAW = ("tokenizer.ggml.", "localspec.vocab.")
+_TRIMMED = "localspec.vocab."
+_RAW = ("tokenizer.ggml.", _TRIMMED)
 _KEPT_RAW = ("tokenizer.ggml.tokens", "tokenizer.ggml.token_type", "localspec.vocab.ids")
 
 UPGRADE = "Upgrade localspec, or convert the model again with an older llama.cpp."
@@ -361,6 +363,9 @@ def _read_tensors(reader: ByteReader, part: PartHeader, n_tensors: int) -> None:
             reader.fail(
                 f"is cut short: its tensors need {needed:,} bytes, but it has {part.n_bytes:,}"
             )
+        trimmed = any(key.startswith(_TRIMMED) for key in part.types)  # of a size of its own
+        if part.n_bytes - needed > MAX_TAIL_BYTES and not trimmed:
+            reader.fail(f"is {part.n_bytes:,} bytes long, but its tensors end at byte {needed:,}")
 
 
 def _read_tensor(reader: ByteReader) -> TensorInfo:
