@@ -76,6 +76,8 @@ _GGML_TYPES = tuple(GgmlType(*each) for each in (
 ))  # fmt: skip
 GGML_TYPES = {each.type_id: each for each in _GGML_TYPES}
 GGML_TYPES_BY_NAME = {each.name.lower(): each for each in _GGML_TYPES}  # as flags spell them
+# Those that ggml does not multiply or convert to floats (`ggml_get_type_traits`).
+NO_WEIGHTS = frozenset("I8 I16 I32 I64 F64 Q8_1 Q8_K".split())
 
 # First bytes of files that are often mistaken for a model, and the next step for each.
 _IMPOSTORS = (

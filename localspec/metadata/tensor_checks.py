@@ -5,12 +5,10 @@ from collections.abc import Iterator
 
 from localspec.core.formatting import one_line
 from localspec.metadata.draft_kind import draft_kind, whole_number
-from localspec.metadata.gguf_file import TensorInfo
+from localspec.metadata.gguf_file import NO_WEIGHTS, TensorInfo
 from localspec.metadata.header import ModelHeader
 from localspec.metadata.value_checks import numbers
 
-# Types that ggml does not multiply or convert to floats (`ggml_get_type_traits`).
-NO_WEIGHTS = frozenset("I8 I16 I32 I64 F64 Q8_1 Q8_K".split())
 # Tables of token ids and row numbers, and the types of each; the last one is not read.
 _TABLES = {
     "d2t": ("I64",),

@@ -9,8 +9,8 @@ from localspec.pairing import check_model, check_pair
 from tests.support.gguf_files import Tensor, model_tensors
 from tests.support.header_toys import Make, make, rules
 
-EXPERTS = {"expert_count": 8, "expert_used_count": 2}
-GROUPS = {**EXPERTS, "expert_group_count": 4, "expert_group_used_count": 2}
+EXPERTS: dict[str, object] = {"expert_count": 8, "expert_used_count": 2}
+GROUPS: dict[str, object] = {**EXPERTS, "expert_group_count": 4, "expert_group_used_count": 2}
 ATTENTION = [*model_tensors(64), Tensor("blk.0.attn_q.weight", (64, 64))]
 
 FAULTS: dict[str, tuple[str, dict[str, object]]] = {
