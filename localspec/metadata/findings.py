@@ -46,6 +46,8 @@ _OLD_BUILDS = "Builds of llama.cpp before April 2026 refuse this."
 # Hints of the errors that llama.cpp raises too, by loading the file or by its own comparison.
 REFUSED_BY_LLAMA_CPP: dict[str, str] = {
     "absurd-header": _CRASH,
+    "tensor-type": _CRASH,
+    "tensor-shape": _CRASH,
     "sidecar": "Give the model itself.",
     "vocabulary-only": "Give the complete model to generate text.",
     "no-tokenizer": _CONVERT,
@@ -55,6 +57,7 @@ REFUSED_BY_LLAMA_CPP: dict[str, str] = {
     "unknown-pre": "Upgrade llama-cpp-python, or convert the model again.",
     "duplicate-tokens": "This file would crash llama.cpp: convert the model again.",
     "byte-number": "llama.cpp cannot load this: convert the model again.",
+    "token-length": _CRASH,
     "embedding-size": "Weights and tokenizer differ: convert the model again.",
     "no-bos-id": _FIRST_PROMPT,
     "no-eos-id": _FIRST_PROMPT,
@@ -84,6 +87,7 @@ REFUSED_BY_LLAMA_CPP: dict[str, str] = {
     "heads-unsupported": "Choose an ordinary draft model.",
 }
 _ERRORS = REFUSED_BY_LLAMA_CPP | {
+    "no-byte-tokens": "Some prompts would crash llama.cpp: convert the model again.",
     "not-autoregressive": "Only models that continue a text token by token can be used.",
     "trimmed-for-another": "Trim one for this target with `localspec draft make`.",
 }

@@ -19,10 +19,12 @@ MAX_KEY_BYTES = 64 << 10
 MAX_KEPT_ELEMENTS = 1024
 MAX_TENSOR_NAME = 63
 MAX_DIMENSIONS = 4
+MAX_TAIL_BYTES = 1 << 20  # behind the tensors: padding
 ALIGNMENT = 32  # of tensors, unless a file says otherwise
 
 # Keys of arrays that stay packed, and those of them whose elements are kept.
-_RAW = ("tokenizer.ggml.", "localspec.vocab.")
+_TRIMMED = "localspec.vocab."
+_RAW = ("tokenizer.ggml.", _TRIMMED)
 _KEPT_RAW = ("tokenizer.ggml.tokens", "tokenizer.ggml.token_type", "localspec.vocab.ids")
 
 UPGRADE = "Upgrade localspec, or convert the model again with an older llama.cpp."
@@ -74,6 +76,8 @@ _GGML_TYPES = tuple(GgmlType(*each) for each in (
 ))  # fmt: skip
 GGML_TYPES = {each.type_id: each for each in _GGML_TYPES}
 GGML_TYPES_BY_NAME = {each.name.lower(): each for each in _GGML_TYPES}  # as flags spell them
+# Those that ggml does not multiply or convert to floats (`ggml_get_type_traits`).
+NO_WEIGHTS = frozenset("I8 I16 I32 I64 F64 Q8_1 Q8_K".split())
 
 # First bytes of files that are often mistaken for a model, and the next step for each.
 _IMPOSTORS = (
@@ -361,6 +365,9 @@ def _read_tensors(reader: ByteReader, part: PartHeader, n_tensors: int) -> None:
             reader.fail(
                 f"is cut short: its tensors need {needed:,} bytes, but it has {part.n_bytes:,}"
             )
+        trimmed = any(key.startswith(_TRIMMED) for key in part.types)  # of a size of its own
+        if part.n_bytes - needed > MAX_TAIL_BYTES and not trimmed:
+            reader.fail(f"is {part.n_bytes:,} bytes long, but its tensors end at byte {needed:,}")
 
 
 def _read_tensor(reader: ByteReader) -> TensorInfo:

@@ -1,24 +1,29 @@
 """Checks of one model file by its header: whether llama.cpp loads it and survives a prompt."""
 
-import math
+import re
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from typing import Literal
 
 from localspec.core.formatting import one_line
-from localspec.metadata.draft_kind import DraftKind, claimed_heads, draft_kind, whole_number
+from localspec.metadata.draft_kind import DraftKind, draft_kind
 from localspec.metadata.findings import PRE_GROUPS, Finding, Level, counted, make_finding, show_text
 from localspec.metadata.head_checks import check_heads, heads_problem
 from localspec.metadata.header import ModelHeader
+from localspec.metadata.tensor_checks import shape_faults, type_faults
+from localspec.metadata.value_checks import value_faults
 from localspec.metadata.vocab import Vocab
 
 Role = Literal["target", "draft", "file"]
 Fault = tuple[str, str]  # rule, and a sentence without its subject
 
-_DELTA_NETS = ("qwen35", "qwen35moe", "qwen3next")
-MAX_LAYERS = 512  # LLAMA_MAX_LAYERS
 BYTE = 6  # a token's type
+# Bytes of a token's text: tokenizers recurse along it; known ones have a few hundred.
+_MAX_TOKEN = 4096
+_MAX_SPELLED = 512  # of PLaMo2, whose table grows with the cube of a length
+_UNESCAPED = re.compile(rb"\\x(?P<hex>..)|\\(?P<letter>.)|(?P<byte>.)", re.DOTALL)
+_LETTERS = {b"t": b"\t", b"n": b"\n", b"r": b"\r"}
 
 # Tokenizers that add BOS or EOS to a prompt, and assert that there is one.
 _ADD_TOKENS = frozenset({"BPE", "SPM", "UGM", "WPM"})
@@ -48,7 +53,7 @@ def check_file(header: ModelHeader, role: Role, without_weights: Level) -> Itera
     if not header.tensors and header.split_count < 2:
         message = f"The {role} holds a tokenizer only, no weights."
         yield make_finding("vocabulary-only", message, level=without_weights)
-    yield from _findings(role, _absurd_values(header))
+    yield from _findings(role, _header_faults(header))
     # No text is given to a draft: one without tokens is refused for its type alone.
     if role != "draft" or not loads_without_texts(header):
         yield from _findings(role, _tokenizer_faults(header.vocab))
@@ -58,6 +63,13 @@ def check_file(header: ModelHeader, role: Role, without_weights: Level) -> Itera
             yield make_finding("heads-left-out", problem, level="info")
     else:
         yield from check_heads(header, kind)
+
+
+def _header_faults(header: ModelHeader) -> Iterator[Fault]:
+    """Values, types and shapes at which llama.cpp ends the process."""
+    yield from (("absurd-header", fault) for fault in value_faults(header))
+    yield from (("tensor-type", fault) for fault in type_faults(header))
+    yield from (("tensor-shape", fault) for fault in shape_faults(header))
 
 
 def _findings(role: Role, faults: Iterator[Fault]) -> Iterator[Finding]:
@@ -73,9 +85,15 @@ def _other(header: ModelHeader) -> str:
 
 
 def check_prompt(vocab: Vocab | None, role: Role) -> Iterator[Finding]:
-    """Findings for BOS and EOS at which the first prompt of a target would end the process."""
-    if vocab and vocab.type in _ADD_TOKENS:
+    """Findings for tokens that a target's prompt needs, or llama.cpp ends the process."""
+    if vocab is None:
+        return
+    if vocab.type in _ADD_TOKENS:
         yield from _findings(role, _prompt_faults(vocab))
+    if vocab.type == "SPM":
+        yield from _findings(role, _missing_bytes(vocab))
+    if vocab.type == "RWKV":
+        yield from _findings(role, _missing_starts(vocab))
 
 
 def _prompt_faults(vocab: Vocab) -> Iterator[Fault]:
@@ -84,6 +102,15 @@ def _prompt_faults(vocab: Vocab) -> Iterator[Fault]:
         yield "no-bos-id", "begins each prompt with BOS, but has no such token"
     if vocab.add_eos and vocab.type != "WPM" and vocab.eos_id is None:
         yield "no-eos-id", "ends each prompt with EOS, but has no such token"
+
+
+def _missing_bytes(vocab: Vocab) -> Iterator[Fault]:
+    """A text outside the vocabulary is spelled in bytes (`llama_vocab::byte_to_token`)."""
+    known = set(vocab.keys())
+    spelled = ((b"<0x%02X>" % byte, bytes([byte])) for byte in range(256))
+    missing = [name for name, byte in spelled if name not in known and byte not in known]
+    if missing:
+        yield "no-byte-tokens", f"has no token for {counted(len(missing), 'byte')} of a text"
 
 
 def check_template(header: ModelHeader, role: Role) -> Iterator[Finding]:
@@ -103,35 +130,6 @@ def certain_sidecar(header: ModelHeader, role: Role) -> Finding | None:
 def loads_without_texts(header: ModelHeader) -> bool:
     """Whether llama.cpp loads a model that has no tokenizer, and makes up empty tokens for it."""
     return header.vocab is not None and header.vocab.type == "NONE" and _dummy_tokens(header) > 0
-
-
-def _absurd_values(header: ModelHeader) -> Iterator[Fault]:
-    """Header values at which llama.cpp's assertions end the process."""
-    layers, epsilon = header.block_count, header.get("attention.layer_norm_rms_epsilon")
-    heads = claimed_heads(header)
-    if layers is not None and not 1 <= layers <= MAX_LAYERS:
-        yield "absurd-header", f"claims {layers:,} layers; llama.cpp allows 1 to {MAX_LAYERS}"
-    if heads > (layers or heads):
-        yield "absurd-header", f"claims {heads:,} prediction heads among {layers:,} layers"
-    if isinstance(epsilon, float) and not (math.isfinite(epsilon) and epsilon >= 0):
-        yield "absurd-header", f"has an epsilon of {epsilon} for its norms"
-    # Dimensions of a head that rotary embedding turns, in pairs (`ggml_rope_impl`).
-    turned, length = header.get("rope.dimension_count"), header.get("attention.key_length")
-    if type(turned) is int and (turned % 2 or (type(length) is int and turned > length)):
-        whole = f" of {length:,}" if type(length) is int else ""
-        yield "absurd-header", f"rotates {turned:,}{whole} dimensions of a head"
-    if header.architecture in _DELTA_NETS and draft_kind(header).is_model:  # not heads alone
-        yield from _absurd_delta_net(header)
-
-
-def _absurd_delta_net(header: ModelHeader) -> Iterator[Fault]:
-    """Sizes of a gated delta net's state (`build_layer_attn_linear`), and of its interval."""
-    keys = ("ssm.inner_size", "ssm.time_step_rank", "ssm.state_size")
-    inner, heads, state = (whole_number(header, key) for key in keys)
-    if inner is not None and heads is not None and state is not None and inner != heads * state:
-        yield "absurd-header", f"has a state of {inner:,} channels in {heads:,} heads of {state:,}"
-    if whole_number(header, "full_attention_interval") == 0:
-        yield "absurd-header", "has attention in each 0th layer"
 
 
 def _find_sidecar(header: ModelHeader, role: Role, kind: DraftKind) -> Finding | None:
@@ -171,8 +169,35 @@ def _tokenizer_faults(vocab: Vocab | None) -> Iterator[Fault]:
             yield "unknown-pre", f"has the unknown pre-tokenizer '{one_line(vocab.pre)}'"
         keys = vocab.keys()
         yield from _duplicates(keys)
+        yield from _unreadable_texts(vocab, keys)
         if vocab.type in _BYTES_BY_NAME:
             yield from _bytes_without_number(vocab, keys)
+
+
+def _unreadable_texts(vocab: Vocab, keys: list[bytes]) -> Iterator[Fault]:
+    """Tokens at which a tokenizer would end the process, or not end itself."""
+    if max(map(len, keys)) > (_MAX_SPELLED if vocab.type == "PLaMo2" else _MAX_TOKEN):
+        longest = max(range(len(keys)), key=lambda i: len(keys[i]))
+        yield "token-length", f"has a token of {len(keys[longest]):,} bytes as id {longest}"
+    if vocab.type == "WPM" and (ids := vocab.ids_of_type(BYTE)):
+        yield "byte-number", f"has {counted(len(ids), 'byte token')}, which BERT's tokenizer lacks"
+
+
+def _missing_starts(vocab: Vocab) -> Iterator[Fault]:
+    """A text that begins like a token, and like none that ends, is tokenized without end."""
+    starts = [found for key in vocab.keys() if (found := _UNESCAPED.match(key))]
+    alone = {_first_byte(found) for found in starts if found.end() == len(found.string)}
+    if absent := {_first_byte(found) for found in starts} - alone:
+        yield "no-byte-tokens", f"has tokens that begin with {show_text(min(absent))}, but not it"
+
+
+def _first_byte(found: re.Match[bytes]) -> bytes:
+    """The byte that a token's text begins with (`llama_unescape_rwkv_token`)."""
+    if digits := found["hex"]:
+        high, low = (each - (87 if each >= ord("a") else 48) for each in digits)
+        return bytes([(high * 16 + low) % 256])
+    letter: bytes = found["letter"] or b""
+    return _LETTERS.get(letter, letter) or found["byte"]
 
 
 def _duplicates(keys: list[bytes]) -> Iterator[Fault]:

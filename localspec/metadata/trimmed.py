@@ -12,16 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.metadata.gguf_file import MAX_ELEMENTS, UINT32, PartHeader, TensorInfo
+from localspec.metadata.gguf_file import MAX_ELEMENTS, NO_WEIGHTS, UINT32, PartHeader, TensorInfo
 from localspec.metadata.vocab import Vocab
 
 _PREFIX = "localspec.vocab."
 IDS, SIZE, DIGEST, SCALE = (f"{_PREFIX}{name}" for name in ("ids", "size", "sha256", "scale"))
 EMBEDDING = "token_embd.weight"
 MAKE_AGAIN = "Make it again with `localspec draft make`."
-
-# Types that ggml does not convert to floats (`ggml_get_type_traits`).
-_UNREADABLE = frozenset("I8 I16 I32 I64 F64 Q8_1 Q8_K".split())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,7 +106,7 @@ def _read_matrix(part: PartHeader, n_rows: int, architecture: str) -> TensorInfo
     found = next((tensor for tensor in part.tensors if tensor.name == EMBEDDING), None)
     if found is None or len(found.shape) != 2 or found.shape[1] != n_rows:
         part.fail(f"has no tensor '{EMBEDDING}' of {n_rows:,} rows, one for each id", MAKE_AGAIN)
-    if found.type_name in _UNREADABLE or not found.shape[0]:
+    if found.type_name in NO_WEIGHTS or not found.shape[0]:
         part.fail(f"has embeddings of type {found.type_name}, which are no weights", MAKE_AGAIN)
     if part.number(f"{architecture}.vocab_size") != n_rows:
         part.fail(f"does not give its {n_rows:,} output rows as vocab_size", MAKE_AGAIN)

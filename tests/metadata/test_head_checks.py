@@ -118,8 +118,8 @@ FIT_NOT: dict[str, tuple[bytes, bytes, str, str]] = {
         "heads read 3 keys of a layer, which no layer has",
     ),
     "heads of other experts": (
-        target_bytes(keys={"expert_count": 4}),
-        mtp_bytes(keys={"expert_count": 8}),
+        target_bytes(keys={"expert_count": 4, "expert_used_count": 2}),
+        mtp_bytes(keys={"expert_count": 8, "expert_used_count": 2}),
         "heads-width",
         "expert_count is 4 for the target but 8 for the heads",
     ),

@@ -25,9 +25,8 @@ from localspec.engine.engine import Engine
 from localspec.llama.memory.estimate import estimate_memory
 from localspec.llama.model import LlamaModel
 from localspec.llama.vocabulary.trimmed import _F32, TrimmedModel, _to_float
-from localspec.metadata.gguf_file import GGML_TYPES
+from localspec.metadata.gguf_file import GGML_TYPES, NO_WEIGHTS
 from localspec.metadata.header import read_header
-from localspec.metadata.trimmed import _UNREADABLE
 from localspec.self_draft.trim import trim_vocabulary
 from localspec.self_draft.vocabulary import choose_ids
 from localspec.speculative.loop import Logits
@@ -162,7 +161,7 @@ def test_a_wider_pass_leaves_nothing_behind(trim: Trim) -> None:
 def test_ggml_reads_every_type_that_is_let_in() -> None:
     """Where it has no function for one, calling that would end the process."""
     there = {each.name for each in GGML_TYPES.values() if _to_float(each.type_id)}
-    assert there == {each.name for each in GGML_TYPES.values()} - _UNREADABLE - {
+    assert there == {each.name for each in GGML_TYPES.values()} - NO_WEIGHTS - {
         GGML_TYPES[_F32].name
     }
 

@@ -153,9 +153,11 @@ def vocab_keys(
     return {f"tokenizer.ggml.{key}": value for key, value in keys.items() if value is not None}
 
 
-def words(count: int) -> list[str]:
-    """`count` distinct token texts."""
-    return [f"word{index}" for index in range(count)]
+def words(count: int, model: str = "gpt2") -> list[str]:
+    """`count` distinct token texts, among them the bytes that a tokenizer needs."""
+    bytes_of = {"llama": [f"<0x{byte:02X}>" for byte in range(256)], "rwkv": ["w"]}
+    texts = [f"word{index}" for index in range(count)]
+    return [*texts[:32], *bytes_of.get(model, []), *texts[32:]][:count]
 
 
 def model_keys(tokens: Sequence[str | bytes], **options: object) -> dict[str, object]:

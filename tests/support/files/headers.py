@@ -31,7 +31,8 @@ def make(tmp_path: Path) -> Make:
         parameters: int = DRAFT_SIZE,
         **options: object,
     ) -> ModelHeader:
-        texts = words(tokens) if isinstance(tokens, int) else tokens
+        model = str(options.get("model", ""))
+        texts = words(tokens, model) if isinstance(tokens, int) else tokens
         content = {**model_keys(texts, **options), **(keys or {})}
         content = {key: value for key, value in content.items() if value is not None}
         whole = model_tensors(parameters) if tensors is None else tensors
@@ -57,8 +58,10 @@ def rules(findings: Sequence[Finding]) -> list[str]:
     return [f"{finding.level} {finding.rule}" for finding in findings]
 
 
-def changed(changes: dict[int, str | bytes], size: int = N_WORDS) -> list[str | bytes]:
-    tokens: list[str | bytes] = list(words(size))
+def changed(
+    changes: dict[int, str | bytes], size: int = N_WORDS, model: str = "gpt2"
+) -> list[str | bytes]:
+    tokens: list[str | bytes] = list(words(size, model))
     for token_id, text in changes.items():
         tokens[token_id] = text
     return tokens

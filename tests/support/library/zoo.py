@@ -95,7 +95,7 @@ class Family:
         size = self.n_words + len(self.control)
         tail = [f"[PAD{size + number}]" for number in range(self.padding)]
         kinds = dict.fromkeys(self.control, 3) | dict.fromkeys(tail, 5)
-        ordinary = words(self.n_words)
+        ordinary = words(self.n_words, self.model)
         before = self.model != "gpt2"
         texts = [*self.control, *ordinary] if before else [*ordinary, *self.control, *tail]
         keys = vocab_keys(
