@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from pathlib import Path
 from typing import Any
 
 from localspec.core import machine
@@ -228,6 +230,14 @@ def buffer_types() -> dict[str, int]:
     library = ggml()
     handles = [library.ggml_backend_dev_buffer_type(device.handle) for device in devices()]
     return {library.ggml_backend_buft_name(handle).decode(): handle for handle in handles}
+
+
+def identity() -> list[str]:
+    """What tells the installed llama.cpp from others, without loading it."""
+    spec = PathFinder.find_spec("llama_cpp")
+    folders = spec.submodule_search_locations or () if spec else ()
+    files = sorted(file for folder in folders for file in Path(folder, "lib").glob("*"))
+    return [f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files]
 
 
 def build() -> Build:

@@ -5,6 +5,7 @@ A proof is remembered, so that later starts need no child. The child runs this m
 
 import hashlib
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
@@ -38,6 +39,7 @@ _HEADER_BYTES = 2**20  # of a file that identify it, besides its size and time
 _CTX_SIZE = 1024  # tokens; flash attention is chosen as for longer contexts
 _WORTH_TELLING = 2**30  # bytes
 _WIDE = 9  # tokens of a pass
+_SOURCE = re.compile(r"^\S*/llama\.cpp/")
 _TEXT = "Hello, world! 1 + 1 = 2.\n"
 # Every kind of byte that UTF-8 has, and words of many scripts.
 _CHARACTERS = "".join(map(chr, [*range(1, 0x800), *range(0x800, 0xD800, 64), 0x1F600, 0x10FFFF]))
@@ -103,10 +105,16 @@ def _try(used: list[Model], n_bytes: int) -> None:
         return
     if llama_library.log.verbose:
         sys.stderr.write(ended.log)
-    lines = [one_line(line) for line in ended.log.splitlines() if line.strip()]
-    last = f" Its last words: {lines[-1].strip()}" if lines else ""
     step = said[-1]["step"] if said else f"loads {_name(used[0].options)}"
-    raise EngineError(f"llama.cpp ends by {ended.reason} when it {step}.{last}", _hint(used))
+    late = f"gives no answer within {patience:.0f} s"
+    how = late if ended.code is None else f"ends by {ended.reason}"
+    raise EngineError(f"llama.cpp {how} when it {step}.{_last_line(ended.log)}", _hint(used))
+
+
+def _last_line(log: str) -> str:
+    """A sentence with the last line of llama.cpp's log, without the path of its source."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    return f" The last line of its log: {one_line(_SOURCE.sub('', lines[-1]))}" if lines else ""
 
 
 def _hint(used: list[Model]) -> str:
@@ -161,14 +169,11 @@ def _read() -> list[str]:
 
 def _key(used: list[Model]) -> str:
     """What identifies these files, this llama.cpp, and the options that matter."""
-    build = llama_library.build()
-    circumstances = [__version__, build.bindings, build.llama_cpp, build.features]
+    circumstances = [__version__, llama_library.identity(), machine.cpu_name()]
     options = [asdict(_reduced(each)) for each in used]
     scales = [lora.scale for each in used for lora in each.options.loras]
     known = [{k: v for k, v in each.items() if k not in _FREE} for each in options]
-    digest = hashlib.sha256(
-        json.dumps([*circumstances, machine.cpu_name(), scales, known], default=str).encode()
-    )
+    digest = hashlib.sha256(json.dumps([circumstances, scales, known], default=str).encode())
     for path in (path for each in used for path in _files(each)):
         stat = path.stat()
         digest.update(f"{stat.st_size} {stat.st_mtime_ns} ".encode())

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from localspec.core import child, paths
 from localspec.core.child import Ended
 from localspec.core.config import LoadOptions, Lora
 from localspec.core.errors import EngineError, IncompatiblePair, LocalspecError
+from localspec.engine.engine import Engine
 from localspec.engine.loading import proof
 from localspec.engine.loading.proof import Model, require_proven
 from localspec.hub.provenance import Provenance, write_record
 from localspec.metadata.header import read_header
+from tests.support.architectures.specs import MODELS, SIDECARS
+from tests.support.architectures.writer import Array, tensors_of, write_tensors
 from tests.support.lora_files import write_lora
-from tests.support.real_pair import TinyFiles, options
+from tests.support.real_pair import TinyFiles, load_model, options
 
 pytestmark = pytest.mark.llama
 
@@ -111,8 +116,11 @@ def test_a_child_that_ends_early(
 ) -> None:
     step = json.dumps({"step": "decodes with t.gguf"}) + "\nprinted by llama.cpp\n"
     for ended, words in (
-        (Ended(-11, step, "one\n two \n\n"), "ends by SIGSEGV when it decodes with t.gguf.*two$"),
-        (Ended(None, step, ""), "ends by no answer in time"),
+        (
+            Ended(-11, step, "one\n two \n\n"),
+            "ends by SIGSEGV when it decodes with t.gguf.*log: two$",
+        ),
+        (Ended(None, step, ""), "gives no answer within 1[0-9]+ s when"),
         (Ended(1, "", "MemoryError"), "exit code 1 when it loads .*target.gguf.*MemoryError"),
     ):
         monkeypatch.setattr(child, "ask", lambda *_, ended=ended: ended)
@@ -158,3 +166,75 @@ def test_a_file_that_is_no_model(tmp_path: Path) -> None:
     assert ended.code == 1 and "Traceback" in ended.log
     with pytest.raises(LocalspecError, match=r"x\.gguf"):
         require_proven(Model(read_header(path), LoadOptions(path)))
+
+
+Change = Callable[[dict[str, Array]], object]
+
+
+def nothing(tensors: dict[str, Array]) -> None:
+    """Leave the tensors as they are."""
+
+
+def all_of(kind: str, change: Callable[[Array], Array]) -> Change:
+    """Change each tensor whose name holds ``kind``."""
+    return lambda tensors: tensors.update(
+        {name: change(values) for name, values in tensors.items() if kind in name}
+    )
+
+
+@pytest.fixture(scope="module")
+def crafted(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Writes a model of an architecture with other values in its header, or other tensors."""
+    folder = tmp_path_factory.mktemp("crafted")
+
+    def write(name: str, change: Change = nothing, **keys: object) -> Path:
+        known = (MODELS | SIDECARS)[name]
+        path = folder / f"{name}.gguf"
+        tensors = dict(tensors_of(path, known))
+        change(tensors)
+        values = {key.replace("__", "."): value for key, value in keys.items()}
+        return write_tensors(path, replace(known, keys={**known.keys, **values}), tensors)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "keys"),
+    [
+        ("llama", all_of("attn_q", lambda values: values.astype(np.int8)), {}),
+        ("llama", all_of("attn_q", lambda values: values.astype(np.int64)), {}),
+        ("llama", all_of("attn_q", lambda values: values.astype(np.float64)), {}),
+        ("llama", all_of("norm", lambda values: values.astype(np.float16)), {}),
+        ("gemma4", all_of("norm", lambda values: values.astype(np.int32)), {}),
+        ("llama", all_of("token_embd", lambda values: values.astype(np.int8)), {}),
+        ("qwen35moe", nothing, {"expert_used_count": 999}),
+        ("gemma4", nothing, {"rope__dimension_count_swa": 3}),
+    ],
+)
+def test_a_file_that_ends_llama_cpp_ends_nothing_else(
+    crafted: Callable[..., Path], name: str, change: Change, keys: dict[str, object]
+) -> None:
+    path = crafted(name, change, **keys)
+    with pytest.raises(LocalspecError, match=re.escape(str(path))):
+        Engine.load(options(path))
+
+
+def test_heads_that_end_llama_cpp(
+    architecture: Callable[[str], Path], crafted: Callable[..., Path]
+) -> None:
+    heads = crafted("mtp-qwen35", all_of("norm", lambda values: values.astype(np.float16)))
+    with pytest.raises(LocalspecError) as caught:
+        Engine.load(options(architecture("qwen35")), options(heads))
+    assert str(heads) in caught.value.message and "--draft off" in caught.value.hint
+
+
+def test_logits_that_are_no_numbers(
+    crafted: Callable[..., Path], tiny: TinyFiles, tmp_path: Path
+) -> None:
+    path = crafted("llama", all_of("output_norm", lambda values: values * np.float32(np.nan)))
+    lora = write_lora(tmp_path / "a.gguf", strength=float("inf"))
+    for changes in ({}, {"branches": 2}):
+        with pytest.raises(EngineError, match=rf"{re.escape(str(path))} computes logits that"):
+            load_model(path, **changes)
+    with pytest.raises(EngineError, match=rf"target.gguf with {re.escape(str(lora))} computes"):
+        load_model(tiny.target, loras=(Lora(lora),))
