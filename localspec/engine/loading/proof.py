@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -97,15 +97,17 @@ def _try(used: list[Model], n_bytes: int) -> None:
         ended = child.ask(__name__, question, patience)
     except OSError as error:
         raise EngineError(f"No process could be started to try a model in: {error}.") from None
-    said = list(_said(ended.output))
-    if said and "error" in said[-1]:
-        kind = getattr(errors, said[-1]["error"], EngineError)
-        raise kind(said[-1]["message"], said[-1]["hint"])
+    step, refusal = _said(ended.output)
+    step = step or f"loads {_name(used[0].options)}"
+    if refusal is not None:
+        name, message, hint = refusal
+        named = any(path.name in message for each in used for path in _files(each))
+        kind = getattr(errors, name, EngineError)
+        raise kind(message if named else f"When llama.cpp {step}: {message}", hint)
     if ended.code == 0:
         return
     if llama_library.log.verbose:
         sys.stderr.write(ended.log)
-    step = said[-1]["step"] if said else f"loads {_name(used[0].options)}"
     late = f"gives no answer within {patience:.0f} s"
     how = late if ended.code is None else f"ends by {ended.reason}"
     raise EngineError(f"llama.cpp {how} when it {step}.{_last_line(ended.log)}", _hint(used))
@@ -206,19 +208,23 @@ def _is_verified(path: Path) -> bool:
 # -- the child -----------------------------------------------------------------------------
 
 
-def _said(output: str) -> Iterator[dict[str, str]]:
-    """Messages of the child, among which may be what llama.cpp prints."""
+def _say(*words: str) -> None:
+    print(json.dumps(words), flush=True)
+
+
+def _said(output: str) -> tuple[str | None, list[str] | None]:
+    """The last step of the child, and its refusal, among which llama.cpp may print."""
+    step, refusal = None, None
     for line in output.splitlines():
         try:
-            message = json.loads(line)
+            words = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        if isinstance(message, dict):
-            yield message
-
-
-def _say(**message: str) -> None:
-    print(json.dumps(message), flush=True)
+        if isinstance(words, list) and len(words) == 1:
+            step = str(words[0])
+        elif isinstance(words, list) and len(words) == 3:
+            refusal = list(map(str, words))
+    return step, refusal
 
 
 def _answer() -> None:
@@ -232,18 +238,18 @@ def _answer() -> None:
     try:
         _use(*models)
     except LocalspecError as problem:
-        _say(error=type(problem).__name__, message=problem.message, hint=problem.hint)
+        _say(type(problem).__name__, problem.message, problem.hint)
 
 
 def _use(options: LoadOptions, heads: LoadOptions | None = None) -> None:
     name = _name(options)
-    _say(step=f"loads {name}")
+    _say(f"loads {name}")
     header = read_header(options.path, options.override_kv)
     model = _open(header, options)
     if header.vocab is not None and header.vocab.type != "NONE":
-        _say(step=f"tokenizes with {name}")
+        _say(f"tokenizes with {name}")
         _use_vocabulary(model)
-    _say(step=f"decodes with {name}")
+    _say(f"decodes with {name}")
     tokens = [(7919 * i + 1) % model.n_vocab for i in range(1 + _WIDE)]
     for rows in model.decode(tokens[:1], 1).copy(), model.decode(tokens[1:], _WIDE):
         for row in rows:
@@ -279,10 +285,10 @@ def _use_heads(target: LlamaModel, options: LoadOptions) -> None:
     from localspec.llama.heads.opening import open_head
 
     name = _name(options)
-    _say(step=f"loads the prediction heads of {name}")
+    _say(f"loads the prediction heads of {name}")
     own = options.path == target.header.path
     head = open_head(target, None if own else read_header(options.path), options)
-    _say(step=f"drafts with the prediction heads of {name}")
+    _say(f"drafts with the prediction heads of {name}")
     prompt = np.arange(1, 1 + _WIDE) % target.n_vocab
     greedy = SamplingParams(temperature=0, ignore_eos=True)
     answer = GenerateOptions(greedy, _WIDE - 1, max_tokens=2 * _WIDE)

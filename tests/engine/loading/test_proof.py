@@ -114,7 +114,7 @@ def test_bundled_models_and_verified_downloads_need_no_proof(
 def test_a_child_that_ends_early(
     store: Path, tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step = json.dumps({"step": "decodes with t.gguf"}) + "\nprinted by llama.cpp\n"
+    step = json.dumps(["decodes with t.gguf"]) + "\nprinted by llama.cpp\n"
     for ended, words in (
         (
             Ended(-11, step, "one\n two \n\n"),
@@ -132,9 +132,10 @@ def test_a_child_that_ends_early(
 def test_a_refusal_of_the_child_is_one_here(
     store: Path, tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refusal = json.dumps({"error": "IncompatiblePair", "message": "No.", "hint": "Leave it."})
-    monkeypatch.setattr(child, "ask", lambda *_: Ended(0, refusal, ""))
-    with pytest.raises(IncompatiblePair, match="No"):
+    said = [["loads it"], ["IncompatiblePair", "No.", "Leave it."]]
+    output = "\n".join(map(json.dumps, said))
+    monkeypatch.setattr(child, "ask", lambda *_: Ended(0, output, ""))
+    with pytest.raises(IncompatiblePair, match=r"When llama.cpp loads it: No\."):
         require_proven(model(tiny.target))
     assert not store.exists()
 
