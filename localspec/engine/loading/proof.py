@@ -36,7 +36,8 @@ _ROOM = 8 * 2**30  # bytes of memory besides the weights and a copy of them
 _MOST_PROOFS = 500
 _MAX_BYTES = 2**17  # of the proofs
 _HEADER_BYTES = 2**20  # of a file that identify it, besides its size and time
-_CTX_SIZE = 1024  # tokens; flash attention is chosen as for longer contexts
+# Tokens: room for the passes, and flash attention is chosen as for longer contexts.
+_LEAST_CTX, _MOST_CTX = 128, 1024
 _WORTH_TELLING = 2**30  # bytes
 _WIDE = 9  # tokens of a pass
 _SOURCE = re.compile(r"^\S*/llama\.cpp/")
@@ -135,7 +136,7 @@ def _reduced(model: Model) -> LoadOptions:
     ctx_size = asked_ctx_size(header, options.ctx_size) or default_ctx_size(header)
     return replace(
         on_cpu(options),
-        ctx_size=min(ctx_size, _CTX_SIZE),
+        ctx_size=min(max(ctx_size, _LEAST_CTX), _MOST_CTX),
         cpu_moe_layers=0,
         tensor_split=(),
         split_mode="layer",

@@ -118,7 +118,8 @@ def _read(path: Path) -> dict[str, str] | None:
     """What ended the child by name of variant, or nothing; None where no valid file was saved."""
     try:
         endings = json.loads(read_at_most(path, _MAX_BYTES).decode())
-        return {str(name): str(reason) for name, reason in endings.items()}
+        valid = all(isinstance(reason, str) for reason in endings.values())
+        return endings if valid else None
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return None
 

@@ -103,7 +103,7 @@ def test_what_is_kept_may_be_nonsense(
     monkeypatch.setattr(child, "ask", child_that(tried, lambda models: 0))
     Engine.load(options(tiny.target)).close()
     (file,) = (paths.cache_folder() / "profiles").glob("*.trial")
-    for nonsense in ("", "[1]", '"x"', "[" * 4000):
+    for nonsense in ("", "[1]", '{"as asked": 0}', "[" * 4000):
         file.write_text(nonsense)
         Engine.load(options(tiny.target)).close()
     assert len(tried) == 5
