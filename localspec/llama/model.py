@@ -363,8 +363,8 @@ class LlamaModel:
         if not np.isfinite(row.max()):  # a token may have no logit: -inf
             adapters = " and ".join(str(path) for path, _ in self.options.loras)
             raise EngineError(
-                f"{self.header.path}{adapters and ' with '}{adapters} computes logits that are no "
-                "numbers.",
+                f"{self.header.path}{adapters and ' with '}{adapters} returned logits that are "
+                "not numbers.",
                 "Run without --lora." if adapters else "Get the file again, or convert it again.",
             )
 

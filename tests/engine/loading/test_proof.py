@@ -235,7 +235,7 @@ def test_logits_that_are_no_numbers(
     path = crafted("llama", all_of("output_norm", lambda values: values * np.float32(np.nan)))
     lora = write_lora(tmp_path / "a.gguf", strength=float("inf"))
     for changes in ({}, {"branches": 2}):
-        with pytest.raises(EngineError, match=rf"{re.escape(str(path))} computes logits that"):
+        with pytest.raises(EngineError, match=rf"{re.escape(str(path))} returned logits that"):
             load_model(path, **changes)
-    with pytest.raises(EngineError, match=rf"target.gguf with {re.escape(str(lora))} computes"):
+    with pytest.raises(EngineError, match=rf"target.gguf with {re.escape(str(lora))} returned"):
         load_model(tiny.target, loras=(Lora(lora),))
