@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from localspec.engine.loading import proof
 from localspec.library import tool_caches
 from tests.support.command import bad_files, chat, localspec, run  # noqa: F401  fixtures
 from tests.support.files.architectures.specs import architecture  # noqa: F401  a fixture
@@ -44,14 +45,21 @@ def pytest_configure(config: pytest.Config) -> None:
         sys.modules["llama_cpp"] = None  # type: ignore[assignment]
 
 
+@pytest.fixture(scope="session")
+def proofs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all tests of the session remember which files llama.cpp runs: each is proven once."""
+    return tmp_path_factory.mktemp("proofs") / "proven.json"
+
+
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path: Path, proofs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home folder of the test's own: no test reads or writes the user's."""
     folder = tmp_path / "home"
     folder.mkdir()
     monkeypatch.setenv("HOME", str(folder))
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("LOCALSPEC_MODELS", str(tmp_path / "models"))
+    monkeypatch.setattr(proof, "_store", lambda: proofs)
     for name in FOREIGN:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(tool_caches, "OLLAMA_SERVICE", folder / "service")

@@ -46,16 +46,20 @@ def check(
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Check whether a draft model is compatible with a target, and why not; reads only headers.
+    """Check whether a draft model is compatible with a target, and why not.
 
-    Of a file on the Hub only the header is read. A pair's name stands for both models. Exit code 0
+    Of a file on the Hub only the header is read; one on this disk also decodes a few tokens, in a
+    process of its own, unless it did so before. A pair's name stands for both models. Exit code 0
     if they are compatible, 1 if not, 2 if the check failed.
     """
+    from localspec.library.acquire import proven
     from localspec.pairing import report_json
 
     given = [name for name in (target_name, draft_name, target, draft) if name is not None]
     try:
         verdict = _judge(given, target, lenient)
+        if verdict.report.compatible:
+            verdict = proven(verdict)
     except LocalspecError as problem:
         problem.exit_code = UsageError.exit_code  # 1 is a verdict
         raise

@@ -9,6 +9,7 @@ from localspec.core.errors import FileProblem
 
 PACKAGE = Path(__file__).resolve().parents[1]
 CHECKOUT = PACKAGE.parent
+_DEMO_MODELS = ("target", "draft", "hybrid")
 
 
 def in_checkout() -> bool:
@@ -26,9 +27,17 @@ def demo_hybrid() -> Path:
     return _bundled("hybrid")
 
 
+def is_bundled(path: Path) -> bool:
+    """Whether this is one of the bundled models."""
+    return path.resolve() in [_demo_folder() / f"{name}.gguf" for name in _DEMO_MODELS]
+
+
+def _demo_folder() -> Path:
+    return CHECKOUT / "models" / "demo" if in_checkout() else PACKAGE / "demo_pair"
+
+
 def _bundled(name: str) -> Path:
-    folder = CHECKOUT / "models" / "demo" if in_checkout() else PACKAGE / "demo_pair"
-    path = folder / f"{name}.gguf"
+    path = _demo_folder() / f"{name}.gguf"
     if not path.is_file():
         raise FileProblem(
             f"The bundled demo model {path} is missing.",

@@ -95,8 +95,9 @@ class Engine:
 
         The draft has as many slots as the target (`LoadOptions.parallel`), both one where passes
         cannot be shared. ``lenient`` is that of `pairing.check_pair`; ``say`` hears notes before
-        the weights are read, which can take minutes. With ``trial``, a pair that is new on a device
-        is tried in a child process first, as drivers may crash. Raises FileProblem or NotAGGUF for
+        the weights are read, which can take minutes. With ``trial``, files that are new, and a pair
+        that is new on a device, are tried in a child process first, since llama.cpp or a driver may
+        crash. Raises FileProblem or NotAGGUF for
         a bad file, IncompatiblePair for a pair that must not run, NotEnoughMemory, UsageError for
         options that the files or this build do not support, EngineError when llama.cpp refuses.
         """

@@ -8,12 +8,19 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.core import paths
-from localspec.core.errors import DownloadProblem, FileProblem, IncompatiblePair, UsageError
+from localspec.core.config import LoadOptions
+from localspec.core.errors import (
+    DownloadProblem,
+    FileProblem,
+    IncompatiblePair,
+    LocalspecError,
+    UsageError,
+)
 from localspec.core.formatting import one_line, size
 from localspec.download import fetch
 from localspec.hub.client import RemoteModel, heads_beside, resolve
@@ -22,8 +29,9 @@ from localspec.hub.reference import Reference, parse_reference
 from localspec.hub.remote_header import PairCheck, compare, read_remote
 from localspec.library.resolve import MTP, SELF, Resolver
 from localspec.library.sidecars import mtp_beside, mtp_of
-from localspec.metadata.draft_kind import has_heads
+from localspec.metadata.draft_kind import draft_kind, has_heads
 from localspec.metadata.filenames import model_name
+from localspec.metadata.findings import make_finding
 from localspec.metadata.head_checks import check_embedded
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.pairing import check_usable
@@ -89,6 +97,32 @@ def judge(
     total = sum(place.size for place in {first, second} if isinstance(place, RemoteModel))
     if total:
         ui.say(f"Read {check.bytes_read:,} of {total:,} bytes on the Hub.")
+    return check
+
+
+def proven(check: PairCheck) -> PairCheck:
+    """The same, with a finding if llama.cpp does not run what of the pair is on this disk.
+
+    A file without weights is not tried.
+    """
+    from localspec.engine.loading.proof import Model, require_proven
+
+    own = check.target is check.draft
+    target, draft = (
+        Model(header, LoadOptions(header.path, load_heads=own))
+        if header.path.is_file() and header.tensors
+        else None
+        for header in (check.target, check.draft)
+    )
+    try:
+        if target is not None:
+            require_proven(target, draft)
+        elif draft is not None and draft_kind(draft.header).is_model:
+            require_proven(draft)
+    except LocalspecError as problem:
+        finding = make_finding("does-not-run", problem.message, problem.hint)
+        report = replace(check.report, findings=(finding, *check.report.findings))
+        return replace(check, report=report)
     return check
 
 

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from pathlib import Path
 from typing import Any
 
 from localspec.core import machine
@@ -260,6 +262,14 @@ def leave_out_amx() -> None:
     types = _extra_buffer_types()
     kept = [each for each, name in zip(types, extra_buffer_types(), strict=True) if name != "AMX"]
     types[:] = kept + [None] * (len(types) - len(kept))
+
+
+def identity() -> list[str]:
+    """What tells the installed llama.cpp from others, without loading it."""
+    spec = PathFinder.find_spec("llama_cpp")
+    folders = spec.submodule_search_locations or () if spec else ()
+    files = sorted(file for folder in folders for file in Path(folder, "lib").glob("*"))
+    return [f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files]
 
 
 def build() -> Build:

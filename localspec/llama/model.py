@@ -325,7 +325,8 @@ class LlamaModel:
         """
         self.rollback = strategy
         first, others = ([(7919 * i + 1) % self.n_vocab for i in pair] for pair in ((0, 1), (2, 3)))
-        self.decode(first, 1)  # as an answer: a prompt's end would be copied to return to
+        # As an answer: a prompt's end would be copied to return to.
+        self.require_numbers(self.decode(first, 1)[0])
         if strategy.name == Trim.name:
             self.truncate(1)
             works = self._held == 1
@@ -345,6 +346,7 @@ class LlamaModel:
         """
         first, second, other, last = ((7919 * i + 1) % self.n_vocab for i in range(4))
         chain = self.decode([first, second, last], 1)[0].copy()
+        self.require_numbers(chain)
         self.truncate(1)
         works = self._held == 1
         assert self._trees is not None
@@ -355,6 +357,16 @@ class LlamaModel:
         finally:
             self.truncate(0)
         return works and _alike(chain, row)
+
+    def require_numbers(self, row: NDArray[np.float32]) -> None:
+        """Raise EngineError for logits of which no token can be chosen."""
+        if not np.isfinite(row.max()):  # a token may have no logit: -inf
+            adapters = " and ".join(str(path) for path, _ in self.options.loras)
+            raise EngineError(
+                f"{self.header.path}{adapters and ' with '}{adapters} returned logits that are "
+                "not numbers.",
+                "Run without --lora." if adapters else "Get the file again, or convert it again.",
+            )
 
     def _make_context(self, strategy: str) -> Rollback:
         """A new context in place of the present one."""

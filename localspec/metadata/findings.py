@@ -87,6 +87,7 @@ REFUSED_BY_LLAMA_CPP: dict[str, str] = {
     "heads-unsupported": "Choose an ordinary draft model.",
 }
 _ERRORS = REFUSED_BY_LLAMA_CPP | {
+    "does-not-run": "Get the file again, or convert it again.",
     "no-byte-tokens": "Some prompts would crash llama.cpp: convert the model again.",
     "not-autoregressive": "Only models that continue a text token by token can be used.",
     "trimmed-for-another": "Trim one for this target with `localspec draft make`.",

@@ -5,16 +5,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from localspec.core.config import LoadOptions
 from localspec.core.errors import DraftNotMade, EngineError, FileProblem
 from localspec.core.files import appearing_when_complete, file_problem, require_disk_space
 from localspec.core.formatting import one_line
+from localspec.engine.loading.proof import Model, require_proven
 from localspec.llama.quantize import quantize, require_type
 from localspec.metadata.draft_kind import claimed_heads, draft_kind, n_layers, whole_number
 from localspec.metadata.gguf_file import GGML_TYPES_BY_NAME, Value
 from localspec.metadata.gguf_writer import copied, write_copy
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.metadata.splits import read_part
-from localspec.self_draft.proof import require_decodable
 
 KEEP = "keep"  # the type that the weights have
 LAYERS_KEY = "localspec.draft.layers"
@@ -214,7 +215,7 @@ def _require_disk(target: ModelHeader, recipe: Recipe, names: set[str], output: 
 
 def _require_decodable(partial: Path, output: Path) -> None:
     try:
-        require_decodable(partial)
+        require_proven(Model(read_header(partial), LoadOptions(partial)))
     except EngineError as problem:
         shown, reason = one_line(output.name), problem.message.replace(partial.name, output.name)
         raise DraftNotMade(

@@ -13,8 +13,9 @@ from localspec.core.errors import EngineError, PromptTooLong
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import make_sampler
+from localspec.engine.loading.proof import Model, require_proven
 from localspec.llama.memory.plan import draft_ctx_size
-from localspec.llama.memory.probe import plan_here, require_no_crash
+from localspec.llama.memory.probe import plan_here
 from localspec.llama.model import LlamaModel
 from localspec.llama.vocabulary.trimmed import open_draft_model
 from localspec.metadata.header import ModelHeader, read_header
@@ -159,10 +160,11 @@ class Trials:
     def _placed(self, header: ModelHeader) -> LoadOptions:
         """The load options of a draft beside the target, which is in memory."""
         options = self._load(header.path)
-        require_no_crash(options)
         ctx_size = options.ctx_size or draft_ctx_size(header, self._engine.target.n_ctx)
         plan = plan_here(header, replace(options, ctx_size=ctx_size))
-        return replace(options, ctx_size=plan.ctx_size, gpu_layers=plan.gpu_layers)
+        placed = replace(options, ctx_size=plan.ctx_size, gpu_layers=plan.gpu_layers)
+        require_proven(Model(header, placed))
+        return placed
 
     def _agreed(self, model: LlamaModel) -> list[list[bool]]:
         """For each token of each answer, whether the draft picks it too."""

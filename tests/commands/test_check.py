@@ -3,9 +3,11 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.support.command import HELLO, Command
+from tests.support.files.tiny_models import write_tiny_model
 from tests.support.real_pair import TinyFiles, retuned
 
 
@@ -23,6 +25,18 @@ def test_check_says_yes(localspec: Command, tiny: TinyFiles) -> None:
         ["--target", t, d],
     ):
         assert localspec("check", *spelling).out == done.out
+
+
+@pytest.mark.llama
+def test_check_tells_what_llama_cpp_ends_by(
+    localspec: Command, tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    broken = write_tiny_model(tmp_path / "broken.gguf", seed=1, matrix_type=np.float64)
+    for pair in ((tiny.target, broken), (broken, tiny.draft)):
+        done = localspec("check", *pair)
+        assert done.code == 1 and "not compatible; llama.cpp's own rule accepts" in done.out
+        (error,) = [line for line in done.out.splitlines() if line.startswith("error")]
+        assert "llama.cpp ends by SIG" in error and str(broken) in error
 
 
 def test_check_names_what_differs_first(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.core.child import command
+from localspec.core.child import Ended, ask, command
 
 
 def test_a_child_ends_with_the_one_that_asked() -> None:
@@ -24,3 +24,29 @@ def test_a_module_of_the_folder_is_not_run(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "json" / "__init__.py").write_text("")
     monkeypatch.chdir(tmp_path)
     assert subprocess.run(command("json.tool"), input=b"{}", capture_output=True).returncode == 0
+
+
+def test_how_a_child_ended() -> None:
+    endings = {0: False, 1: False, -11: True, 3: True, 0xC0000005: True, None: True}
+    assert {code: Ended(code, "", "").crashed for code in endings} == endings
+    assert [Ended(code, "", "").reason for code in endings if code] == [
+        "exit code 1", "SIGSEGV", "exit code 3", "exit code 0xc0000005",
+    ]  # fmt: skip
+    assert Ended(None, "", "").reason == "no answer in time"
+
+
+def test_the_last_lines_of_a_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loud = "import sys, os\nprint(sys.stdin.readline())\n"
+    loud += "for i in range(9999): print(i, 'x' * 5000, file=sys.stderr)\n"
+    loud += "print('end', file=sys.stderr, flush=True)\nos.abort()"
+    (tmp_path / "loud.py").write_text(loud)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    ended = ask("loud", {"a": 1}, 120)
+    assert (ended.reason, ended.output.strip()) == ("SIGABRT", '{"a": 1}')
+    assert ended.log.endswith("end\n") and len(ended.log) < 2**20
+
+
+def test_a_child_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "slow.py").write_text("import time\nprint(1, flush=True)\ntime.sleep(600)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert ask("slow", None, 1.0).code is None

@@ -8,6 +8,7 @@ import pytest
 
 from localspec import __version__
 from localspec.core import child, machine, paths
+from localspec.core.child import Ended
 from localspec.core.errors import EngineError
 from localspec.engine import doctor
 from localspec.engine.doctor import examine
@@ -70,10 +71,10 @@ def test_a_library_that_cannot_be_loaded_becomes_advice(monkeypatch: pytest.Monk
 
 def test_a_crash_on_a_device_becomes_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "uses_devices", lambda options: options.device != "none")
-    monkeypatch.setattr(child, "ask", lambda module, question, patience: (-11, ""))
+    monkeypatch.setattr(child, "ask", lambda module, question, patience: Ended(-11, "", ""))
     result = examine()
     assert result.healthy and str(result.facts["demo"]).startswith("runs: ")
-    assert any("crashed (exit code -11)" in sentence for sentence in result.advice)
+    assert any("crashed (SIGSEGV)" in sentence for sentence in result.advice)
 
 
 def test_little_memory_and_an_unused_gpu_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from localspec.engine.loading.notes import (
     stretched,
     without_gpu,
 )
+from localspec.engine.loading.proof import Model, require_proven
 from localspec.engine.loading.rollback_choice import load_target
 from localspec.engine.loading.trial import survivable
 from localspec.engine.slots.slot import one_at_a_time
@@ -28,7 +29,6 @@ from localspec.llama.memory.probe import (
     announcement,
     free_memory,
     plan_here,
-    require_no_crash,
 )
 from localspec.llama.model import LlamaModel
 from localspec.llama.rpc.servers import connect, warning
@@ -70,9 +70,6 @@ def load_pair(
     if draft is not None and not target.load_heads:
         draft_header = read_header(draft.path, draft.override_kv)
     notes = _require(header, draft_header, target, lenient)
-    require_no_crash(target)
-    if draft is not None:
-        require_no_crash(draft)
     if trial:
         headers = [each for each in (header, draft_header) if each is not None]
         target, draft = survivable(target, draft, headers, notes, say)
@@ -89,6 +86,9 @@ def load_pair(
     target = replace(target, ctx_size=plan.ctx_size, gpu_layers=plan.gpu_layers)
     if draft is not None and draft_header is not None:
         draft = replace(draft, ctx_size=plan.draft_ctx_size, gpu_layers=plan.draft_gpu_layers)
+    if trial:
+        drafting = None if draft is None else Model(draft_header or header, draft)
+        require_proven(Model(header, target), drafting, say)
     model = load_target(header, target, say, drafted=draft is not None)
     notes += stretched(model)
     try:

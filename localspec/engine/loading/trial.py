@@ -1,7 +1,6 @@
 """First use of a pair on a device, tried in a child process because a driver may crash there."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
@@ -12,6 +11,7 @@ from localspec.core import child
 from localspec.core.config import DraftTokens, LoadOptions, load_options
 from localspec.core.files import read_at_most, save_json
 from localspec.core.sampling_params import SamplingParams
+from localspec.engine.loading.proof import on_cpu
 from localspec.engine.profile_store import profile_path
 from localspec.llama import llama_library
 from localspec.llama.parameters import uses_devices
@@ -52,18 +52,18 @@ def survivable(
         return target, draft
     variants = list(_variants(target, draft))
     path = _path(models, headers)
-    codes = _read(path)
-    if codes is None:
+    endings = _read(path)
+    if endings is None:
         if say is not None:
             say("New on this device: tried in a process of its own first, as drivers may crash.")
-        codes = _try(variants)
-        save_json(path, codes)
-    crashed = [variant for variant in variants if child.crashed(codes.get(variant.name, 0))]
+        endings = _try(variants)
+        save_json(path, endings)
+    crashed = [variant for variant in variants if endings.get(variant.name)]
     if not crashed:
         return target, draft
     chosen = next((variant for variant in variants if variant not in crashed), variants[-1])
     (say or notes.append)(
-        f"llama.cpp crashed (exit code {codes[crashed[0].name]}) in a trial of this pair on "
+        f"llama.cpp crashed ({endings[crashed[0].name]}) in a trial of this pair on "
         f"{_devices()}: {chosen.without}. To try again, for instance after an update of the "
         f"driver, remove {path}."
     )
@@ -79,29 +79,22 @@ def _variants(target: LoadOptions, draft: LoadOptions | None) -> Iterator[TrialV
     if draft is not None:
         alone = replace(chain, load_heads=False)
         yield TrialVariant("plain", alone, None, "decoding plainly, the draft is not used")
-    yield TrialVariant("cpu", _on_cpu(chain), draft and _on_cpu(draft), "the CPU is used instead")
+    yield TrialVariant("cpu", on_cpu(chain), draft and on_cpu(draft), "the CPU is used instead")
 
 
-def _on_cpu(options: LoadOptions) -> LoadOptions:
-    """The same model on the CPU, with no tensor placed on a device."""
-    return replace(options, gpu_layers=0, device="none", override_tensors=())
+def _try(variants: list[TrialVariant]) -> dict[str, str]:
+    """How the child ended with the variants, up to the first that does not crash.
 
-
-def _try(variants: list[TrialVariant]) -> dict[str, int]:
-    """Exit codes of the child for the variants, up to the first that does not crash.
-
-    The last one, on the CPU, is not tried.
+    The last one, on the CPU, is not tried: see `proof`.
     """
-    codes: dict[str, int] = {}
+    endings: dict[str, str] = {}
     for variant in variants[:-1]:
         options = [asdict(each) for each in (variant.target, variant.draft) if each is not None]
-        try:
-            codes[variant.name], _ = child.ask(__name__, options, _PATIENCE)
-        except subprocess.TimeoutExpired:
-            codes[variant.name] = -1
-        if not child.crashed(codes[variant.name]):
+        ended = child.ask(__name__, options, _PATIENCE)
+        endings[variant.name] = ended.reason if ended.crashed else ""
+        if not ended.crashed:
             break
-    return codes
+    return endings
 
 
 def _devices() -> str:
@@ -121,11 +114,12 @@ def _path(models: list[LoadOptions], headers: list[ModelHeader]) -> Path:
     return profile_path(headers, circumstances).with_suffix(".trial")
 
 
-def _read(path: Path) -> dict[str, int] | None:
-    """Exit codes by name of variant; None where no valid file was saved."""
+def _read(path: Path) -> dict[str, str] | None:
+    """What ended the child by name of variant, or nothing; None where no valid file was saved."""
     try:
-        codes = json.loads(read_at_most(path, _MAX_BYTES).decode())
-        return {str(name): int(code) for name, code in codes.items()}
+        endings = json.loads(read_at_most(path, _MAX_BYTES).decode())
+        valid = all(isinstance(reason, str) for reason in endings.values())
+        return endings if valid else None
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return None
 

@@ -4,16 +4,13 @@ It is also the child process in which llama.cpp plans a load without weights: a 
 llama.cpp abort ends that process only.
 """
 
-import contextlib
 import json
-import subprocess
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from localspec.core import child, machine
 from localspec.core.config import LoadOptions, RpcServers, load_options
-from localspec.core.errors import EngineError, UsageError
 from localspec.core.formatting import size
 from localspec.llama import llama_library
 from localspec.llama.memory.estimate import MemoryEstimate, estimate_memory, estimate_run
@@ -32,7 +29,7 @@ from localspec.metadata.header import ModelHeader, read_header
 
 _TIGHT = 0.5  # of what is free: from there on llama.cpp is asked, which takes a second
 _PATIENCE = 60  # seconds for the child
-_MOST_BYTES = 8 * 2**30  # of addresses in the child; half a GB is usual
+_MOST_BYTES = 8 * 2**30  # in the child; half a GB is usual
 _WORTH_TELLING = 2**30  # bytes
 
 
@@ -64,49 +61,12 @@ def memory_for_models(*, total: bool = False) -> int | None:
 def would_allocate(path: Path, options: LoadOptions) -> MemoryUse | None:
     """What llama.cpp says it would take for a file, None when it does not say; no weights load."""
     try:
-        return MemoryUse(**json.loads(_ask(path, options)[1]))
-    except (OSError, subprocess.SubprocessError, ValueError, TypeError):
+        # A server answers one connection at a time, and that is ours.
+        alone = replace(options, path=path, rpc=RpcServers())
+        ended = child.ask("localspec.llama.memory.probe", asdict(alone), _PATIENCE)
+        return MemoryUse(**json.loads(ended.output))
+    except (OSError, ValueError, TypeError):
         return None
-
-
-def require_loadable(path: Path) -> None:
-    """Raise EngineError, with llama.cpp's reason, for a file that llama.cpp cannot run.
-
-    A context of it is made, and its graphs are laid out; no weights load.
-    """
-    options = LoadOptions(path, ctx_size=LEAST_CTX)
-    try:
-        code, _ = _ask(path, options)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise EngineError(f"llama.cpp did not say whether it loads {path.name}: {error}.") from None
-    if child.crashed(code):
-        raise EngineError(f"llama.cpp crashes on {path.name}.")
-    if code > 0:
-        from localspec.llama.model import LlamaModel
-
-        LlamaModel(read_header(path), options, weightless=True).close()
-
-
-def require_no_crash(options: LoadOptions) -> None:
-    """Raise UsageError where values in place of the file's make llama.cpp end its process.
-
-    Its assertions look at what a converter would not write, and our checks know but some of them.
-    """
-    if not options.override_kv:
-        return
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        if child.crashed(_ask(options.path, options)[0]):
-            raise UsageError(
-                f"With the values of --override-kv, llama.cpp crashes on {options.path}.",
-                "Leave them out one by one: one does not go with the rest of the file.",
-            )
-
-
-def _ask(path: Path, options: LoadOptions) -> tuple[int, str]:
-    """Exit code of the child, and its answer; raises SubprocessError where it takes too long."""
-    # A server answers one connection at a time, and that is ours.
-    alone = replace(options, path=path, rpc=RpcServers())
-    return child.ask("localspec.llama.memory.probe", asdict(alone), _PATIENCE)
 
 
 def plan_here(
@@ -217,28 +177,20 @@ def _answer() -> None:
 
     asked = json.loads(sys.stdin.readline())
     child.end_with_parent()
-    _bound_memory()
+    limit_memory(_MOST_BYTES)
     options = load_options(asked)
     planned = LlamaModel(read_header(options.path, options.override_kv), options, weightless=True)
     print(json.dumps(asdict(planned.memory)))
     planned.close()
 
 
-def _bound_memory() -> None:
-    """Limit this process's memory, so that it fails rather than take RAM from the models.
+def limit_memory(n_bytes: int) -> None:
+    """Limit this process's memory, so that it fails rather than take RAM from other processes.
 
-    Drivers of GPUs reserve addresses far beyond the memory they use, so there it stays unbound.
+    Drivers of GPUs reserve far more than they use, so there it stays unbound.
     """
-    if any(device.is_gpu for device in llama_library.devices()):
-        return
-    try:
-        import resource
-    except ImportError:
-        return  # Windows has no such limits
-    with contextlib.suppress(OSError, ValueError):
-        now, most = resource.getrlimit(resource.RLIMIT_AS)
-        if now == resource.RLIM_INFINITY or now > _MOST_BYTES:
-            resource.setrlimit(resource.RLIMIT_AS, (_MOST_BYTES, most))
+    if not any(device.is_gpu for device in llama_library.devices()):
+        child.limit_memory(n_bytes)
 
 
 if __name__ == "__main__":

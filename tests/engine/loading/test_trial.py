@@ -1,6 +1,5 @@
 """First use on a device: what crashes in a child is left out, told, remembered; answers come."""
 
-import subprocess
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from localspec.core import child, paths
+from localspec.core.child import Ended
 from localspec.core.config import LoadOptions, load_options
 from localspec.engine.engine import Engine
 from localspec.engine.loading import trial
@@ -26,21 +26,25 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[list[LoadOptions]]:
 
 
 def child_that(
-    asked: list[list[LoadOptions]], code: Callable[[list[LoadOptions]], int]
-) -> Callable[..., tuple[int, str]]:
-    def ask(module: str, question: object, patience: float) -> tuple[int, str]:
-        assert module == trial.__name__ and isinstance(question, list)
+    asked: list[list[LoadOptions]], code: Callable[[list[LoadOptions]], int | None]
+) -> Callable[..., Ended]:
+    real = child.ask
+
+    def ask(module: str, question: object, patience: float) -> Ended:
+        if module != trial.__name__:  # the proof of a file
+            return real(module, question, patience)
+        assert isinstance(question, list)
         asked.append([load_options(each) for each in question])
-        return code(asked[-1]), ""
+        return Ended(code(asked[-1]), "", "")
 
     return ask
 
 
-def branched(models: list[LoadOptions]) -> int:
+def branched(models: list[LoadOptions]) -> int | None:
     return SEGFAULT if models[0].branches != 1 else 0
 
 
-def drafted(models: list[LoadOptions]) -> int:
+def drafted(models: list[LoadOptions]) -> int | None:
     return SEGFAULT if len(models) > 1 else 0
 
 
@@ -52,13 +56,14 @@ def drafted(models: list[LoadOptions]) -> int:
         (branched, 2, "without branches", (1, True, None)),
         (drafted, 3, "the draft is not used", (1, False, None)),
         (lambda models: SEGFAULT, 3, "the CPU is used", (1, True, "none")),
+        (lambda models: None, 3, "the CPU is used", (1, True, "none")),  # it hung
     ],
 )
 def test_the_first_way_that_survives_is_used(
     tiny: TinyFiles,
     tried: list[list[LoadOptions]],
     monkeypatch: pytest.MonkeyPatch,
-    code: Callable[[list[LoadOptions]], int],
+    code: Callable[[list[LoadOptions]], int | None],
     tries: int,
     told: str | None,
     left: tuple[object, bool, str | None],
@@ -76,23 +81,12 @@ def test_the_first_way_that_survives_is_used(
         assert [told in sentence for sentence in crashed if told] == ([True] if told else [])
     (file,) = (paths.cache_folder() / "profiles").glob("*.trial")
     if told:
-        assert "exit code -11" in crashed[0] and str(file) in crashed[0]
+        assert ("SIGSEGV" in crashed[0]) != ("no answer in time" in crashed[0])
+        assert str(file) in crashed[0]
         file.unlink()
         monkeypatch.setattr(child, "ask", child_that(tried, lambda models: 0))
         with Engine.load(*pair) as engine:  # the driver was mended
             assert engine.target.options.branches == "auto"
-
-
-def test_a_child_that_hangs_is_one_that_crashed(
-    tiny: TinyFiles, tried: list[list[LoadOptions]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def ask(module: str, question: object, patience: float) -> tuple[int, str]:
-        raise subprocess.TimeoutExpired("child", patience)
-
-    monkeypatch.setattr(child, "ask", ask)
-    with Engine.load(options(tiny.target)) as engine:
-        assert engine.target.options.device == "none"
-        assert any("the CPU is used instead" in note for note in engine.notes)
 
 
 def test_the_cpu_is_left_no_tensor_on_a_device(tiny: TinyFiles) -> None:
@@ -109,7 +103,7 @@ def test_what_is_kept_may_be_nonsense(
     monkeypatch.setattr(child, "ask", child_that(tried, lambda models: 0))
     Engine.load(options(tiny.target)).close()
     (file,) = (paths.cache_folder() / "profiles").glob("*.trial")
-    for nonsense in ("", "[1]", '{"as asked": "x"}', "[" * 4000):
+    for nonsense in ("", "[1]", '{"as asked": 0}', "[" * 4000):
         file.write_text(nonsense)
         Engine.load(options(tiny.target)).close()
     assert len(tried) == 5
@@ -118,14 +112,10 @@ def test_what_is_kept_may_be_nonsense(
 def test_the_child_answers_with_the_pair(tiny: TinyFiles) -> None:
     for parallel in (1, 2):
         pair = options(tiny.target, branches="auto", parallel=parallel), options(tiny.draft)
-        code, _ = child.ask(trial.__name__, [asdict(each) for each in pair], 120)
-        assert code == 0
+        assert child.ask(trial.__name__, [asdict(each) for each in pair], 120).code == 0
     assert [*(paths.cache_folder() / "profiles").glob("*.json")]  # measured, for the parent too
 
 
 def test_the_child_refuses_as_the_parent_does(tmp_path: Path) -> None:
     missing = tmp_path / "none.gguf"
-    assert child.ask(trial.__name__, [asdict(options(missing))], 120)[0] == 1
-    assert [child.crashed(code) for code in (0, 1, SEGFAULT, 3, 3221225477)] == [
-        False, False, True, True, True,
-    ]  # fmt: skip
+    assert child.ask(trial.__name__, [asdict(options(missing))], 120).code == 1

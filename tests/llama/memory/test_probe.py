@@ -17,7 +17,7 @@ from localspec.core.config import (
     Shares,
     load_options,
 )
-from localspec.core.errors import EngineError, NotEnoughMemory
+from localspec.core.errors import NotEnoughMemory
 from localspec.llama import llama_library
 from localspec.llama.memory import probe as memory_probe
 from localspec.llama.memory.estimate import estimate_memory
@@ -26,7 +26,6 @@ from localspec.llama.memory.probe import (
     announcement,
     free_memory,
     plan_here,
-    require_loadable,
     would_allocate,
 )
 from localspec.llama.memory.use import MemoryUse
@@ -236,38 +235,11 @@ def child(code: str) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.llama
-def test_a_model_that_loads_is_taken_and_for_another_the_reason_is_told(
-    tiny: TinyFiles, tmp_path: Path
-) -> None:
-    require_loadable(tiny.target)
-    broken = write_gguf(tmp_path / "m.gguf", {"general.architecture": "llama"})
-    with pytest.raises(EngineError, match="llama.context_length"):
-        require_loadable(broken)
-
-
-def test_a_model_that_crashes_llama_cpp_crashes_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    as_child(monkeypatch, tmp_path, "import os; os.abort()")
-    with pytest.raises(EngineError, match="crashes on m.gguf"):
-        require_loadable(tmp_path / "m.gguf")
-
-
-def test_without_an_answer_a_model_is_not_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    as_child(monkeypatch, tmp_path, "time.sleep(600)")
-    monkeypatch.setattr(memory_probe, "_PATIENCE", 0.3)
-    with pytest.raises(EngineError, match="did not say"):
-        require_loadable(tmp_path / "m.gguf")
-
-
-@pytest.mark.llama
 def test_the_childs_memory_is_bounded() -> None:
     if sys.platform != "linux" or free_memory().gpus:
         pytest.skip("bounded on Linux without a GPU")
     code = (
-        "probe._bound_memory()\n"
+        "probe.limit_memory(probe._MOST_BYTES)\n"
         "import numpy\n"
         "numpy.empty(2**30, numpy.int8)\n"
         "try:\n"

@@ -56,16 +56,22 @@ def write_model(path: Path, model: Architecture, noise: float = 0.0) -> Path:
 
     Raises ValueError, with llama.cpp's reason, for keys that make no model.
     """
+    return write_tensors(path, model, tensors_of(path, model, noise))
+
+
+def tensors_of(path: Path, model: Architecture, noise: float = 0.0) -> Mapping[str, Array]:
+    """The weights that `write_model` writes to ``path``, by name."""
     shapes = model.shapes or _ask_llama_cpp(path.with_suffix(".header"), model)
     tensors = {
         name: weights(name, shape, noise)
         for name, shape in shapes.items()
         if not _NEVER.search(name) and not re.fullmatch(model.without, name)
     }
-    return _write(path, model, {**tensors, **model.given})
+    return {**tensors, **model.given}
 
 
-def _write(path: Path, model: Architecture, tensors: Mapping[str, Array]) -> Path:
+def write_tensors(path: Path, model: Architecture, tensors: Mapping[str, Array]) -> Path:
+    """Write a model's keys with any tensors."""
     keys: dict[str, object] = {
         "general.architecture": model.name,
         "general.name": f"Tiny {model.name}",
@@ -129,7 +135,7 @@ def _ask_llama_cpp(scratch: Path, model: Architecture) -> dict[str, Shape]:
 
     params = llama.llama_model_default_params()
     params.load_mtp = True
-    _write(scratch, model, {})
+    write_tensors(scratch, model, {})
     header = ggml.gguf_init_from_file(os.fsencode(scratch), _GgufInit(True, None))
     scratch.unlink()
     with llama_library.log.watch() as errors:
