@@ -32,12 +32,12 @@ class Steps:
         """Do steps until the parent ends."""
         while True:
             step, values, seconds = marshal.load(self._questions)
-            faulthandler.dump_traceback_later(seconds, exit=True)
+            _end_after(seconds)
             try:
                 reply = "done", getattr(self, step)(*values)
             except GrammarError as error:
                 reply = "refused", (error.message, error.hint)
-            faulthandler.cancel_dump_traceback_later()
+            _end_after(0)
             self._reply(reply)
 
     def _reply(self, reply: tuple[str, Any]) -> None:
@@ -79,7 +79,9 @@ class Steps:
         """`Matching.forced`."""
         return self._followed(changes).forced(length)
 
-    def allows(self, changes: list[tuple[int, list[int]]], length: int, token: int) -> bool:
+    def allows(
+        self, changes: list[tuple[int, list[int]]], length: int, token: int
+    ) -> tuple[list[int], bool]:
         """`Matching.allows`."""
         return self._followed(changes).allows(length, token)
 
@@ -93,6 +95,16 @@ class Steps:
         self._reply(("tokenize", text))
         found: list[int] = marshal.load(self._questions)
         return found
+
+
+def _end_after(seconds: float) -> None:
+    """End the process after so many seconds, whatever native code does; 0: do not."""
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, seconds)  # nobody handles SIGALRM
+    elif seconds:
+        faulthandler.dump_traceback_later(seconds, exit=True)
+    else:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def _limit_memory() -> None:

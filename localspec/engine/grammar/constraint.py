@@ -21,7 +21,7 @@ class Matching(Protocol):
 
     def follow(self, shared: int, tokens: list[int]) -> None: ...
 
-    def allows(self, length: int, token: int) -> bool: ...
+    def allows(self, length: int, token: int) -> tuple[list[int], bool]: ...
 
     def forced(self, length: int) -> list[int]: ...
 
@@ -56,9 +56,10 @@ class MatchingInChild:
         """Remember the change for the next question."""
         self._changes.append((shared, tokens))
 
-    def allows(self, length: int, token: int) -> bool:
-        """Whether this token may follow."""
-        return bool(self._ask("allows", length, token))
+    def allows(self, length: int, token: int) -> tuple[list[int], bool]:
+        """`forced`, and whether this token may stand in that place."""
+        found: tuple[list[int], bool] = self._ask("allows", length, token)
+        return found
 
     def forced(self, length: int) -> list[int]:
         """The only possible tokens."""
@@ -98,9 +99,11 @@ class GrammarConstraint:
             return True
         if length in self._masks or token in self._matching.stops:
             return bool(self._mask(length)[token])
-        if forced := self._forced_at(length):
+        if forced := self._forced.get(length):
             return token == forced[0]
-        return self._matching.allows(length, token)
+        forced, allowed = self._matching.allows(length, token)
+        self._remember_forced(length, forced)
+        return allowed
 
     def mask(self, position: int, history: Sequence[int]) -> NDArray[np.bool]:
         """The tokens allowed at ``position``; see `constrained.Constraint`."""
@@ -114,9 +117,12 @@ class GrammarConstraint:
 
     def _forced_at(self, length: int) -> list[int]:
         if length not in self._forced:
-            self._forced[length] = self._matching.forced(length)
-            self._forced.pop(length - RECALL, None)
+            self._remember_forced(length, self._matching.forced(length))
         return self._forced[length]
+
+    def _remember_forced(self, length: int, forced: list[int]) -> None:
+        self._forced[length] = forced
+        self._forced.pop(length - RECALL, None)
 
     def _mask(self, length: int) -> NDArray[np.bool]:
         if length not in self._masks:

@@ -105,9 +105,11 @@ class Matching:
         self._roll_back(shared)
         self._tokens[shared:] = tokens
 
-    def allows(self, length: int, token: int) -> bool:
-        """Whether this token, which ends no answer, may follow the first ``length`` ones."""
-        return self._reach(length) and self._matcher.validate_tokens([token]) == 1
+    def allows(self, length: int, token: int) -> tuple[list[int], bool]:
+        """`forced`, and whether this token, which ends no answer, may stand in that place."""
+        if forced := self.forced(length):
+            return forced, forced[0] == token
+        return [], self._reach(length) and self._matcher.validate_tokens([token]) == 1
 
     def forced(self, length: int) -> list[int]:
         """The only possible tokens behind the first ``length`` ones."""
