@@ -20,7 +20,7 @@ from localspec.core.errors import GrammarError
 from localspec.core.interrupt import require_wanted
 
 STEP_SECONDS = 10.0  # for reading or compiling a grammar, or the tokens of one position
-MEMORY = 4 * 2**30  # bytes of addresses in the child; 0.3 GB is usual
+MEMORY = 2 * 2**30  # bytes of addresses in the child; a tenth is usual
 SPARE = 4  # idle children that wait for the next grammar
 HINT = "See docs/grammar.md for what is supported."
 

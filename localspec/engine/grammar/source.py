@@ -5,6 +5,7 @@ All are checked for validity and size. References to other documents are not fet
 
 import json
 import re
+import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -31,6 +32,7 @@ _IMPLIED = {
     "string": {"pattern", "minLength", "maxLength", "format"},
     "number": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"},
 }
+_reading = threading.BoundedSemaphore(4)  # a server may be sent many at once
 _NESTED = GrammarError("The JSON schema is nested too deeply.", "Nest it less.")
 _COMBINING = ("allOf", "anyOf", "oneOf", "$ref")
 
@@ -78,11 +80,12 @@ def _read(notation: str, text: str) -> ReadGrammar:
     """`convert` in a child process, as it may take any time."""
     if notation != "parsed JSON schema":
         _require_text(text, notation)
-    process = grammar_process()
-    try:
-        grammar, warnings = process.ask("read", notation, text)
-    finally:
-        process.release()
+    with _reading:
+        process = grammar_process()
+        try:
+            grammar, warnings = process.ask("read", notation, text)
+        finally:
+            process.release()
     return ReadGrammar(grammar, warnings)
 
 
