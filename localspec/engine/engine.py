@@ -1,12 +1,9 @@
 """A loaded pair: tokenizer, chat template and two token models on llama.cpp."""
 
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from localspec.chat import renderer
 from localspec.chat.answer import Piece
@@ -18,7 +15,7 @@ from localspec.core.config import LoadOptions
 from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.generate import TextEngine, stream_generate
-from localspec.engine.grammar.matcher import CompiledGrammar, GrammarConstraint, TokenTexts
+from localspec.engine.grammar.constraint import GrammarConstraint, MatchingInChild, Vocabulary
 from localspec.engine.grammar.tool_calls import tool_grammar
 from localspec.engine.loading.pair import load_pair
 from localspec.engine.profile_store import StoredProfile
@@ -35,11 +32,6 @@ from localspec.speculative.history import AnswerHistory
 from localspec.speculative.loop import Clock
 from localspec.speculative.prompt_lookup import PromptLookup
 from localspec.speculative.sampling.logit_changes import TokenRules
-
-if TYPE_CHECKING:
-    from llguidance import LLTokenizer
-
-_GRAMMARS = 8  # that stay compiled: as many as a server may have requests at once
 
 
 class Engine:
@@ -71,8 +63,6 @@ class Engine:
         self.template = _own_template(target)
         self._pieces: dict[int, bytes] = {}
         self._rules: dict[object, TokenRules] = {}
-        self._grammars: OrderedDict[str, CompiledGrammar] = OrderedDict()
-        self._compiling = threading.Lock()
         self._notes = list(notes)
         self._shared: list[SharedContext] = []
 
@@ -154,25 +144,18 @@ class Engine:
         See `source.read_grammar` for the notations. An ``endless`` answer goes on while the grammar
         allows anything but its end. Raises GrammarError for a bad grammar.
         """
-        with self._compiling:
-            compiled = self._grammars.pop(grammar, None)
-            if compiled is None:
-                compiled = CompiledGrammar(grammar, self._grammar_tokenizer)
-            self._grammars[grammar] = compiled
-            while len(self._grammars) > _GRAMMARS:
-                self._grammars.popitem(last=False)
-        return GrammarConstraint(compiled, start, endless=endless)
+        matching = MatchingInChild(grammar, self._vocabulary)
+        return GrammarConstraint(matching, start, endless=endless)
 
     @cached_property
-    def _grammar_tokenizer(self) -> "LLTokenizer":
-        """The vocabulary for llguidance, made at the first grammar."""
+    def _vocabulary(self) -> Vocabulary:
+        """The vocabulary for grammars, made at the first one."""
         target, ids = self.target, range(self.target.n_vocab)
-        texts = TokenTexts(
+        return Vocabulary(
             [target.piece(i, special=True) for i in ids],
             [i for i in ids if target.is_stop(i)],
             lambda text: target.tokenize(text, add_special=False, parse_special=True),
         )
-        return texts.tokenizer()
 
     def token_rules(self, params: SamplingParams) -> TokenRules:
         """These parameters in ids of the target's vocabulary, cached.
@@ -298,7 +281,6 @@ class Engine:
     def close(self) -> None:
         """Save the profile, and free both models."""
         self.profile.save()
-        self._grammars.clear()
         for context in self._shared:
             context.close()
         self._shared.clear()

@@ -163,7 +163,11 @@ def _add_facts(app: FastAPI, service: Service) -> None:
     @app.get("/health", responses=ERRORS)
     @app.get("/v1/health", responses=ERRORS)
     async def health() -> dict[str, str]:
-        """Whether the server is up; it listens once the model is loaded."""
+        """Whether the server is up and its slots make progress, or 503 with the reason.
+
+        It listens once the model is loaded.
+        """
+        service.scheduler.require_progress()
         return {"status": "ok"}
 
     @app.get("/v1/models", responses=ERRORS)

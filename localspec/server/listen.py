@@ -23,7 +23,8 @@ from localspec.server.body import MOST_REQUESTS
 from localspec.server.errors import error_body
 from localspec.server.queue.scheduler import Scheduler
 
-GRACE_SECONDS = 3.0  # for answers under way at shutdown, which takes at most two more
+GRACE_SECONDS = 3.0  # for answers under way at shutdown
+_ENDING_SECONDS = 1.5  # beyond that, until the process ends whatever still runs
 MOST_CONNECTIONS = MOST_REQUESTS + 32  # the rest is for what is answered at once: /health
 _RECEIVE_SECONDS = 60.0  # for a request, from its first byte to its last
 
@@ -220,7 +221,10 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM end the server, a second one the process.
+        """Ctrl-C and SIGTERM end the server, a second one the process at once.
+
+        Where native code does not return, the process ends all the same, `_ENDING_SECONDS` after
+        the grace of answers.
 
         Uvicorn would raise them again afterwards, before the models are closed.
         """
@@ -239,3 +243,14 @@ class Server(uvicorn.Server):
         if self.should_exit:
             os._exit(128 + number)
         self.end()
+        ending = threading.Timer(self._grace + _ENDING_SECONDS, self._abandon)
+        ending.daemon = True
+        ending.start()
+
+    def _abandon(self) -> None:
+        """End the process; its children end with it."""
+        sentence = "A slot did not end in time: the process ends without it."
+        saying = threading.Thread(target=self._say, args=(sentence,), daemon=True)
+        saying.start()
+        saying.join(0.2)  # nobody may read it
+        os._exit(1)

@@ -28,7 +28,6 @@ from localspec.core.interrupt import Cancelled, stopped_when
 from localspec.core.sampling_params import AcceptanceRule, SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
-from localspec.engine.grammar.matcher import CompiledGrammar
 from localspec.engine.loading import pair as loading
 from localspec.llama import llama_library
 from localspec.llama.model import LlamaModel
@@ -272,23 +271,6 @@ def test_forgetting_does_not_copy_what_is_kept(floats: LlamaModel) -> None:
     floats.truncate(30)
     floats.decode(random_ids(5), 1)
     assert floats.tokens is held and len(held) == 35
-
-
-def test_the_grammars_used_last_stay_compiled(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compiled: list[str] = []
-    real = CompiledGrammar.__init__
-
-    def counted(self: CompiledGrammar, text: str, tokenizer: Any) -> None:
-        compiled.append(text)
-        real(self, text, tokenizer)
-
-    monkeypatch.setattr(CompiledGrammar, "__init__", counted)
-    texts = [f'root ::= "grammar {i}"' for i in range(9)]
-    for text in (*texts[:8], texts[0], texts[8], texts[0], texts[1]):
-        engine.constraint(text, 0)
-    assert compiled == [*texts, texts[1]]
 
 
 def test_llama_cpp_is_asked_once_for_the_bytes_of_a_token(

@@ -6,10 +6,13 @@ import http.client
 import json
 import re
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import h11
 import httpx2
@@ -109,6 +112,50 @@ def test_what_takes_too_long_ends_with_an_error() -> None:
             *_, last = events_of(reply.read().decode())
         error = json.loads(last)["error"]
         assert error["type"] == "server_error" and "shutting down" in error["message"]
+
+
+STUCK = """
+import os, signal, threading, time
+from localspec.core.generate_options import GenerateOptions
+from localspec.engine.text_stream import Prompt, Reading
+from localspec.server.app import make_app
+from localspec.server.listen import Server, bind, listen
+from localspec.server.queue.scheduler import Scheduler
+from localspec.server.service import Service
+from tests.support.served import gated_toy
+
+toy, gate = gated_toy()
+scheduler = Scheduler([toy])
+app = make_app(Service(toy, scheduler))
+server = Server(app, scheduler, lambda line: print(line, flush=True), grace=0.0)
+made = bind("127.0.0.1", 0)
+listen(made)
+
+def end_while_answering():
+    gate.began.acquire()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+def ask():
+    import httpx2
+    host, port = made.getsockname()
+    body = {"messages": [{"role": "user", "content": "hello"}]}
+    httpx2.post(f"http://{host}:{port}/v1/chat/completions", json=body, timeout=600)
+
+for act in (end_while_answering, ask):
+    threading.Thread(target=act, daemon=True).start()
+server.run([made])
+scheduler.close()
+"""
+
+
+def test_a_slot_that_never_returns_does_not_keep_the_process() -> None:
+    """The first signal is enough, also where native code runs for good."""
+    folder = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", STUCK], capture_output=True, text=True, cwd=folder, timeout=PATIENCE
+    )
+    assert done.returncode == 1, done.stderr
+    assert "A slot did not end in time" in done.stdout
 
 
 def refuses(site: Site) -> None:

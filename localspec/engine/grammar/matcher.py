@@ -1,15 +1,12 @@
-"""The tokens that a grammar allows or forces next, by llguidance's matcher."""
+"""The tokens that a grammar allows or forces next, by llguidance's matcher; see `child`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from localspec.engine.grammar.source import limits, read_grammar, refused
-from localspec.speculative.prefix import common_prefix
-from localspec.speculative.sampling.constrained import RECALL
+from localspec.engine.grammar.source import convert, limits, refused
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -79,7 +76,9 @@ class CompiledGrammar:
     def __init__(self, text: str, tokenizer: "LLTokenizer") -> None:
         from llguidance import LLMatcher
 
-        self._beginning = LLMatcher(tokenizer, read_grammar(text), log_level=0, limits=limits())
+        self._beginning = LLMatcher(
+            tokenizer, convert("grammar", text).grammar, log_level=0, limits=limits()
+        )
         if self._beginning.is_error():
             raise refused(self._beginning.get_error())
         self.n_vocab = tokenizer.vocab_size
@@ -90,72 +89,41 @@ class CompiledGrammar:
         return self._beginning.deep_copy()
 
 
-class GrammarConstraint:
-    """The tokens that a grammar allows in the answer that begins at position ``start``.
+class Matching:
+    """The tokens that a grammar allows or forces behind each beginning of one answer."""
 
-    An ``endless`` answer goes on where the grammar allows it. Caches the masks of the last
-    positions: drafting and verifying ask for the same ones.
-    """
-
-    def __init__(self, grammar: CompiledGrammar, start: int, *, endless: bool = False) -> None:
+    def __init__(self, grammar: CompiledGrammar) -> None:
         self._grammar = grammar
-        self._start = start
-        self._endless = endless
+        self.n_vocab = grammar.n_vocab
+        self.stops = grammar.stops
         self._matcher = grammar.matcher()
         self._read = 0  # tokens that the matcher consumed
         self._tokens: list[int] = []  # of the answer, drafted ones included
-        # By the number of tokens before the position:
-        self._masks: dict[int, NDArray[np.bool]] = {}
-        self._forced: dict[int, list[int]] = {}
 
-    def allows(self, token: int, position: int, history: Sequence[int]) -> bool:
-        """Whether `mask` allows this token; avoids computing the mask where possible."""
-        length = self._follow(position, history)
-        if length < 0:
-            return True
-        if length in self._masks or token in self._grammar.stops:
-            return bool(self._mask(length)[token])
-        if forced := self._forced_at(length):
-            return token == forced[0]
-        return self._reach(length) and self._matcher.validate_tokens([token]) == 1
+    def follow(self, shared: int, tokens: list[int]) -> None:
+        """Let the answer be its first ``shared`` tokens and then these."""
+        self._roll_back(shared)
+        self._tokens[shared:] = tokens
 
-    def mask(self, position: int, history: Sequence[int]) -> NDArray[np.bool]:
-        """The tokens allowed at ``position``; see `constrained.Constraint`."""
-        length = self._follow(position, history)
-        return np.ones(self._grammar.n_vocab, np.bool) if length < 0 else self._mask(length)
+    def allows(self, length: int, token: int) -> tuple[list[int], bool]:
+        """`forced`, and whether this token, which ends no answer, may stand in that place."""
+        if forced := self.forced(length):
+            return forced, forced[0] == token
+        return [], self._reach(length) and self._matcher.validate_tokens([token]) == 1
 
-    def forced(self, position: int, history: Sequence[int]) -> list[int]:
-        """The only possible tokens from ``position`` on; none where there is a choice."""
-        length = self._follow(position, history)
-        return [] if length < 0 else self._forced_at(length)
+    def forced(self, length: int) -> list[int]:
+        """The only possible tokens behind the first ``length`` ones."""
+        return self._matcher.compute_ff_tokens() if self._reach(length) else []
 
-    def _forced_at(self, length: int) -> list[int]:
-        if length not in self._forced:
-            reached = self._reach(length)
-            self._forced[length] = self._matcher.compute_ff_tokens() if reached else []
-            self._forced.pop(length - RECALL, None)
-        return self._forced[length]
-
-    def _mask(self, length: int) -> NDArray[np.bool]:
-        if length not in self._masks:
-            self._masks[length] = self._compute(length)
-            self._masks.pop(length - RECALL, None)
-        return self._masks[length]
-
-    def _compute(self, length: int) -> NDArray[np.bool]:
-        n_vocab = self._grammar.n_vocab
-        if not self._reach(length):
-            return np.zeros(n_vocab, np.bool)
-        packed = np.zeros(-(-n_vocab // 32), np.uint32)
-        self._matcher.unsafe_compute_mask_ptr(packed.ctypes.data, packed.nbytes)
-        if self._matcher.is_error():
-            self._fail()
-            return np.zeros(n_vocab, np.bool)
-        bits = np.unpackbits(packed.view(np.uint8), count=n_vocab, bitorder="little")
-        mask: NDArray[np.bool] = bits.view(np.bool)
-        if self._endless and np.count_nonzero(mask) > np.count_nonzero(mask[self._grammar.stops]):
-            mask[self._grammar.stops] = False
-        return mask
+    def mask(self, length: int) -> bytes:
+        """A bit for each token: whether it may follow the first ``length`` ones."""
+        packed = np.zeros(-(-self.n_vocab // 32), np.uint32)
+        if self._reach(length):
+            self._matcher.unsafe_compute_mask_ptr(packed.ctypes.data, packed.nbytes)
+            if self._matcher.is_error():
+                self._fail()
+                packed[:] = 0
+        return packed.tobytes()
 
     def _fail(self) -> None:
         """Restart the matcher after a dead end; raise GrammarError where a limit was exceeded."""
@@ -163,25 +131,6 @@ class GrammarConstraint:
         self._matcher, self._read = self._grammar.matcher(), 0
         if not reason.startswith(_DEAD_END):
             raise refused(reason)
-
-    def _follow(self, position: int, history: Sequence[int]) -> int:
-        """Make the end of the history the answer; returns its length, negative before ``start``."""
-        length = position - self._start
-        if length < 0:
-            return length
-        both = min(length, len(self._tokens))
-        # A draft's window begins with BOS, which does not precede the rest.
-        first = max(0, both - RECALL, length - len(history) + 1)
-        if first > both:
-            raise ValueError(f"the history has {len(history)} tokens, too few after {both}")
-        recent = list(history[len(history) - (length - first) :])
-        shared = first + common_prefix(self._tokens[first:both], recent)
-        if shared < length:
-            self._masks = {at: mask for at, mask in self._masks.items() if at <= shared}
-            self._forced = {at: ids for at, ids in self._forced.items() if at <= shared}
-            self._roll_back(shared)
-            self._tokens[shared:] = recent[shared - first :]
-        return length
 
     def _roll_back(self, length: int) -> None:
         if self._read > length:

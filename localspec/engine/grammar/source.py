@@ -5,10 +5,12 @@ All are checked for validity and size. References to other documents are not fet
 
 import json
 import re
+import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from localspec.core.errors import GrammarError
+from localspec.engine.grammar.process import HINT, grammar_process
 
 if TYPE_CHECKING:
     from llguidance import LLParserLimits
@@ -30,6 +32,8 @@ _IMPLIED = {
     "string": {"pattern", "minLength", "maxLength", "format"},
     "number": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"},
 }
+_reading = threading.BoundedSemaphore(4)  # a server may be sent many at once
+_NESTED = GrammarError("The JSON schema is nested too deeply.", "Nest it less.")
 _COMBINING = ("allOf", "anyOf", "oneOf", "$ref")
 
 
@@ -46,24 +50,12 @@ def read_grammar(text: str) -> str:
     A text with ``%llguidance`` or a rule named start is Lark, as in llama.cpp. Raises GrammarError
     for an invalid or too large grammar.
     """
-    from llguidance import LLMatcher
-    from llguidance.gbnf_to_lark import is_lark_syntax
-
-    from localspec.engine.grammar.gbnf import gbnf_as_lark
-
-    _require_text(text, "grammar")
-    if text.lstrip().startswith("{"):
-        return text
-    lark = text if is_lark_syntax(text) else gbnf_as_lark(text)
-    return _checked(LLMatcher.grammar_from_lark(lark), "grammar").grammar
+    return _read("grammar", text).grammar
 
 
 def read_regex(text: str) -> str:
     """Convert a regular expression for the whole answer; raises GrammarError."""
-    from llguidance import LLMatcher
-
-    _require_text(text, "regular expression")
-    return _checked(LLMatcher.grammar_from_regex(text), "regular expression").grammar
+    return _read("regular expression", text).grammar
 
 
 def read_schema(text: str) -> ReadGrammar:
@@ -73,18 +65,63 @@ def read_schema(text: str) -> ReadGrammar:
     the schema's ``x-guidance`` says otherwise. `completed` fills in what a schema leaves open.
     Raises GrammarError for an invalid schema, or one that cannot be enforced.
     """
-    _require_text(text, "JSON schema")
+    return _read("JSON schema", text)
+
+
+def schema_grammar(schema: object) -> ReadGrammar:
+    """`read_schema` of a parsed schema; raises GrammarError."""
+    try:
+        return _read("parsed JSON schema", json.dumps(schema))
+    except RecursionError as error:
+        raise _NESTED from error
+
+
+def _read(notation: str, text: str) -> ReadGrammar:
+    """`convert` in a child process, as it may take any time."""
+    if notation != "parsed JSON schema":
+        _require_text(text, notation)
+    with _reading:
+        process = grammar_process()
+        try:
+            grammar, warnings = process.ask("read", notation, text)
+        finally:
+            process.release()
+    return ReadGrammar(grammar, warnings)
+
+
+# -- in the child process ------------------------------------------------------------------
+
+
+def convert(notation: str, text: str) -> ReadGrammar:
+    """A text in llguidance's notation, checked; raises GrammarError."""
+    from llguidance import LLMatcher
+
+    if notation == "grammar":
+        return _converted_grammar(text)
+    if notation == "regular expression":
+        return _checked(LLMatcher.grammar_from_regex(text), notation)
     try:
         schema = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise GrammarError(
             f"The JSON schema is not JSON: {error}.", 'Give one such as {"type": "object"}.'
         ) from error
-    return schema_grammar(schema)
+    return _converted_schema(schema)
 
 
-def schema_grammar(schema: object) -> ReadGrammar:
-    """`read_schema` of a parsed schema; raises GrammarError."""
+def _converted_grammar(text: str) -> ReadGrammar:
+    from llguidance import LLMatcher
+    from llguidance.gbnf_to_lark import is_lark_syntax
+
+    from localspec.engine.grammar.gbnf import gbnf_as_lark
+
+    if text.lstrip().startswith("{"):
+        return ReadGrammar(text)
+    lark = text if is_lark_syntax(text) else gbnf_as_lark(text)
+    return _checked(LLMatcher.grammar_from_lark(lark), "grammar")
+
+
+def _converted_schema(schema: object) -> ReadGrammar:
     from llguidance import LLMatcher
 
     if not isinstance(schema, dict):
@@ -112,7 +149,7 @@ def options_of(schema: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return {**completed(schema), "x-guidance": {**_OPTIONS, **given, "lenient": True}}
     except RecursionError as error:
-        raise GrammarError("The JSON schema is nested too deeply.", "Nest it less.") from error
+        raise _NESTED from error
 
 
 def completed(schema: Any) -> Any:
@@ -177,7 +214,7 @@ def refused(reason: str, what: str = "grammar") -> GrammarError:
         shown = f"{shown[:_MOST_CHARACTERS]}..."
     return GrammarError(
         f"The {what} cannot be enforced: {shown.rstrip('.')}.",
-        "See docs/grammar.md for what is supported.",
+        HINT,
     )
 
 

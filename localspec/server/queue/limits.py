@@ -7,11 +7,14 @@ from localspec.core.errors import LocalspecError
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Most waiting jobs; seconds that a job may wait, and that an answer may take in its slot."""
+    """Most waiting jobs; seconds that a job may wait, that an answer may take in its slot, and
+    that a slot may take for one step.
+    """
 
     waiting: int = 64
     queue_seconds: float = 600.0
     answer_seconds: float = 3600.0
+    step_seconds: float = 300.0  # a wide pass of a large model on a slow machine is one step
 
 
 class Unavailable(LocalspecError):
@@ -54,6 +57,18 @@ class AnswerTimeout(Unavailable):
         super().__init__(
             f"The prompt was not read within the {seconds:g} s that an answer may take.",
             "Shorten the prompt.",
+        )
+
+
+class Stalled(Unavailable):
+    """A slot has made no progress for longer than `Limits.step_seconds`."""
+
+    code = "slot_stalled"
+
+    def __init__(self, seconds: float, slots: int = 1) -> None:
+        super().__init__(
+            f"{slots} of the server's slots made no progress for {seconds:g} s.",
+            "Ask again later; if it lasts, restart the server.",
         )
 
 

@@ -11,7 +11,13 @@ from localspec.core.errors import UsageError
 from localspec.engine.generate import TextEngine
 from localspec.engine.prefix_cache import WORTH_KEEPING, PrefixCache
 from localspec.server.queue.job import GenerationRequest, Job
-from localspec.server.queue.limits import Closing, Limits, QueueFull, QueueTimeout
+from localspec.server.queue.limits import (
+    Closing,
+    Limits,
+    QueueFull,
+    QueueTimeout,
+    Stalled,
+)
 from localspec.server.queue.worker import Worker
 from localspec.speculative.prefix import common_prefix
 
@@ -47,6 +53,8 @@ class Scheduler:
             for i, engine in enumerate(slots)
         ]
         self._idle = list(self._workers)  # least recently used first
+        self._closed = threading.Event()
+        threading.Thread(target=self._watch, name="watching slots", daemon=True).start()
 
     @property
     def waiting(self) -> int:
@@ -58,11 +66,17 @@ class Scheduler:
         """How many jobs are under way."""
         return len(self._running)
 
+    def require_progress(self) -> None:
+        """Raise Stalled while a slot makes no progress."""
+        if stalled := self._stalled():
+            raise Stalled(self._limits.step_seconds, len(stalled))
+
     def submit(self, requests: Sequence[GenerationRequest]) -> list[Job]:
         """Queue answers in this order, all or none; call in an event loop.
 
         A job that waits too long ends with QueueTimeout. Raises QueueFull where the queue has no
-        room for all now, UsageError where it never has, Closing after `close`.
+        room for all now, UsageError where it never has, Closing after `close`, Stalled while no
+        slot makes progress.
         """
         jobs = [Job(request, self._withdraw) for request in requests]
         with self._lock:
@@ -83,6 +97,7 @@ class Scheduler:
         ends = time.monotonic() + seconds
         with self._lock:
             self._closing = True
+            self._closed.set()
             refused = list(self._waiting)
         for job in refused:
             job.cancel(Closing())
@@ -96,6 +111,19 @@ class Scheduler:
             job.cancel(Closing())
         for worker in self._workers:
             worker.join()
+
+    def _stalled(self) -> list[Job]:
+        """The jobs of slots that make no progress."""
+        found = [worker.stalled_job(self._limits.step_seconds) for worker in self._workers]
+        return [job for job in found if job is not None]
+
+    def _watch(self) -> None:
+        """End the answers of slots that make no progress: their readers need not wait."""
+        while not self._closed.wait(min(1.0, self._limits.step_seconds)):
+            for job in self._stalled():
+                if not job.cancelled:
+                    job.cancel(Stalled(self._limits.step_seconds))
+                    job.end(job.reason)
 
     # -- called by jobs and slots --------------------------------------------------------------
 
@@ -141,6 +169,8 @@ class Scheduler:
         most = self._limits.waiting + len(self._workers)
         if self._closing:
             raise Closing
+        if len(self._stalled()) == len(self._workers):
+            self.require_progress()
         if requested > most:
             raise UsageError(
                 f"{requested} answers were requested at once, and {most} is the most.",

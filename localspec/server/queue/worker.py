@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from queue import SimpleQueue
+from time import monotonic
 
 from localspec.chat.answer import Piece
 from localspec.core.interrupt import Cancelled, require_wanted, stopped_when
@@ -37,6 +38,8 @@ class Worker:
         self._free = free
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._saved_at = time.monotonic()
+        self._job: Job | None = None  # under way
+        self._alive_at = 0.0  # its last sign of progress
         self._thread = threading.Thread(target=self._work, name=name)
         self._thread.start()
 
@@ -44,6 +47,11 @@ class Worker:
     def tokens(self) -> list[int]:
         """The tokens in the target's cache; read them only while the slot is free."""
         return self._engine.target.tokens
+
+    def stalled_job(self, seconds: float) -> Job | None:
+        """The job under way, if it has made no progress for so long; thread-safe."""
+        job, alive_at = self._job, self._alive_at
+        return job if monotonic() - alive_at > seconds else None
 
     def take(self, job: Job | None) -> None:
         """Answer this job next; None ends the thread after the answer under way."""
@@ -56,12 +64,14 @@ class Worker:
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             error: BaseException | None = None
+            self._alive_at, self._job = monotonic(), job
             try:
                 with self._engine.answering():
                     self._answer(job)
                     self._save_profile()
             except BaseException as raised:
                 error = raised
+            self._job = None
             self._free(self, job)  # before the end: its reader may ask whether the slot is free
             job.end(error)
 
@@ -72,6 +82,7 @@ class Worker:
         last: Piece | None = None
 
         def is_over() -> bool:
+            self._alive_at = monotonic()
             return job.cancelled or time.monotonic() > ends
 
         try:

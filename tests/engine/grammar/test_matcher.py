@@ -16,10 +16,12 @@ from localspec.core.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.engine.grammar import matcher
-from localspec.engine.grammar.matcher import CompiledGrammar, GrammarConstraint, TokenTexts
+from localspec.engine.grammar.constraint import GrammarConstraint
+from localspec.engine.grammar.matcher import CompiledGrammar, Matching, TokenTexts
 from localspec.engine.grammar.source import read_schema
 from localspec.speculative.sampling.constrained import RECALL
 from tests.support.real_pair import GREEDY, LENGTHS, TinyFiles, options, random_ids
+from tests.support.toy.grammars import byte_tokenizer
 
 pytestmark = pytest.mark.llama
 
@@ -128,15 +130,14 @@ def test_control_tokens_count_as_their_text(engine: Engine) -> None:
     assert not engine.constraint("root ::= [^x]+", 1).allows(stop, 1, [0])
 
 
-def test_a_bound_that_is_exceeded_is_a_sentence(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bound_that_is_exceeded_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     from llguidance import LLParserLimits
 
     low = LLParserLimits(step_max_items=20, verbose_errors=False)
     monkeypatch.setattr(matcher, "limits", lambda: low)
     with pytest.raises(GrammarError, match="cannot be enforced"):
-        answer = engine.constraint('root ::= s\ns ::= s s s | s s | "a"', 1)
+        compiled = CompiledGrammar('root ::= s\ns ::= s s s | s s | "a"', byte_tokenizer())
+        answer = GrammarConstraint(Matching(compiled), 1)
         history = [0]
         for length in range(9):
             history.append(int(answer.mask(1 + length, history).argmax()))
@@ -160,7 +161,7 @@ def test_a_vocabulary_that_lacks_a_byte(grammar: str, text: bytes) -> None:
         return [ids[bytes([byte])] for byte in text.encode() if bytes([byte]) in ids]
 
     compiled = CompiledGrammar(grammar, TokenTexts(tokens, [stop], lossy).tokenizer())
-    constraint, history = GrammarConstraint(compiled, 1), [0]
+    constraint, history = GrammarConstraint(Matching(compiled), 1), [0]
     while (mask := constraint.mask(len(history), history)).any() and not mask[stop]:
         history.append(int(np.flatnonzero(mask)[-1]))
     assert b"".join(tokens[i] for i in history[1:]) == text

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.core.errors import GrammarError
-from localspec.engine.grammar.matcher import CompiledGrammar, GrammarConstraint
+from localspec.engine.grammar.constraint import GrammarConstraint
+from localspec.engine.grammar.matcher import CompiledGrammar, Matching
 from localspec.engine.grammar.source import (
     MAX_CHARACTERS,
     completed,
@@ -296,7 +297,7 @@ BOUNDED = {
 def test_much_work_is_done_or_refused(make: object, fine: bool) -> None:
     """Each within a second or so; what is refused names a reason."""
     try:
-        constraint = GrammarConstraint(CompiledGrammar(make(), byte_tokenizer()), 1)  # type: ignore[operator]
+        constraint = GrammarConstraint(Matching(CompiledGrammar(make(), byte_tokenizer())), 1)  # type: ignore[operator]
         history = [0]
         for _ in range(60):
             mask = constraint.mask(len(history), history)

@@ -30,7 +30,14 @@ from localspec.server.queue import job as job_module
 from localspec.server.queue import scheduler as scheduler_module
 from localspec.server.queue import worker as worker_module
 from localspec.server.queue.job import GenerationRequest, Job, received
-from localspec.server.queue.limits import AnswerTimeout, Closing, Limits, QueueFull, QueueTimeout
+from localspec.server.queue.limits import (
+    AnswerTimeout,
+    Closing,
+    Limits,
+    QueueFull,
+    QueueTimeout,
+    Stalled,
+)
 from localspec.server.queue.scheduler import Scheduler
 from tests.support.real_pair import TinyFiles, fresh, options, random_ids
 from tests.support.toy.engine import ToyEngine
@@ -423,6 +430,24 @@ async def test_closing_ends_what_would_not_end() -> None:
             while True:
                 await anext(answer)
         await closing
+
+
+async def test_a_slot_that_makes_no_progress_is_told_and_goes_on_when_it_can() -> None:
+    gated = Gated()
+
+    with scheduler(gated.engine, limits=Limits(step_seconds=0.2)) as queue:
+        stuck = one(queue, ask("abc"))
+        with pytest.raises(Stalled, match="1 of the server's slots made no progress"):
+            await tokens_of(stuck)
+        with pytest.raises(Stalled):
+            queue.require_progress()
+        with pytest.raises(Stalled):
+            one(queue, ask("abc"))
+        queue._limits = Limits()
+        gated.open()
+        following = one(queue, ask("ab"))
+        assert await tokens_of(following) == alone(following.request)
+        queue.require_progress()
 
 
 # -- which slot ------------------------------------------------------------------------------

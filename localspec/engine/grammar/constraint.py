@@ -1,0 +1,160 @@
+"""GrammarConstraint: the tokens that a grammar allows in one answer."""
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localspec.engine.grammar.process import grammar_process
+from localspec.speculative.prefix import common_prefix
+from localspec.speculative.sampling.constrained import RECALL
+
+
+class Matching(Protocol):
+    """See `matcher.Matching`."""
+
+    n_vocab: int
+    stops: list[int]
+
+    def follow(self, shared: int, tokens: list[int]) -> None: ...
+
+    def allows(self, length: int, token: int) -> tuple[list[int], bool]: ...
+
+    def forced(self, length: int) -> list[int]: ...
+
+    def mask(self, length: int) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Vocabulary:
+    """The texts of a model's tokens, those that end an answer, and its tokenizer."""
+
+    tokens: list[bytes]
+    stops: list[int]
+    tokenize: Callable[[str], list[int]]
+
+
+class MatchingInChild:
+    """A `matcher.Matching` in a child process; raises GrammarError for an invalid grammar."""
+
+    def __init__(self, grammar: str, vocabulary: Vocabulary) -> None:
+        self._process = grammar_process(vocabulary)
+        weakref.finalize(self, self._process.release)
+        self._tokenize = vocabulary.tokenize
+        self._changes: list[tuple[int, list[int]]] = []  # that the child does not know of
+        if self._process.vocabulary is not vocabulary:
+            self._process.vocabulary = None
+            given = vocabulary.tokens, vocabulary.stops
+            self._process.ask("vocabulary", *given, tokenize=self._tokenize)
+            self._process.vocabulary = vocabulary
+        self.n_vocab, self.stops = self._process.ask("begin", grammar, tokenize=self._tokenize)
+
+    def follow(self, shared: int, tokens: list[int]) -> None:
+        """Remember the change for the next question."""
+        self._changes.append((shared, tokens))
+
+    def allows(self, length: int, token: int) -> tuple[list[int], bool]:
+        """`forced`, and whether this token may stand in that place."""
+        found: tuple[list[int], bool] = self._ask("allows", length, token)
+        return found
+
+    def forced(self, length: int) -> list[int]:
+        """The only possible tokens."""
+        found: list[int] = self._ask("forced", length)
+        return found
+
+    def mask(self, length: int) -> bytes:
+        """A bit for each token."""
+        found: bytes = self._ask("mask", length)
+        return found
+
+    def _ask(self, step: str, *values: int) -> Any:
+        changes, self._changes = self._changes, []
+        return self._process.ask(step, changes, *values, tokenize=self._tokenize)
+
+
+class GrammarConstraint:
+    """The tokens that a grammar allows in the answer that begins at position ``start``.
+
+    An ``endless`` answer goes on where the grammar allows it. Caches the masks of the last
+    positions: drafting and verifying ask for the same ones.
+    """
+
+    def __init__(self, matching: Matching, start: int, *, endless: bool = False) -> None:
+        self._matching = matching
+        self._start = start
+        self._endless = endless
+        self._tokens: list[int] = []  # of the answer, drafted ones included
+        # By the number of tokens before the position:
+        self._masks: dict[int, NDArray[np.bool]] = {}
+        self._forced: dict[int, list[int]] = {}
+
+    def allows(self, token: int, position: int, history: Sequence[int]) -> bool:
+        """Whether `mask` allows this token; avoids computing the mask where possible."""
+        length = self._follow(position, history)
+        if length < 0:
+            return True
+        if length in self._masks or token in self._matching.stops:
+            return bool(self._mask(length)[token])
+        if forced := self._forced.get(length):
+            return token == forced[0]
+        forced, allowed = self._matching.allows(length, token)
+        self._remember_forced(length, forced)
+        return allowed
+
+    def mask(self, position: int, history: Sequence[int]) -> NDArray[np.bool]:
+        """The tokens allowed at ``position``; see `constrained.Constraint`."""
+        length = self._follow(position, history)
+        return np.ones(self._matching.n_vocab, np.bool) if length < 0 else self._mask(length)
+
+    def forced(self, position: int, history: Sequence[int]) -> list[int]:
+        """The only possible tokens from ``position`` on; none where there is a choice."""
+        length = self._follow(position, history)
+        return [] if length < 0 else self._forced_at(length)
+
+    def _forced_at(self, length: int) -> list[int]:
+        if length not in self._forced:
+            self._remember_forced(length, self._matching.forced(length))
+        return self._forced[length]
+
+    def _remember_forced(self, length: int, forced: list[int]) -> None:
+        self._forced[length] = forced
+        self._forced.pop(length - RECALL, None)
+
+    def _mask(self, length: int) -> NDArray[np.bool]:
+        if length not in self._masks:
+            self._masks[length] = self._unpacked(self._matching.mask(length))
+            self._masks.pop(length - RECALL, None)
+        return self._masks[length]
+
+    def _unpacked(self, packed: bytes) -> NDArray[np.bool]:
+        bits = np.frombuffer(packed, np.uint8)
+        unpacked = np.unpackbits(bits, count=self._matching.n_vocab, bitorder="little")
+        mask: NDArray[np.bool] = unpacked.view(np.bool)
+        stops = self._matching.stops
+        if self._endless and np.count_nonzero(mask) > np.count_nonzero(mask[stops]):
+            mask[stops] = False
+        return mask
+
+    def _follow(self, position: int, history: Sequence[int]) -> int:
+        """Make the end of the history the answer; returns its length, negative before ``start``."""
+        length = position - self._start
+        if length < 0:
+            return length
+        both = min(length, len(self._tokens))
+        # A draft's window begins with BOS, which does not precede the rest.
+        first = max(0, both - RECALL, length - len(history) + 1)
+        if first > both:
+            raise ValueError(f"the history has {len(history)} tokens, too few after {both}")
+        recent = list(history[len(history) - (length - first) :])
+        shared = first + common_prefix(self._tokens[first:both], recent)
+        if shared < length:
+            self._masks = {at: mask for at, mask in self._masks.items() if at <= shared}
+            self._forced = {at: ids for at, ids in self._forced.items() if at <= shared}
+            new = recent[shared - first :]
+            self._matching.follow(shared, new)
+            self._tokens[shared:] = new
+        return length
