@@ -3,13 +3,16 @@
 A file in a cache is compared with the sha256 that is its name there.
 """
 
+import errno
 import hashlib
 import json
 import os
 import re
 import shlex
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from io import FileIO
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +30,7 @@ PIECE_BYTES = 1 << 20
 SHOWN_DIGITS = 12  # of a hash, in a sentence
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
+_NOT_ORDINARY = "it is not an ordinary file"
 _TEXTS = ("repo", "revision", "commit", "path", "sha256")
 _RECORD_NAME = re.compile(r"\.(.+)\.origin\.json", re.DOTALL)
 _BLOB_NAME = re.compile(rf"(?:sha256-)?({SHA256.pattern})")  # the Hub's cache, Ollama's
@@ -36,7 +40,8 @@ _BLOB_NAME = re.compile(rf"(?:sha256-)?({SHA256.pattern})")  # the Hub's cache, 
 class Provenance:
     """Origin of a downloaded file: `size` in bytes, `sha256` in lower-case hex.
 
-    `checked`: what the Hub listed. If only the "size", the hash is that of the received bytes.
+    `checked`: what the Hub listed. If only the "size", the hash is that of the stored bytes, and
+    the file is unverified. `changed_ns`: when the file was last changed, by its file system.
     """
 
     repo: str
@@ -46,6 +51,7 @@ class Provenance:
     size: int
     sha256: str
     checked: Literal["sha256", "size"] = "sha256"
+    changed_ns: int | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         """The reference that names this file."""
@@ -76,8 +82,11 @@ def record_path(path: Path) -> Path:
 
 def read_record(path: Path) -> Provenance | None:
     """The record of a file, None without one; raises ValueError for a damaged one."""
+    record = record_path(path)
+    if record.is_fifo():  # opening it would wait for a writer
+        raise ValueError(_NOT_ORDINARY)
     try:
-        document = json.loads(read_at_most(record_path(path), MAX_RECORD_BYTES))
+        document = json.loads(read_at_most(record, MAX_RECORD_BYTES))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, RecursionError) as error:
@@ -93,6 +102,23 @@ def write_record(path: Path, origin: Provenance) -> None:
         os.fsync(file.fileno())
 
 
+def hub_vouched(path: Path) -> bool:
+    """Whether the Hub listed the sha256 that this file had when it was stored, unchanged since.
+
+    False for a file that was copied, moved, replaced or written to: its hash may be another.
+    """
+    try:
+        origin, found = read_record(path), path.stat()
+    except (OSError, ValueError):
+        return False
+    stored = (found.st_size, found.st_ctime_ns)
+    return (
+        origin is not None
+        and origin.checked == "sha256"
+        and (origin.size, origin.changed_ns) == stored
+    )
+
+
 def recorded(folder: Path) -> Iterator[tuple[Path, Provenance]]:
     """Files below `folder` that have a valid record, even those that no longer exist."""
     for path in _with_record(folder):
@@ -105,14 +131,33 @@ def recorded(folder: Path) -> Iterator[tuple[Path, Provenance]]:
 
 
 def sha256_of(path: Path, report: Callable[[int], None]) -> str:
-    """The hash of a file in lower-case hex; `report` gets the bytes read; raises OSError."""
-    digest, done = hashlib.sha256(), 0
+    """The sha256 of an ordinary file in lower-case hex; `report` gets the bytes read.
+
+    Raises OSError.
+    """
+    if size_of(path) is None and path.exists():
+        raise OSError(errno.EINVAL, _NOT_ORDINARY)
     with path.open("rb", buffering=0) as file:
-        while piece := file.read(PIECE_BYTES):
-            digest.update(piece)
-            done += len(piece)
-            report(done)
+        return hash_of(file, report)
+
+
+def hash_of(file: FileIO, report: Callable[[int], None]) -> str:
+    """The sha256 of an open file, from its position on; raises OSError."""
+    digest, done = hashlib.sha256(), 0
+    while piece := file.read(PIECE_BYTES):
+        digest.update(piece)
+        done += len(piece)
+        report(done)
     return digest.hexdigest()
+
+
+def size_of(path: Path) -> int | None:
+    """Bytes of an ordinary file; None for anything else."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 def verify(
@@ -142,11 +187,14 @@ def _origin(document: object) -> Provenance:
         if not isinstance(value, str) or not value:
             raise ValueError(f"it names no {name}")
     size, checked = document.get("size"), document.get("checked", "sha256")
+    changed = document.get("changed_ns")
     if type(size) is not int or size < 0:
         raise ValueError("it holds no valid size")
     if checked not in ("sha256", "size"):
         raise ValueError("it does not say what was checked")
-    origin = Provenance(**texts, size=size, checked=checked)
+    if changed is not None and type(changed) is not int:
+        raise ValueError("it holds no valid time")
+    origin = Provenance(**texts, size=size, checked=checked, changed_ns=changed)
     if not SHA256.fullmatch(origin.sha256):
         raise ValueError("it holds no valid sha256")
     if not is_safe(origin.path):

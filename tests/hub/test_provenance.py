@@ -57,6 +57,7 @@ def test_a_record_is_hidden_json_beside_the_file(path: Path) -> None:
     assert document == {
         "repo": "org/repo", "revision": "main", "commit": COMMIT, "path": "model.gguf",
         "size": len(DATA), "sha256": hashlib.sha256(DATA).hexdigest(), "checked": "sha256",
+        "changed_ns": None,
     }  # fmt: skip
     assert sorted(p.name for p in path.parent.iterdir()) == [record.name, path.name]
 
