@@ -128,6 +128,16 @@ def test_an_empty_disk_is_told(streams: Streams) -> None:
     )
 
 
+def test_unverified_downloads_are_named(streams: Streams) -> None:
+    model = LocalModel(Path("/m/x.gguf"), "localspec", "x.gguf", 5, (Path("/m/x.gguf"),))
+    lists.models(Inventory((model, replace(model, unverified=True)), (), ()))
+    assert streams.read()[1] == "Unverified, as the Hub listed no sha256: x.gguf.\n"
+    told = [
+        lists.model_json(each)["unverified"] for each in (model, replace(model, unverified=True))
+    ]
+    assert told == [False, True]
+
+
 def test_a_model_as_json(in_zoo: zoo.Zoo) -> None:
     documents = [lists.model_json(model) for model in find_models().models]
     assert json.loads(json.dumps(documents)) == documents

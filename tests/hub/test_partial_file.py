@@ -148,9 +148,9 @@ def turned_into_a_folder(path: Path) -> None:
 
 
 def flipped(path: Path) -> None:
-    os.utime(path, ns=(0, path.stat().st_mtime_ns - 10**9))
     with path.open("r+b") as file:
         file.write(b"!")
+    os.utime(path, ns=(0, path.stat().st_mtime_ns - 10**9))  # a clock may stand still for 4 ms
 
 
 INTERFERENCE: list[Callable[[Path], None]] = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,19 @@ def test_a_record_that_is_a_folder(tmp_path: Path) -> None:
     record_path(path).mkdir()
     with pytest.raises(ValueError, match="cannot be read"):
         read_record(path)
+
+
+def test_a_fifo_is_not_waited_for(path: Path) -> None:
+    record_path(path).unlink()
+    os.mkfifo(record_path(path))
+    with pytest.raises(ValueError, match="not an ordinary file"):
+        read_record(path)
+    assert judged(path).state == "damaged record"
+    record_path(path).unlink()
+    path.unlink()
+    os.mkfifo(path)
+    (verdict,) = verify([path], kept={path: "a" * 64})
+    assert verdict.state == "unreadable" and "is not an ordinary file" in verdict.message
 
 
 def test_right(path: Path) -> None:
