@@ -269,12 +269,12 @@ class _Download:
                 self.report(partial.done)
 
     def _pause(self, partial: PartialFile, dropped: DroppedConnection, failures: int) -> None:
-        """Wait before the next request; raises DownloadProblem after too many without a byte."""
+        """Wait before the next request; raises DownloadProblem after too many that failed."""
         stopped = f"{self.name} stopped at {size(partial.done)} of {size(partial.size)}"
         reason = dropped.message.rstrip(".")
         if failures > RETRIES:
             raise DownloadProblem(
-                f"{stopped}, and {RETRIES} more tries brought nothing: {reason}.",
+                f"{stopped}, and {RETRIES} more tries brought next to nothing: {reason}.",
                 "Run the same command again later: it resumes there.",
             )
         usual = FIRST_PAUSE * 2 ** max(0, failures - 1)

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -28,9 +28,28 @@ from localspec.core.errors import DownloadProblem, HubProblem
 from localspec.download import downloaded, fetch, local_paths
 from localspec.hub import body, client
 from localspec.hub.client import DroppedConnection, RangeIgnored, RemoteModel
-from localspec.hub.provenance import Provenance, read_record, record_path, verify, write_record
+from localspec.hub.provenance import (
+    Provenance,
+    hub_vouched,
+    read_record,
+    record_path,
+    verify,
+    write_record,
+)
 from localspec.hub.reference import Reference, RemoteFile, parse_reference
-from tests.support.fake_hub import GOOD_TOKEN, FakeHub, Fault, drop, flip, hub, stall, status, whole  # noqa: F401
+from tests.fuzz import hub as fuzz_hub
+from tests.support.fake_hub import (  # noqa: F401
+    GOOD_TOKEN,
+    FakeHub,
+    Fault,
+    drop,
+    flip,
+    hub,
+    stall,
+    status,
+    trickle,
+    whole,
+)
 
 COMMIT = "c0ffee" + "0" * 34
 DATA = random.Random(0).randbytes(1000)
@@ -805,6 +824,98 @@ def test_a_hub_that_goes_away(hub: FakeHub, tmp_path: Path) -> None:
     assert part_of(models, MEGABYTE, "big.gguf").stat().st_size == 300_000
 
 
+# --- interference while it downloads ---
+
+
+def flipped(part: Path, mine: Path) -> None:
+    with part.open("r+b") as file:
+        file.seek(100)
+        file.write(b"\0\0\0\0")
+
+
+def cut(part: Path, mine: Path) -> None:
+    os.truncate(part, 1000)
+
+
+def replaced_by_a_link(part: Path, mine: Path) -> None:
+    part.unlink()
+    part.symlink_to(mine)
+
+
+def replaced_by_a_fifo(part: Path, mine: Path) -> None:
+    part.unlink()
+    os.mkfifo(part)
+
+
+def replaced_by_a_folder(part: Path, mine: Path) -> None:
+    part.unlink()
+    part.mkdir()
+
+
+def removed(part: Path, mine: Path) -> None:
+    part.unlink()
+
+
+@pytest.mark.parametrize(
+    ("interfere", "mended"),
+    [
+        (flipped, True), (cut, True), (replaced_by_a_link, False), (replaced_by_a_fifo, False),
+        (replaced_by_a_folder, False), (removed, False),
+    ],
+)  # fmt: skip
+def test_nothing_wrong_is_recorded_as_right(
+    interfere: Callable[[Path, Path], None], mended: bool, hub: FakeHub, tmp_path: Path
+) -> None:
+    models, model = tmp_path / "models", on_hub(hub)
+    part, mine = part_of(models, MEGABYTE, "big.gguf"), tmp_path / "mine"
+    mine.write_bytes(bytes(len(MEGABYTE)))
+    interferences = iter([interfere])
+
+    def progress(name: str, done: int, total: int) -> None:
+        if done > 500_000:
+            next(interferences, removed_nothing)(part, mine)
+
+    notes: list[str] = []
+    if mended:
+        fetch(model, models, progress, on_note=notes.append)
+        assert_whole(models, MEGABYTE, "big.gguf")
+        assert hub_vouched(models / "org" / "repo" / "big.gguf")
+        assert any("is damaged" in note for note in notes)
+    else:
+        with pytest.raises(DownloadProblem, match="changed or replaced the partial file"):
+            fetch(model, models, progress)
+        assert not [name for name in names(models) if not name.endswith(".part")]
+    assert mine.read_bytes() == bytes(len(MEGABYTE))
+
+
+def removed_nothing(part: Path, mine: Path) -> None:
+    """The second time, nobody interferes."""
+
+
+def test_random_hubs_and_random_interference() -> None:
+    assert sum(fuzz_hub.run(seed=100, count=20).values()) == 20
+
+
+def test_a_hub_at_a_byte_a_second(
+    hub: FakeHub, tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After six requests it is given up; what came is there for the next time."""
+    model = on_hub(hub)
+    with monkeypatch.context() as patch, pytest.raises(DownloadProblem) as problem:
+        patch.setattr(body, "LEAST_SECONDS", 0.05)
+        hub.faults = [trickle()]
+        heard.fetch(model, tmp_path / "models")
+    assert heard.pauses == [1, 2, 4, 8, 16]
+    assert "5 more tries brought" in problem.value.message and "sent only" in problem.value.message
+    assert "it resumes there" in problem.value.hint
+    came = part_of(tmp_path / "models", MEGABYTE, "big.gguf").stat().st_size
+    assert came > 0
+    hub.faults = []
+    heard.fetch(model, tmp_path / "models")
+    assert starts(hub)[-1] == came
+    assert_whole(tmp_path / "models", MEGABYTE, "big.gguf")
+
+
 def test_a_file_without_a_hash_on_the_hub(hub: FakeHub, tmp_path: Path, heard: Heard) -> None:
     hub.add("org/repo", "small.gguf", DATA).lfs = False
     model = client.resolve(Reference("org/repo"))
@@ -812,6 +923,8 @@ def test_a_file_without_a_hash_on_the_hub(hub: FakeHub, tmp_path: Path, heard: H
     (path,) = heard.fetch(model, tmp_path / "models")
     origin = read_record(path)
     assert origin is not None and (origin.sha256, origin.checked) == (sha256(DATA), "size")
+    assert heard.notes == ["The Hub lists no sha256 of small.gguf, so it stays unverified."]
+    assert not hub_vouched(path)
 
 
 def test_a_private_file_with_a_token(

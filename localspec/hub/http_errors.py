@@ -171,6 +171,8 @@ def trouble(error: Exception) -> HubProblem:
         return no_answer()
     if isinstance(error, httpx2.TooManyRedirects):
         return HubProblem(f"{hub_name()} redirects without end.", CHECK_ENDPOINT)
+    if isinstance(error, httpx2.UnsupportedProtocol) and re.match(r"https?://\w", endpoint()):
+        return HubProblem(f"{hub_name()} redirects to no web address.", CHECK_ENDPOINT)
     if isinstance(
         error, httpx2.UnsupportedProtocol | httpx2.InvalidURL | httpx2.LocalProtocolError
     ):
