@@ -24,7 +24,7 @@ from localspec.core.formatting import one_line
 from localspec.hub import body, http_errors
 from localspec.hub.http_errors import DroppedConnection as DroppedConnection
 from localspec.hub.http_errors import RangeIgnored as RangeIgnored
-from localspec.hub.provenance import SHA256
+from localspec.hub.provenance import SHA256, size_of
 from localspec.hub.reference import Reference, RemoteFile, choose_files, is_safe
 from localspec.metadata.filenames import PART_NAME_IN_ANY_CASE, heads_kind, how_to_convert
 
@@ -183,7 +183,7 @@ def cached(model: RemoteModel, file: RemoteFile) -> Path | None:
 
     folder = paths.hub_cache_folder()
     found = try_to_load_from_cache(model.reference.repo, file.path, folder, model.commit)
-    if isinstance(found, str) and _has_size(Path(found), file.size):
+    if isinstance(found, str) and size_of(Path(found)) == file.size:
         return Path(found)
     if file.sha256 is None:
         return None
@@ -192,7 +192,7 @@ def cached(model: RemoteModel, file: RemoteFile) -> Path | None:
         for path in (snapshot / file.path for snapshot in sorted(snapshots.iterdir())):
             # A snapshot links to its content by the content's hash, where the system has links.
             by_hash = os.path.islink(path) and path.readlink().name == file.sha256
-            if by_hash and _has_size(path, file.size):
+            if by_hash and size_of(path) == file.size:
                 return path
     return None
 
@@ -209,9 +209,9 @@ def _require_network(what: str) -> None:
 
 
 def _repository(reference: Reference) -> tuple[_Facts, str]:
-    """The Hub's facts about a repository, and the commit of the reference."""
+    """What the Hub says about a repository, and the commit of the reference."""
     _require_network(str(reference))
-    token = _token()  # here, as the import of the library counts for no time limit
+    token = _token()
     limit = _seconds("HF_HUB_ETAG_TIMEOUT", ANSWER_SECONDS)
     with http_errors.of_connection():
         facts = _within(limit, lambda: _ask_for_facts(reference, token, limit))
@@ -222,7 +222,7 @@ def _repository(reference: Reference) -> tuple[_Facts, str]:
 
 
 def _ask_for_facts(reference: Reference, token: str | None, limit: float) -> _Facts:
-    """The repository's commit, files and licence, by one request."""
+    """The commit, files and licence of a repository, by one request."""
     revision = quote(reference.revision, safe="")
     path = f"api/models/{reference.repo}/revision/{revision}?blobs=true"
     url = f"{http_errors.endpoint()}/{path}"
@@ -232,20 +232,21 @@ def _ask_for_facts(reference: Reference, token: str | None, limit: float) -> _Fa
         return body.read_json(response)
 
 
-def _quiet() -> None:
-    """Turn off the log lines of the library, and its own requests."""
-    from huggingface_hub import constants
+def _import_library() -> None:
+    """Import huggingface_hub, and turn off its log lines and its own requests."""
+    from huggingface_hub import constants, get_session
     from huggingface_hub.utils import logging
 
     logging.set_verbosity(ERROR)
     constants.HF_HUB_DISABLE_TELEMETRY = True
+    get_session()  # which imports most of it
 
 
 def _token() -> str | None:
     """The user's access token: HF_TOKEN, or that of `hf auth login`."""
     from huggingface_hub.errors import DeviceCodeError, OIDCError
 
-    _quiet()
+    _import_library()  # here, as this counts for no time limit
     try:
         token = _headers(None).get("authorization", "").removeprefix("Bearer ")
     except (DeviceCodeError, OIDCError, OSError) as error:
@@ -377,10 +378,3 @@ def _tags(facts: _Facts, prefix: str) -> list[str]:
     tags = facts.get("tags")
     texts = [tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else []
     return [tag.removeprefix(prefix) for tag in texts if tag.startswith(prefix)]
-
-
-def _has_size(path: Path, size: int) -> bool:
-    try:
-        return path.is_file() and path.stat().st_size == size
-    except OSError:
-        return False

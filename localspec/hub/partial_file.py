@@ -9,22 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
-from typing import NamedTuple
 
 from localspec.core.errors import DownloadProblem
 from localspec.core.formatting import one_line, size
 from localspec.hub.provenance import hash_of
 
 _ELSEWHERE = "set LOCALSPEC_MODELS to a folder on another disk."
-
-
-class _Stamp(NamedTuple):
-    """What differs if a file is replaced, cut or written to."""
-
-    device: int
-    inode: int
-    size: int
-    written: int  # time in nanoseconds
 
 
 class PartialFile:
@@ -41,7 +31,7 @@ class PartialFile:
         self.size = size
         with writing(place):
             self.done = file.seek(0, os.SEEK_END)
-        self._hashed: _Stamp | None = None
+        self._hashed: tuple[int, ...] = ()  # stamp of the file as it was hashed
         if self.done > size:
             self.restart()
 
@@ -70,7 +60,6 @@ class PartialFile:
             os.fsync(self.file.fileno())
             for _ in range(2):
                 self._hashed = _stamp(os.fstat(self.file.fileno()))
-                self.file.seek(0)
                 found = hash_of(self.file, report)
                 if self._hashed == _stamp(os.fstat(self.file.fileno())):
                     return found
@@ -218,8 +207,9 @@ def _take_lock(file: FileIO) -> bool:
     return True
 
 
-def _stamp(found: os.stat_result) -> _Stamp:
-    return _Stamp(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+def _stamp(found: os.stat_result) -> tuple[int, ...]:
+    """What differs if a file is replaced, cut or written to."""
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _leads_to(path: Path, file: FileIO) -> bool:

@@ -96,7 +96,10 @@ def read_record(path: Path) -> Provenance | None:
 
 def write_record(path: Path, origin: Provenance) -> None:
     """Write the record of a file, atomically and synced to the disk; raises OSError."""
-    with appearing_when_complete(record_path(path)) as partial, partial.open("w") as file:
+    record = record_path(path)
+    if record.is_fifo() or record.is_symlink():  # which would be written to, and not replaced
+        record.unlink()
+    with appearing_when_complete(record) as partial, partial.open("w") as file:
         file.write(json.dumps(asdict(origin), indent=1) + "\n")
         file.flush()
         os.fsync(file.fileno())
@@ -142,9 +145,10 @@ def sha256_of(path: Path, report: Callable[[int], None]) -> str:
 
 
 def hash_of(file: FileIO, report: Callable[[int], None]) -> str:
-    """The sha256 of an open file, from its position on; raises OSError."""
-    digest, done = hashlib.sha256(), 0
-    while piece := file.read(PIECE_BYTES):
+    """The sha256 of an open file as long as it is now, from its beginning; raises OSError."""
+    digest, done = hashlib.sha256(), file.seek(0)
+    size = os.fstat(file.fileno()).st_size  # another program may append to it for ever
+    while piece := file.read(min(PIECE_BYTES, size - done)):
         digest.update(piece)
         done += len(piece)
         report(done)

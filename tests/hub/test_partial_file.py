@@ -203,6 +203,18 @@ def test_a_file_that_changes_while_it_is_hashed_is_hashed_again(place: Path) -> 
             part.sha256(lambda done: flipped(part.path))
 
 
+def test_a_file_that_grows_for_ever_is_not_hashed_for_ever(place: Path) -> None:
+    def grow(done: int) -> None:
+        with part.path.open("ab") as file:
+            file.write(DATA)
+
+    with opened(place) as part:
+        part.add(DATA)
+        with pytest.raises(DownloadProblem, match="changed or replaced"):
+            part.sha256(grow)
+        assert part.path.stat().st_size == 3 * len(DATA)
+
+
 @pytest.mark.parametrize("interfere", [linked, turned_into_a_fifo, turned_into_a_folder])
 def test_a_part_must_be_an_ordinary_file(
     interfere: Callable[[Path], None], place: Path, left: Path
