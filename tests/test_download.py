@@ -38,6 +38,7 @@ from localspec.hub.provenance import (
 )
 from localspec.hub.reference import Reference, RemoteFile, parse_reference
 from tests.fuzz import hub as fuzz_hub
+from tests.support import interference
 from tests.support.fake_hub import (  # noqa: F401
     GOOD_TOKEN,
     FakeHub,
@@ -827,69 +828,29 @@ def test_a_hub_that_goes_away(hub: FakeHub, tmp_path: Path) -> None:
 # --- interference while it downloads ---
 
 
-def flipped(part: Path, mine: Path) -> None:
-    with part.open("r+b") as file:
-        file.seek(100)
-        file.write(b"\0\0\0\0")
-
-
-def cut(part: Path, mine: Path) -> None:
-    os.truncate(part, 1000)
-
-
-def replaced_by_a_link(part: Path, mine: Path) -> None:
-    part.unlink()
-    part.symlink_to(mine)
-
-
-def replaced_by_a_fifo(part: Path, mine: Path) -> None:
-    part.unlink()
-    os.mkfifo(part)
-
-
-def replaced_by_a_folder(part: Path, mine: Path) -> None:
-    part.unlink()
-    part.mkdir()
-
-
-def removed(part: Path, mine: Path) -> None:
-    part.unlink()
-
-
-@pytest.mark.parametrize(
-    ("interfere", "mended"),
-    [
-        (flipped, True), (cut, True), (replaced_by_a_link, False), (replaced_by_a_fifo, False),
-        (replaced_by_a_folder, False), (removed, False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("interfere", interference.ALL)
 def test_nothing_wrong_is_recorded_as_right(
-    interfere: Callable[[Path, Path], None], mended: bool, hub: FakeHub, tmp_path: Path
+    interfere: Callable[[Path], None], hub: FakeHub, tmp_path: Path, heard: Heard
 ) -> None:
     models, model = tmp_path / "models", on_hub(hub)
-    part, mine = part_of(models, MEGABYTE, "big.gguf"), tmp_path / "mine"
-    mine.write_bytes(bytes(len(MEGABYTE)))
-    interferences = iter([interfere])
+    part, interferences = part_of(models, MEGABYTE, "big.gguf"), iter([interfere])
 
     def progress(name: str, done: int, total: int) -> None:
         if done > 500_000:
-            next(interferences, removed_nothing)(part, mine)
+            next(interferences, lambda path: None)(part)
 
-    notes: list[str] = []
-    if mended:
-        fetch(model, models, progress, on_note=notes.append)
+    if interfere in (interference.flip, interference.cut, interference.grow):
+        fetch(model, models, progress, on_note=heard.notes.append)
         assert_whole(models, MEGABYTE, "big.gguf")
         assert hub_vouched(models / "org" / "repo" / "big.gguf")
-        assert any("is damaged" in note for note in notes)
     else:
         with pytest.raises(DownloadProblem, match="changed or replaced the partial file"):
             fetch(model, models, progress)
-        assert not [name for name in names(models) if not name.endswith(".part")]
-    assert mine.read_bytes() == bytes(len(MEGABYTE))
-
-
-def removed_nothing(part: Path, mine: Path) -> None:
-    """The second time, nobody interferes."""
+        assert not any(path.suffix == ".gguf" for path in models.rglob("*"))
+        assert not (mine := part.with_name("mine")).exists() or mine.read_bytes() == b"my own"
+    assert any("is damaged" in note for note in heard.notes) is (
+        interfere in (interference.flip, interference.cut)
+    )
 
 
 def test_random_hubs_and_random_interference() -> None:

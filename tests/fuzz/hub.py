@@ -9,10 +9,10 @@ recorded as right, and the next download from a sound Hub succeeds. By hand:
 from __future__ import annotations
 
 import argparse
+import copy
 import faulthandler
 import hashlib
 import json
-import os
 import random
 import resource
 import shutil
@@ -32,6 +32,7 @@ from localspec.core.errors import LocalspecError
 from localspec.hub import body, client
 from localspec.hub.provenance import hub_vouched, read_record, record_path
 from localspec.hub.reference import Reference
+from tests.support import interference
 from tests.support.fake_hub import FakeHub, Fault, answer, bomb, point_at, trickle
 
 REPO = "org/repo"
@@ -128,11 +129,8 @@ class Case:
     def clear(self) -> None:
         """Remove what the interference left in the way, as a user would; partial files stay."""
         for path in self.place.parent.glob("*") if self.place.parent.is_dir() else ():
-            ours = path.is_file() and not path.is_symlink() and path.name.endswith(".part")
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            elif not ours:
-                path.unlink()
+            if path.is_symlink() or not path.is_file() or not path.name.endswith(".part"):
+                interference.remove(path)
 
     # --- the Hub's answers ---
 
@@ -188,7 +186,7 @@ class Case:
             while isinstance(at, dict | list) and at:
                 key: Any = self.rng.choice(list(at) if isinstance(at, dict) else range(len(at)))
                 if not isinstance(at[key], dict | list) or self.rng.random() < 0.3:
-                    at[key] = self.rng.choice((*VALUES, *TEXTS))
+                    at[key] = copy.deepcopy(self.rng.choice((*VALUES, *TEXTS)))
                     break
                 at = at[key]
         text = bytearray(json.dumps(facts).encode())
@@ -204,54 +202,7 @@ class Case:
         if parts and self.rng.random() < 0.15:
             record = record_path(self.place)
             target = self.rng.choice((parts[0], parts[0], parts[0], self.place, record))
-            self.rng.choice((_flip, _cut, _grow, _swap, _link, _fifo, _folder, _remove))(target)
-
-
-def _flip(path: Path) -> None:
-    if path.is_file() and (size := path.stat().st_size):
-        with path.open("r+b") as file:
-            file.seek(size // 2)
-            file.write(b"flip")
-
-
-def _cut(path: Path) -> None:
-    if path.is_file():
-        os.truncate(path, path.stat().st_size // 2)
-
-
-def _grow(path: Path) -> None:
-    if path.is_file():
-        os.truncate(path, path.stat().st_size + 1000)
-
-
-def _swap(path: Path) -> None:
-    size = path.stat().st_size if path.is_file() else 100
-    _remove(path)
-    path.write_bytes(bytes(size))
-
-
-def _link(path: Path) -> None:
-    other = path.with_name("mine")
-    other.write_bytes(b"my own")
-    _remove(path)
-    path.symlink_to(other)
-
-
-def _fifo(path: Path) -> None:
-    _remove(path)
-    os.mkfifo(path)
-
-
-def _folder(path: Path) -> None:
-    _remove(path)
-    path.mkdir()
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+            self.rng.choice(interference.ALL)(target)
 
 
 def run(seed: int, count: int) -> Counter[str]:

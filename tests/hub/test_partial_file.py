@@ -27,6 +27,7 @@ from localspec.hub.partial_file import (
     remove_partial,
     writing,
 )
+from tests.support import interference
 
 DATA = random.Random(0).randbytes(1000)
 CONTENT = hashlib.sha256(DATA).hexdigest()
@@ -127,39 +128,7 @@ def test_a_wrong_part_is_begun_again(place: Path) -> None:
 # --- interference ---
 
 
-def replaced(path: Path) -> None:
-    path.unlink()
-    path.write_bytes(DATA)
-
-
-def linked(path: Path) -> None:
-    path.rename(path.with_name("mine"))
-    path.symlink_to(path.with_name("mine"))
-
-
-def turned_into_a_fifo(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def turned_into_a_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def flipped(path: Path) -> None:
-    with path.open("r+b") as file:
-        file.write(b"!")
-    os.utime(path, ns=(0, path.stat().st_mtime_ns - 10**9))  # a clock may stand still for 4 ms
-
-
-INTERFERENCE: list[Callable[[Path], None]] = [
-    replaced, linked, turned_into_a_fifo, turned_into_a_folder, flipped, Path.unlink,
-    lambda path: os.truncate(path, 10), lambda path: os.truncate(path, 2000),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("interfere", INTERFERENCE)
+@pytest.mark.parametrize("interfere", interference.ALL)
 def test_only_the_hashed_file_gets_the_name(interfere: Callable[[Path], None], place: Path) -> None:
     with opened(place) as part:
         part.add(DATA)
@@ -176,7 +145,7 @@ def test_a_replacement_at_the_last_moment_is_seen(
     rename = os.replace
 
     def too_late(source: Path, target: Path) -> None:
-        replaced(source)
+        interference.swap(source)
         rename(source, target)
 
     monkeypatch.setattr(os, "replace", too_late)
@@ -192,15 +161,17 @@ def test_a_file_that_changes_while_it_is_hashed_is_hashed_again(place: Path) -> 
 
     def flip_once(done: int) -> None:
         if not heard:
-            flipped(part.path)
+            interference.flip(part.path)
         heard.append(done)
 
     with opened(place) as part:
         part.add(DATA)
-        assert part.sha256(flip_once) == hashlib.sha256(b"!" + DATA[1:]).hexdigest()
+        assert (
+            part.sha256(flip_once) == hashlib.sha256(DATA[:500] + b"flip" + DATA[504:]).hexdigest()
+        )
         assert heard == [1000, 1000]
         with pytest.raises(DownloadProblem, match="changed or replaced"):
-            part.sha256(lambda done: flipped(part.path))
+            part.sha256(lambda done: interference.flip(part.path))
 
 
 def test_a_file_that_grows_for_ever_is_not_hashed_for_ever(place: Path) -> None:
@@ -215,17 +186,14 @@ def test_a_file_that_grows_for_ever_is_not_hashed_for_ever(place: Path) -> None:
         assert part.path.stat().st_size == 3 * len(DATA)
 
 
-@pytest.mark.parametrize("interfere", [linked, turned_into_a_fifo, turned_into_a_folder])
+@pytest.mark.parametrize("interfere", [interference.link, interference.fifo, interference.folder])
 def test_a_part_must_be_an_ordinary_file(
     interfere: Callable[[Path], None], place: Path, left: Path
 ) -> None:
-    left.write_bytes(b"my own")
     interfere(left)
     with pytest.raises(DownloadProblem, match="is not an ordinary file"), opened(place):
         pass
-    assert not (
-        left.with_name("mine").exists() and left.with_name("mine").read_bytes() != b"my own"
-    )
+    assert interfere is not interference.link or left.read_bytes() == b"my own"
 
 
 def test_parts_of_other_versions_are_removed_and_nothing_else(place: Path) -> None:
