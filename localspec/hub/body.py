@@ -22,7 +22,7 @@ from localspec.hub.reference import RemoteFile
 if TYPE_CHECKING:
     import httpx2
 
-MAX_JSON_BYTES = 8 << 20  # about 30,000 files of a repository
+MAX_JSON_BYTES = 4 << 20  # about 15,000 files of a repository
 # Every answer must bring so many bytes in so many seconds, or it counts as broken.
 LEAST_BYTES, LEAST_SECONDS = 16 << 10, 16.0
 

@@ -104,7 +104,7 @@ def answer(status: int, headers: Mapping[str, str], *pieces: bytes, on: str = "f
 
 def bomb(on: str = "api") -> Fault:
     """A small answer that gzip makes a thousand times as large."""
-    return answer(200, {"Content-Encoding": "gzip"}, gzip.compress(bytes(16 << 20)), on=on)
+    return answer(200, {"Content-Encoding": "gzip"}, gzip.compress(bytes(8 << 20)), on=on)
 
 
 @dataclass(frozen=True)
