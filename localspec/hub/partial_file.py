@@ -134,7 +134,10 @@ def locked_partial(
 def _opened(path: Path, place: Path) -> FileIO:
     """The file at `path`, made if it is missing; no link is followed, no FIFO is waited for."""
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    if os.path.lexists(path) and not stat.S_ISREG(path.stat(follow_symlinks=False).st_mode):
+    mode = stat.S_IFREG
+    with writing(place), suppress(FileNotFoundError):
+        mode = path.lstat().st_mode
+    if not stat.S_ISREG(mode):
         raise DownloadProblem(
             f"{one_line(str(path))} is not an ordinary file, so nothing can be downloaded to it.",
             "Remove it, then run the same command again.",
