@@ -1,7 +1,7 @@
 """Resumable downloads from the Hub into the models folder.
 
-A complete file is compared with the sha256 that the Hub listed, and only then gets its name and a
-record of its origin.
+The stored bytes of a complete file are compared with the sha256 that the Hub listed. Only then does
+the file get its name and a record of its origin.
 """
 
 import os
@@ -12,46 +12,48 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.core.errors import DownloadProblem, HubProblem
+from localspec.core.files import size_of
 from localspec.core.formatting import one_line, size
 from localspec.hub import client
 from localspec.hub.client import DroppedConnection, RangeIgnored, RemoteModel
 from localspec.hub.partial_file import (
     PartialFile,
-    TooLong,
     check_space,
     locked_partial,
     partial_path,
     remove_partial,
-    size_of,
     writing,
 )
+from localspec.hub.provenance import Progress as Progress
 from localspec.hub.provenance import (
-    SHA256,
     Provenance,
     read_record,
     recorded,
     sha256_of,
     write_record,
 )
-from localspec.hub.provenance import Progress as Progress
 from localspec.hub.provenance import verify as verify
 from localspec.hub.reference import Reference, RemoteFile, choose_files, is_safe
 
 Note = Callable[[str], None]
 
-RETRIES = 5  # in a row without a new byte
+# Folders of localspec's own in the models folder, in which no repository may lie.
+OWN_FOLDERS = ("pairs", "demo")
+RETRIES = 5  # in a row that brought next to nothing
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0  # seconds between tries; it doubles
 WAITING_PAUSE = 0.5  # seconds between tries to lock a partial file
 
 
 def local_paths(reference: Reference, files: Sequence[RemoteFile], folder: Path) -> list[Path]:
-    """Places of files: `folder`/org/repo/path, or org/repo@revision/path for another than main.
+    """Paths of files: `folder`/org/repo/path, or org/repo@revision/path for another than main.
+
+    Of an owner whose name is that of a folder of localspec's own: `folder`/pairs@hub/repo/path.
 
     Raises DownloadProblem for an unsafe name, such as one that is hidden or leads out of `folder`.
     """
-    paths = []
+    paths, home = [], _home(reference.repo, reference.revision)
     for file in files:
-        inside = f"{_home(reference)}/{file.path}"
+        inside = f"{home}/{file.path}"
         if not is_safe(inside):
             raise DownloadProblem(
                 f"The Hub lists a file that may not be stored under its name: {one_line(inside)}.",
@@ -61,11 +63,13 @@ def local_paths(reference: Reference, files: Sequence[RemoteFile], folder: Path)
     return paths
 
 
-def _home(reference: Reference) -> str:
+def _home(repo: str, revision: str) -> str:
     """The folder of a repository below the models folder."""
-    if reference.revision == "main":
-        return reference.repo
-    return f"{reference.repo}@{reference.revision.replace('/', '-')}"
+    owner, name = repo.split("/")
+    if owner.lower() in OWN_FOLDERS:
+        owner += "@hub"  # which no owner is called
+    at = "" if revision == "main" else f"@{revision.replace('/', '-')}"
+    return f"{owner}/{name}{at}"
 
 
 def fetch(
@@ -83,7 +87,6 @@ def fetch(
     Raises DownloadProblem for local failures and HubProblem for the Hub's. After an error or
     Ctrl-C, the next call resumes the download.
     """
-    _check_listing(model)
     paths = local_paths(model.reference, model.files, folder)
     downloads, before = [], 0
     for file, path in zip(model.files, paths, strict=True):
@@ -103,8 +106,8 @@ def downloaded(reference: Reference, folder: Path) -> list[Path] | None:
     """The files of a reference in `folder`, chosen as on the Hub; None if one is missing."""
     here: dict[str, tuple[Path, str]] = {}
     listing = []
-    homes = dict.fromkeys((_home(reference), reference.repo))  # a commit may have been main
-    places = [folder.joinpath(*home.split("/")) for home in homes]
+    revisions = dict.fromkeys((reference.revision, "main"))  # a commit may have been main
+    places = [folder / _home(reference.repo, revision) for revision in revisions]
     for path, origin in (each for place in places for each in recorded(place)):
         known = reference.revision in (origin.revision, origin.commit)
         if origin.repo == reference.repo and known and size_of(path) == origin.size:
@@ -116,15 +119,6 @@ def downloaded(reference: Reference, folder: Path) -> list[Path] | None:
         return None
     # Parts of different commits do not belong together, though their headers may agree.
     return [path for path, _ in chosen] if len({commit for _, commit in chosen}) == 1 else None
-
-
-def _check_listing(model: RemoteModel) -> None:
-    for file in model.files:
-        if file.size < 0 or not (file.sha256 is None or SHA256.fullmatch(file.sha256)):
-            raise DownloadProblem(
-                f"The Hub lists {one_line(file.path)} with an impossible size or hash.",
-                "Try again later, or choose another repository.",
-            )
 
 
 def _cached(model: RemoteModel) -> list[Path] | None:
@@ -158,6 +152,10 @@ class _Download:
 
     def report(self, done: int) -> None:
         self.on_progress(self.name, self.before + done, self.model.size)
+
+    def _report_check(self, done: int) -> None:
+        """Progress of reading the stored file, beside that of the transfer."""
+        self.on_progress(f"checking {self.name}", done, self.file.size)
 
     def is_complete(self) -> bool:
         """Whether the file exists, by its record and its size."""
@@ -217,10 +215,12 @@ class _Download:
             return False
         origin = self._record()
         if self._has_size() and (origin is None or self.file.sha256 is not None):
-            self.note(f"{self.name} exists already; reading it to check its sha256.")
+            self.note(f"{self.name} exists already; checking its sha256.")
             with writing(self.path):
-                found = sha256_of(self.path, self.report)
-            if self.file.sha256 in (None, found):
+                changed = self.path.stat().st_ctime_ns
+                found = sha256_of(self.path, self._report_check)
+                changing = self.path.stat().st_ctime_ns != changed
+            if self.file.sha256 in (None, found) and not changing:
                 self._write_record(found)
                 return True
         # A record outlives its file: a file of another size was put there by the user.
@@ -234,19 +234,17 @@ class _Download:
 
     def _fill(self, partial: PartialFile) -> str:
         """Complete the partial file, with a second attempt if its hash is wrong; its sha256."""
-        if came := size_of(self.partial_path):
-            here = f"{size(came)} of {size(partial.size)} are here"
-            self.note(f"Resuming {self.name}: {here}, and are read first.")
-        partial.recover(self.report)
+        if partial.done:
+            here = f"{size(partial.done)} of {size(partial.size)} are here"
+            self.note(f"Resuming {self.name}: {here}.")
+        if self.file.sha256 is None:
+            self.note(f"The Hub lists no sha256 of {self.name}, so it stays unverified.")
         for attempt in range(2):
-            try:
-                self._transfer(partial)
-                found = partial.digest.hexdigest()
-                if self.file.sha256 in (None, found):
-                    return found
-                wrong = f"its sha256 begins with {found[:12]}, not {str(self.file.sha256)[:12]}"
-            except TooLong:
-                wrong = f"it is longer than {partial.size:,} bytes"
+            self._transfer(partial)
+            found = partial.sha256(self._report_check)
+            if self.file.sha256 in (None, found):
+                return found
+            wrong = f"its sha256 begins with {found[:12]}, not {str(self.file.sha256)[:12]}"
             partial.restart()
             if attempt == 0:
                 self.note(f"{self.name} is damaged ({wrong}); downloading it once more.")
@@ -272,12 +270,12 @@ class _Download:
                 self.report(partial.done)
 
     def _pause(self, partial: PartialFile, dropped: DroppedConnection, failures: int) -> None:
-        """Wait before the next request; raises DownloadProblem after too many without a byte."""
+        """Wait before the next request; raises DownloadProblem after too many that failed."""
         stopped = f"{self.name} stopped at {size(partial.done)} of {size(partial.size)}"
         reason = dropped.message.rstrip(".")
         if failures > RETRIES:
             raise DownloadProblem(
-                f"{stopped}, and {RETRIES} more tries brought nothing: {reason}.",
+                f"{stopped}, and {RETRIES} more tries brought next to nothing: {reason}.",
                 "Run the same command again later: it resumes there.",
             )
         usual = FIRST_PAUSE * 2 ** max(0, failures - 1)

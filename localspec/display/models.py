@@ -98,8 +98,15 @@ def models(inventory: Inventory) -> None:
     else:
         folders = ", ".join(str(folder) for folder in inventory.folders)
         note(f"There are no GGUF models in the folders searched: {folders}.")
-    for sentence in inventory.notes:
+    for sentence in (*_unverified(inventory), *inventory.notes):
         note(sentence)
+
+
+def _unverified(inventory: Inventory) -> list[str]:
+    """A sentence on the downloads that no hash of the Hub vouches for."""
+    names = [one_line(model.name) for model in inventory.files if model.unverified]
+    listed = ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
+    return [f"Unverified, as the Hub listed no sha256: {listed}."] if names else []
 
 
 def _model_cells(model: LocalModel, mark: str = "") -> tuple[str, ...]:
@@ -130,6 +137,7 @@ def model_json(model: LocalModel) -> dict[str, object]:
         "size": model.n_bytes,
         "parts": [str(part) for part in model.parts],
         "sha256": model.sha256,
+        "unverified": model.unverified,
         "repo": model.repo,
     }
 
@@ -257,6 +265,7 @@ def verdict_json(verdict: Verification) -> dict[str, object]:
         "message": verdict.message,
         "expected": verdict.expected,
         "found": verdict.found,
+        "unverified": verdict.origin is not None and verdict.origin.checked == "size",
     }
 
 

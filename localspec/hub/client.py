@@ -1,25 +1,28 @@
 """Hub client: resolves a reference to a commit and its files, and streams them by range request.
 
-Listing, tokens, headers and the cache's layout are huggingface_hub's. The transfer is not: the
-library waits for minutes on a Hub that is down, and discards what it fetched.
+Tokens, addresses, connections and the cache's layout are huggingface_hub's. Its downloads are not
+used: they compare no hash, remove what came when they are interrupted, decompress what a server
+compressed, and read a listing of any size.
 """
 
 import os
 import re
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from logging import ERROR
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import quote
 
 from localspec import __version__
 from localspec.core import paths
 from localspec.core.errors import HubProblem, UsageError
+from localspec.core.files import size_of
 from localspec.core.formatting import one_line
-from localspec.hub import http_errors
+from localspec.hub import body, http_errors
 from localspec.hub.http_errors import DroppedConnection as DroppedConnection
 from localspec.hub.http_errors import RangeIgnored as RangeIgnored
 from localspec.hub.provenance import SHA256
@@ -28,7 +31,6 @@ from localspec.metadata.filenames import PART_NAME_IN_ANY_CASE, heads_kind, how_
 
 if TYPE_CHECKING:
     import httpx2
-    from huggingface_hub import ModelInfo
 
 # The library takes long to import and is needed by few commands: functions import it.
 
@@ -36,13 +38,14 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 4.5
 CONNECT_SECONDS = 4.0
 STALL_SECONDS = 10.0  # without a byte, unless HF_HUB_DOWNLOAD_TIMEOUT is set
-MAX_FILES = 100_000
+HEADER_SECONDS = 60.0  # of an answer with a file, over all redirects
 MAX_BYTES = 1 << 50  # of one file
 
 _QUANTIZED = "base_model:quantized:"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _T = TypeVar("_T")
-# Called with the failure and the number of requests in a row that brought no byte.
+_Facts = dict[str, object]  # what the Hub says about a repository
+# Called with the failure and the number of requests in a row that brought next to nothing.
 OnFailure = Callable[[DroppedConnection | RangeIgnored, int], None]
 
 
@@ -76,27 +79,27 @@ def resolve(reference: Reference) -> RemoteModel:
 
     Raises HubProblem if the Hub is down or refuses, or if no file or several match.
     """
-    info, commit = _repository(reference)
-    listing = _listing(info, reference)
-    if not listing and _holds_safetensors(info):
+    facts, commit = _repository(reference)
+    listing = _listing(facts, reference)
+    if not listing and _holds_safetensors(facts):
         raise HubProblem(
             f"{reference.repo} holds only safetensors, and no GGUF file.",
             "Look for a repository of the same model whose name ends in -GGUF, or "
             f"{how_to_convert(reference.repo, on_hub=True)}.",
         )
-    return _remote_model(reference, commit, choose_files(reference, listing), info)
+    return _remote_model(reference, commit, choose_files(reference, listing), facts)
 
 
 def heads_beside(reference: Reference) -> list[RemoteModel]:
     """Files of prediction heads in the repository, by their names; time and errors of `resolve`."""
-    info, commit = _repository(reference)
+    facts, commit = _repository(reference)
     heads = [
         file
-        for file in _listing(info, reference)
+        for file in _listing(facts, reference)
         if heads_kind(file.path) is not None and not PART_NAME_IN_ANY_CASE.fullmatch(file.path)
     ]
     return [
-        _remote_model(replace(reference, file=file.path, tag=None), commit, (file,), info)
+        _remote_model(replace(reference, file=file.path, tag=None), commit, (file,), facts)
         for file in heads
     ]
 
@@ -106,9 +109,8 @@ def quantized_from(reference: Reference) -> str | None:
 
     None if it names none or several. Time and errors of `resolve`.
     """
-    info, _ = _repository(reference)
-    tags = [tag for tag in info.tags or [] if isinstance(tag, str)]
-    named = {tag.removeprefix(_QUANTIZED) for tag in tags if tag.startswith(_QUANTIZED)}
+    facts, _ = _repository(reference)
+    named = set(_tags(facts, _QUANTIZED))
     try:
         return Reference(named.pop()).repo if len(named) == 1 else None
     except UsageError:
@@ -143,7 +145,7 @@ def stream_resuming(
             continue
         except DroppedConnection as dropped:
             failure = dropped
-        failures = failures + 1 if done == before else 0
+        failures = failures + 1 if done - before < body.LEAST_BYTES else 0
         if done < stop:
             on_failure(failure, failures)
 
@@ -156,21 +158,24 @@ def stream(
     Raises HubProblem for a refusal or an unexpected size, RangeIgnored if only a request from 0
     would help, and DroppedConnection if another request, from where it stopped, may succeed.
     """
-    import httpx2
+    from huggingface_hub import hf_hub_url
 
     stop = file.size if stop is None else min(stop, file.size)
     if start >= stop:
         return
     _require_network(file.path)
     token = _token()
-    try:
-        with _ask(model, file, f"bytes={start}-{stop - 1}", token) as response:
-            if response.status_code not in (200, 206):
-                raise http_errors.of_response(response, model.reference, token, file)
-            http_errors.check_answer(response, file, start)
-            yield from http_errors.exactly(response, stop - start, file)
-    except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, OSError) as error:
-        raise http_errors.trouble(error) from None
+    url = hf_hub_url(
+        model.reference.repo, file.path, revision=model.commit, endpoint=http_errors.endpoint()
+    )
+    stall = _seconds("HF_HUB_DOWNLOAD_TIMEOUT", STALL_SECONDS)
+    with (
+        http_errors.of_connection(),
+        _ask(url, token, stall, HEADER_SECONDS, f"bytes={start}-{stop - 1}") as response,
+    ):
+        if response.status_code not in (200, 206):
+            raise http_errors.of_response(response, model.reference, token, file)
+        yield from body.file_bytes(response, file, start, stop - start)
 
 
 def cached(model: RemoteModel, file: RemoteFile) -> Path | None:
@@ -179,7 +184,7 @@ def cached(model: RemoteModel, file: RemoteFile) -> Path | None:
 
     folder = paths.hub_cache_folder()
     found = try_to_load_from_cache(model.reference.repo, file.path, folder, model.commit)
-    if isinstance(found, str) and _has_size(Path(found), file.size):
+    if isinstance(found, str) and size_of(Path(found)) == file.size:
         return Path(found)
     if file.sha256 is None:
         return None
@@ -188,7 +193,7 @@ def cached(model: RemoteModel, file: RemoteFile) -> Path | None:
         for path in (snapshot / file.path for snapshot in sorted(snapshots.iterdir())):
             # A snapshot links to its content by the content's hash, where the system has links.
             by_hash = os.path.islink(path) and path.readlink().name == file.sha256
-            if by_hash and _has_size(path, file.size):
+            if by_hash and size_of(path) == file.size:
                 return path
     return None
 
@@ -204,29 +209,45 @@ def _require_network(what: str) -> None:
         )
 
 
-def _repository(reference: Reference) -> "tuple[ModelInfo, str]":
-    """The Hub's facts about a repository, and the commit of the reference."""
+def _repository(reference: Reference) -> tuple[_Facts, str]:
+    """What the Hub says about a repository, and the commit of the reference."""
     _require_network(str(reference))
-    info = _facts(reference, _token())
-    if not (isinstance(info.sha, str) and _COMMIT.fullmatch(info.sha)):
+    token = _token()
+    limit = _seconds("HF_HUB_ETAG_TIMEOUT", ANSWER_SECONDS)
+    with http_errors.of_connection():
+        facts = _within(limit, lambda: _ask_for_facts(reference, token, limit))
+    commit = facts.get("sha")
+    if not (isinstance(commit, str) and _COMMIT.fullmatch(commit)):
         raise http_errors.no_hub()
-    return info, info.sha
+    return facts, commit
 
 
-def _quiet() -> None:
-    """Turn off the log lines of the library, and its own requests."""
-    from huggingface_hub import constants
+def _ask_for_facts(reference: Reference, token: str | None, limit: float) -> _Facts:
+    """The commit, files and licence of a repository, by one request."""
+    revision = quote(reference.revision, safe="")
+    path = f"api/models/{reference.repo}/revision/{revision}?blobs=true"
+    url = f"{http_errors.endpoint()}/{path}"
+    with _ask(url, token, CONNECT_SECONDS, limit) as response:
+        if response.status_code != 200:
+            raise http_errors.of_response(response, reference, token)
+        return body.read_json(response)
+
+
+def _import_library() -> None:
+    """Import huggingface_hub, and turn off its log lines and its own requests."""
+    from huggingface_hub import constants, get_session
     from huggingface_hub.utils import logging
 
     logging.set_verbosity(ERROR)
     constants.HF_HUB_DISABLE_TELEMETRY = True
+    get_session()  # which imports most of it
 
 
 def _token() -> str | None:
     """The user's access token: HF_TOKEN, or that of `hf auth login`."""
     from huggingface_hub.errors import DeviceCodeError, OIDCError
 
-    _quiet()
+    _import_library()  # here, as this counts for no time limit
     try:
         token = _headers(None).get("authorization", "").removeprefix("Bearer ")
     except (DeviceCodeError, OIDCError, OSError) as error:
@@ -252,32 +273,6 @@ def _headers(token: str | bool | None) -> dict[str, str]:
     return headers
 
 
-def _facts(reference: Reference, token: str | None) -> "ModelInfo":
-    """The repository's commit, files and licence, by one request."""
-    import httpx2
-    from huggingface_hub import HfApi  # here, as the import counts for no time limit
-    from huggingface_hub.errors import HfHubHTTPError
-
-    api = HfApi(http_errors.endpoint(), token or False, "localspec", __version__)
-
-    def ask() -> "ModelInfo":
-        return api.model_info(
-            reference.repo,
-            revision=reference.revision,
-            files_metadata=True,
-            timeout=CONNECT_SECONDS,
-        )
-
-    try:
-        return _within(_seconds("HF_HUB_ETAG_TIMEOUT", ANSWER_SECONDS), ask)
-    except HfHubHTTPError as error:
-        raise http_errors.of_response(error.response, reference, token) from None
-    except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
-        raise http_errors.trouble(error) from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise http_errors.no_hub() from None  # what the library could not make sense of
-
-
 def _within(seconds: float, call: Callable[[], _T]) -> _T:
     """The call's result. Raises DroppedConnection if it takes longer.
 
@@ -298,20 +293,25 @@ def _within(seconds: float, call: Callable[[], _T]) -> _T:
         raise http_errors.no_answer() from None
 
 
+@contextmanager
 def _ask(
-    model: RemoteModel, file: RemoteFile, wanted: str, token: str | None
-) -> "AbstractContextManager[httpx2.Response]":
-    """Request for content; redirects are followed, and other hosts never get the token."""
-    import httpx2
-    from huggingface_hub import get_session, hf_hub_url
+    url: str, token: str | None, stall: float, limit: float, byte_range: str | None = None
+) -> "Iterator[httpx2.Response]":
+    """The answer to a request, its headers read within `limit` seconds.
 
-    url = hf_hub_url(
-        model.reference.repo, file.path, revision=model.commit, endpoint=http_errors.endpoint()
-    )
-    headers = _headers(token or False) | {"Range": wanted, "Accept-Encoding": "identity"}
-    stall = _seconds("HF_HUB_DOWNLOAD_TIMEOUT", STALL_SECONDS)
+    Redirects are followed, and other hosts never get the token.
+    """
+    import httpx2
+    from huggingface_hub import get_session
+
+    headers = _headers(token or False) | {"Accept-Encoding": "identity"}
+    if byte_range is not None:
+        headers["Range"] = byte_range
     timeout = httpx2.Timeout(stall, connect=CONNECT_SECONDS)
-    return get_session().stream("GET", url, headers=headers, timeout=timeout)
+    session = get_session()
+    request = session.build_request("GET", url, headers=headers, timeout=timeout)
+    with closing(_within(limit, lambda: session.send(request, stream=True))) as response:
+        yield response
 
 
 def _seconds(variable: str, usual: float) -> float:
@@ -325,17 +325,11 @@ def _seconds(variable: str, usual: float) -> float:
 # --- answers ---
 
 
-def _listing(info: "ModelInfo", reference: Reference) -> list[RemoteFile]:
+def _listing(facts: _Facts, reference: Reference) -> list[RemoteFile]:
     """The repository's GGUF files with safe names; raises HubProblem for impossible sizes."""
-    siblings = info.siblings or []
-    if len(siblings) > MAX_FILES:
-        raise HubProblem(
-            f"{reference.repo} lists {len(siblings):,} files, over {MAX_FILES:,}.",
-            "Choose another repository of the same model.",
-        )
     found: dict[str, RemoteFile] = {}
-    for sibling in siblings:
-        path, size = sibling.rfilename, sibling.size
+    for entry in _entries(facts):
+        path, size = entry.get("rfilename"), entry.get("size")
         if not (isinstance(path, str) and path.lower().endswith(".gguf") and is_safe(path)):
             continue
         if type(size) is not int or not 0 <= size <= MAX_BYTES:
@@ -343,39 +337,45 @@ def _listing(info: "ModelInfo", reference: Reference) -> list[RemoteFile]:
                 f"{http_errors.hub_name()} lists {one_line(path)} with an impossible size.",
                 "Try again later, or choose another repository.",
             )
-        said = sibling.lfs.sha256 if sibling.lfs else None
-        sha256 = said.lower() if isinstance(said, str) else ""
-        known = sha256 if SHA256.fullmatch(sha256) else None
-        found.setdefault(path, RemoteFile(path, size, known))
+        found.setdefault(path, RemoteFile(path, size, _sha256(entry.get("lfs"))))
     return list(found.values())
 
 
-def _holds_safetensors(info: "ModelInfo") -> bool:
-    names = (sibling.rfilename for sibling in info.siblings or [])
-    return any(isinstance(name, str) and name.endswith(".safetensors") for name in names)
+def _entries(facts: _Facts) -> list[dict[str, object]]:
+    """What the Hub says about each file."""
+    listed = facts.get("siblings")
+    return [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+
+
+def _sha256(lfs: object) -> str | None:
+    said = lfs.get("sha256") if isinstance(lfs, dict) else None
+    return said.lower() if isinstance(said, str) and SHA256.fullmatch(said.lower()) else None
+
+
+def _holds_safetensors(facts: _Facts) -> bool:
+    return any(str(entry.get("rfilename")).endswith(".safetensors") for entry in _entries(facts))
 
 
 def _remote_model(
-    reference: Reference, commit: str, files: tuple[RemoteFile, ...], info: "ModelInfo"
+    reference: Reference, commit: str, files: tuple[RemoteFile, ...], facts: _Facts
 ) -> RemoteModel:
-    return RemoteModel(reference, commit, files, _license(info), bool(info.gated))
+    return RemoteModel(reference, commit, files, _license(facts), bool(facts.get("gated")))
 
 
-def _license(info: "ModelInfo") -> str | None:
+def _license(facts: _Facts) -> str | None:
     """The licence in the model card, or in the tags."""
-    said: object = getattr(info.card_data, "license", None)
-    if said == "other":
-        said = getattr(info.card_data, "license_name", None) or said
-    if not said:
-        tags = [tag for tag in info.tags or [] if isinstance(tag, str)]
-        said = [tag.removeprefix("license:") for tag in tags if tag.startswith("license:")]
+    card = facts.get("cardData")
+    said = card.get("license") if isinstance(card, dict) else None
+    if isinstance(card, dict) and said == "other":
+        said = card.get("license_name") or said
+    said = said or _tags(facts, "license:")
     names = said if isinstance(said, list) else [said]
     text = ", ".join(str(name) for name in names if name)
     return one_line(text[: http_errors.SHOWN]) or None
 
 
-def _has_size(path: Path, size: int) -> bool:
-    try:
-        return path.is_file() and path.stat().st_size == size
-    except OSError:
-        return False
+def _tags(facts: _Facts, prefix: str) -> list[str]:
+    """The repository's tags that begin with a prefix, without it."""
+    tags = facts.get("tags")
+    texts = [tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else []
+    return [tag.removeprefix(prefix) for tag in texts if tag.startswith(prefix)]

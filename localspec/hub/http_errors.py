@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from localspec.core.errors import HubProblem
@@ -19,7 +20,6 @@ SHOWN = 200  # characters of a text from the Hub
 LATER = "Try again later; see https://status.huggingface.co."
 CHECK_ENDPOINT = "Check HF_ENDPOINT and the network; behind a proxy, HTTPS_PROXY as well."
 
-_CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
 _NOTHING_LEFT = re.compile(r";\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d{1,9})")  # requests left, seconds
 
 
@@ -70,7 +70,7 @@ def of_response(
     if refused is not None:
         return HubProblem(*refused)
     if status == 416 and file is not None:
-        return _other_size(file, "fewer")
+        return other_size(file, "fewer")
     if status == 429:
         pause = _pause(headers)
         wait = "a few minutes" if pause is None else f"{pause:.0f} seconds"
@@ -127,7 +127,8 @@ def _pause(headers: Mapping[str, str]) -> float | None:
     return min(float(limit[1]), MAX_PAUSE) if limit else None
 
 
-def _other_size(file: RemoteFile, size: str) -> HubProblem:
+def other_size(file: RemoteFile, size: str) -> HubProblem:
+    """The file has another size than the listing says."""
     return HubProblem(
         f"{one_line(file.path)} has {size} bytes on the Hub, not the {file.size:,} of its listing.",
         "It was replaced in the meantime, or a proxy alters it: try again.",
@@ -146,6 +147,17 @@ def no_answer() -> HubProblem:
     return DroppedConnection(f"{hub_name()} does not answer.", CHECK_ENDPOINT)
 
 
+@contextmanager
+def of_connection() -> Iterator[None]:
+    """Turn what the HTTP library raises into a HubProblem."""
+    import httpx2
+
+    try:
+        yield
+    except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, OSError) as error:
+        raise trouble(error) from None
+
+
 def trouble(error: Exception) -> HubProblem:
     """The error of a request that got no answer."""
     import httpx2
@@ -159,6 +171,8 @@ def trouble(error: Exception) -> HubProblem:
         return no_answer()
     if isinstance(error, httpx2.TooManyRedirects):
         return HubProblem(f"{hub_name()} redirects without end.", CHECK_ENDPOINT)
+    if isinstance(error, httpx2.UnsupportedProtocol) and re.match(r"https?://\w", endpoint()):
+        return HubProblem(f"{hub_name()} redirects to no web address.", CHECK_ENDPOINT)
     if isinstance(
         error, httpx2.UnsupportedProtocol | httpx2.InvalidURL | httpx2.LocalProtocolError
     ):
@@ -181,52 +195,3 @@ def trouble(error: Exception) -> HubProblem:
 def message_of(error: Exception) -> str:
     """The message of an error on one line."""
     return one_line(str(error)[:SHOWN]).rstrip(".") or type(error).__name__
-
-
-def check_answer(response: "httpx2.Response", file: RemoteFile, start: int) -> None:
-    """Raise HubProblem unless the body has the bytes of this file from `start` on."""
-    headers, shown = response.headers, one_line(file.path)
-    if headers.get("Content-Encoding", "identity") != "identity":
-        raise HubProblem(
-            f"{shown} was compressed in transfer, although that was declined.",
-            "A proxy does this: try another network.",
-        )
-    if response.status_code == 200:
-        if start:
-            raise RangeIgnored(
-                f"{hub_name()} sends all of {shown}, not the requested part.",
-                "A proxy may do this: try another network, or download the whole file.",
-            )
-        if headers.get("Content-Type", "").startswith("text/html"):
-            raise HubProblem(
-                f"{hub_name()} sends a web page instead of {shown}.",
-                "Log in to this network in a browser, or try another network.",
-            )
-        size: str | None = headers.get("Content-Length")
-    else:
-        found = _CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))
-        if found is None or int(found[1]) != start:
-            raise HubProblem(
-                f"{hub_name()} sends another part of {shown} than requested.",
-                "A proxy may do this: try another network.",
-            )
-        size = found[3]
-    if size is not None and size != str(file.size):
-        raise _other_size(file, one_line(size[:SHOWN]))
-
-
-def exactly(response: "httpx2.Response", size: int, file: RemoteFile) -> Iterator[bytes]:
-    """The first `size` bytes of the body; raises DroppedConnection if there are fewer."""
-    left = size
-    # Only a body that is read to its end leaves a reusable connection.
-    to_the_end = response.headers.get("Content-Length") == str(size)
-    for piece in response.iter_raw():
-        if piece[:left]:
-            yield piece[:left]
-        left -= len(piece[:left])
-        if not left and not to_the_end:
-            return
-    if left:
-        raise DroppedConnection(
-            f"{one_line(file.path)} ended after {size - left:,} of {size:,} bytes.", LATER
-        )

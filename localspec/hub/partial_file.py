@@ -1,7 +1,6 @@
-"""Partial file of a download: locked, hashed as it grows, resumed after an interruption."""
+"""Partial file of a download: locked, resumed after an interruption, hashed as it is stored."""
 
 import errno
-import hashlib
 import os
 import re
 import shutil
@@ -13,22 +12,16 @@ from pathlib import Path
 
 from localspec.core.errors import DownloadProblem
 from localspec.core.formatting import one_line, size
-from localspec.hub.provenance import PIECE_BYTES
-
-SYNCED_BYTES = 32 << 20  # between two syncs; at most these are lost in a power cut
+from localspec.hub.provenance import hash_of
 
 _ELSEWHERE = "set LOCALSPEC_MODELS to a folder on another disk."
-
-
-class TooLong(Exception):
-    """More bytes were received than the file has."""
 
 
 class PartialFile:
     """An open and locked partial file at `path`, to be renamed to `place`.
 
-    `done` of `size` bytes are there, and `digest` is their hash. Written without a buffer, so that
-    they survive this process. Methods raise DownloadProblem if the disk or the folder fails.
+    `done` of `size` bytes are stored. Written without a buffer, so that they survive this process.
+    Methods raise DownloadProblem if the disk or the folder fails, or another program interferes.
     """
 
     def __init__(self, path: Path, place: Path, file: FileIO, size: int) -> None:
@@ -36,46 +29,49 @@ class PartialFile:
         self.place = place
         self.file = file
         self.size = size
-        self.done = self.synced = 0
-        self.digest = hashlib.sha256()
+        with writing(place):
+            self.done = file.seek(0, os.SEEK_END)
+        self._hashed: tuple[int, ...] = ()  # stamp of the file as it was hashed
+        if self.done > size:
+            self.restart()
 
-    def restart(self, length: int = 0) -> None:
-        """Truncate the file to `length` bytes, of which none is counted yet."""
-        self.done = self.synced = 0
-        self.digest = hashlib.sha256()
+    def restart(self) -> None:
+        """Truncate the file to nothing."""
+        self.done = 0
         with writing(self.place):
-            self.file.truncate(length)
+            self.file.truncate(0)
             self.file.seek(0)
 
-    def recover(self, report: Callable[[int], None]) -> None:
-        """Read and hash what an earlier process left; `report` gets the bytes read."""
-        with writing(self.place):
-            length = os.fstat(self.file.fileno()).st_size
-            self.restart(self._sound(length) if length <= self.size else 0)
-            while piece := self.file.read(PIECE_BYTES):
-                self._count(piece)
-                report(self.done)
-        self.synced = self.done
-
     def add(self, piece: bytes) -> None:
-        """Append bytes; raises TooLong for more than `size`."""
-        if self.done + len(piece) > self.size:
-            raise TooLong
+        """Append bytes."""
         view = memoryview(piece)
         with writing(self.place):
             while view:
-                view = view[self.file.write(view) :]
-            self._count(piece)
-            if self.done - self.synced >= SYNCED_BYTES:
-                os.fsync(self.file.fileno())
-                self.synced = self.done
+                written = self.file.write(view)
+                self.done += written
+                view = view[written:]
 
-    def put_in_place(self) -> None:
-        """Rename the file to its place, synced to the disk before and after."""
+    def sha256(self, report: Callable[[int], None]) -> str:
+        """Hash of the stored bytes in lower-case hex; `report` gets the bytes read.
+
+        The file is hashed again if another program writes to it meanwhile.
+        """
         with writing(self.place):
             os.fsync(self.file.fileno())
+            for _ in range(2):
+                self._hashed = _stamp(os.fstat(self.file.fileno()))
+                found = hash_of(self.file, report)
+                if self._hashed == _stamp(os.fstat(self.file.fileno())):
+                    return
+        raise self._interference()
+
+    def put_in_place(self) -> None:
+        """Rename the file to its place, which then holds the bytes that were hashed."""
+        with writing(self.place):
+            self._require_hashed(self.path)
             os.replace(self.path, self.place)
             _sync_folder(self.place.parent)
+            self._require_hashed(self.place)
 
     def remove(self) -> None:
         with writing(self.place):
@@ -88,21 +84,21 @@ class PartialFile:
             if outdated.fullmatch(other.name):
                 remove_partial(other)
 
-    def _count(self, piece: bytes) -> None:
-        self.digest.update(piece)
-        self.done += len(piece)
+    def _require_hashed(self, path: Path) -> None:
+        """Raise DownloadProblem unless `path` is the file that was hashed, without a change."""
+        with suppress(FileNotFoundError):
+            found = path.stat(follow_symlinks=False)
+            if _stamp(found) == self._hashed and found.st_size == self.size:
+                return
+        raise self._interference()
 
-    def _sound(self, length: int) -> int:
-        """The length without zeros at the end, which a power cut may have left instead of data."""
-        floor = max(0, length - SYNCED_BYTES)
-        while length > floor:
-            start = max(floor, length - PIECE_BYTES)
-            self.file.seek(start)
-            kept = self.file.read(length - start).rstrip(b"\0")
-            if kept:
-                return start + len(kept)
-            length = start
-        return length
+    def _interference(self) -> DownloadProblem:
+        return DownloadProblem(
+            f"Another program changed or replaced the partial file of {one_line(self.place.name)}, "
+            "so it was not stored.",
+            "Run the same command again, with no other program at work in "
+            f"{one_line(str(self.place.parent))}.",
+        )
 
 
 def partial_path(place: Path, content: str) -> Path:
@@ -119,14 +115,10 @@ def locked_partial(
     While another process has it, `wait` is called with the number of failed tries. The other one
     renames or removes the file at its end, so a lock counts only if `path` is still that file.
     """
-    _lock_call()  # before anything is written: a system without locks has no O_NOFOLLOW either
     with writing(place):
         place.parent.mkdir(parents=True, exist_ok=True)
     while True:
-        with writing(place):
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-            file = FileIO(os.open(path, flags, 0o666), "r+")
-        with file:
+        with _opened(path, place) as file:
             looks = 0
             while not _take_lock(file):
                 looks += 1
@@ -136,20 +128,26 @@ def locked_partial(
                 return
 
 
+def _opened(path: Path, place: Path) -> FileIO:
+    """The file at `path`, made if it is missing; no link is followed, no FIFO is waited for."""
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    mode = stat.S_IFREG
+    with writing(place), suppress(FileNotFoundError):
+        mode = path.lstat().st_mode
+    if not stat.S_ISREG(mode):
+        raise DownloadProblem(
+            f"{one_line(str(path))} is not an ordinary file, so nothing can be downloaded to it.",
+            "Remove it, then run the same command again.",
+        )
+    with writing(place):
+        return FileIO(os.open(path, flags, 0o666), "r+")
+
+
 def remove_partial(path: Path) -> None:
     """Remove a partial file, unless a process has locked it."""
     with suppress(OSError, DownloadProblem), path.open("r+b", buffering=0) as file:
         if _take_lock(file) and _leads_to(path, file):
             path.unlink()
-
-
-def size_of(path: Path) -> int | None:
-    """Bytes of an ordinary file; None for anything else."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 def check_space(folder: Path, needed: int) -> None:
@@ -192,31 +190,26 @@ def writing(path: Path) -> Iterator[None]:
         raise DownloadProblem(sentence, hint) from error
 
 
-def _lock_call() -> Callable[[FileIO], None]:
-    """The call that locks a file or raises BlockingIOError; DownloadProblem without one."""
+def _take_lock(file: FileIO) -> bool:
+    """Lock a file; False if another process has locked it."""
     try:
         from fcntl import LOCK_EX, LOCK_NB, flock
-    except ImportError:
-        raise DownloadProblem(
-            "This system cannot lock files as localspec does, so two downloads could mix.",
-            "Download the file in another way, and give its path; on Windows, use WSL.",
-        ) from None
-    return lambda file: flock(file, LOCK_EX | LOCK_NB)
 
-
-def _take_lock(file: FileIO) -> bool:
-    lock = _lock_call()
-    try:
-        lock(file)
+        flock(file, LOCK_EX | LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError as error:
+    except (ImportError, OSError) as error:
+        reason = one_line(getattr(error, "strerror", None) or str(error))
         raise DownloadProblem(
-            "The file system of the models folder cannot lock files, so two downloads could mix "
-            f"({error.strerror}).",
-            f"To download, {_ELSEWHERE}",
+            f"The models folder cannot lock files, so two downloads could mix: {reason}.",
+            f"To download, {_ELSEWHERE[:-1]}; on Windows, use WSL.",
         ) from error
     return True
+
+
+def _stamp(found: os.stat_result) -> tuple[int, ...]:
+    """What differs if a file is replaced, cut or written to."""
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _leads_to(path: Path, file: FileIO) -> bool:

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from localspec.core.errors import UsageError
 from localspec.core.files import appearing_when_complete, open_regular, read_at_most
@@ -36,7 +36,8 @@ _BLOB_NAME = re.compile(rf"(?:sha256-)?({SHA256.pattern})")  # the Hub's cache, 
 class Provenance:
     """Origin of a downloaded file: `size` in bytes, `sha256` in lower-case hex.
 
-    `checked`: what the Hub listed. If only the "size", the hash is that of the received bytes.
+    `checked`: what the Hub listed. If only the "size", the hash is that of the stored bytes, and
+    the file is unverified.
     """
 
     repo: str
@@ -76,18 +77,23 @@ def record_path(path: Path) -> Path:
 
 def read_record(path: Path) -> Provenance | None:
     """The record of a file, None without one; raises ValueError for a damaged one."""
+    record = record_path(path)
     try:
-        document = json.loads(read_at_most(record_path(path), MAX_RECORD_BYTES))
+        document = json.loads(read_at_most(record, MAX_RECORD_BYTES))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, RecursionError) as error:
-        raise ValueError(f"it cannot be read: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(f"it cannot be read: {reason}") from error
     return _origin(document)
 
 
 def write_record(path: Path, origin: Provenance) -> None:
     """Write the record of a file, atomically and synced to the disk; raises OSError."""
-    with appearing_when_complete(record_path(path)) as partial, partial.open("w") as file:
+    record = record_path(path)
+    if record.is_fifo() or record.is_symlink():  # which would be written to, and not replaced
+        record.unlink()
+    with appearing_when_complete(record) as partial, partial.open("w") as file:
         file.write(json.dumps(asdict(origin), indent=1) + "\n")
         file.flush()
         os.fsync(file.fileno())
@@ -105,13 +111,22 @@ def recorded(folder: Path) -> Iterator[tuple[Path, Provenance]]:
 
 
 def sha256_of(path: Path, report: Callable[[int], None]) -> str:
-    """The hash of a file in lower-case hex; `report` gets the bytes read; raises OSError."""
-    digest, done = hashlib.sha256(), 0
+    """The sha256 of a regular file in lower-case hex; `report` gets the bytes read.
+
+    Raises OSError.
+    """
     with open_regular(path) as file:
-        while piece := file.read(PIECE_BYTES):
-            digest.update(piece)
-            done += len(piece)
-            report(done)
+        return hash_of(file, report)
+
+
+def hash_of(file: BinaryIO, report: Callable[[int], None]) -> str:
+    """The sha256 of an open file as long as it is now, from its beginning; raises OSError."""
+    digest, done = hashlib.sha256(), file.seek(0)
+    size = os.fstat(file.fileno()).st_size  # another program may append to it for ever
+    while piece := file.read(min(PIECE_BYTES, size - done)):
+        digest.update(piece)
+        done += len(piece)
+        report(done)
     return digest.hexdigest()
 
 

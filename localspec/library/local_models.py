@@ -137,7 +137,8 @@ def _each_once(found: list[tuple[LocalModel, ...]]) -> list[LocalModel]:
         if at == len(models):
             n_bytes, parts = sum(f.n_bytes for f in files), tuple(f.path for f in files)
             sha256 = hashes.get(files[0].identity)
-            models.append(replace(files[0], n_bytes=n_bytes, parts=parts, sha256=sha256))
+            first = replace(files[0], n_bytes=n_bytes, parts=parts, sha256=sha256)
+            models.append(replace(first, unverified=any(file.unverified for file in files)))
             continue
         first = models[at]
         others = (*first.also_in, *({files[0].source} - {first.source, *first.also_in}))

@@ -40,7 +40,8 @@ class LocalModel:
 
     `source` is where it was found first, `also_in` where the same content is as well; `name` is
     ready to be shown. `sha256` (of part 1) and `repo` (on the Hub) are given only if known without
-    reading the file. `identity` is the same for every path that leads to the file.
+    reading the file. `identity` is the same for every path that leads to the file. `unverified`:
+    the Hub listed no sha256 when the file was downloaded.
     """
 
     path: Path
@@ -52,6 +53,7 @@ class LocalModel:
     also_in: tuple[Source, ...] = ()
     repo: str | None = None
     identity: tuple[int, int] | str = field(default="", compare=False, repr=False)
+    unverified: bool = False
 
     @property
     def is_sidecar(self) -> bool:

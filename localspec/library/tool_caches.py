@@ -7,13 +7,14 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from localspec.core import paths
 from localspec.core.files import read_at_most
 from localspec.core.paths import folder_from, home, hub_cache_folder
-from localspec.hub.provenance import SHA256, read_record
+from localspec.hub.provenance import SHA256, Provenance, read_record
 from localspec.library.scan import (
     DANGLING,
     LINKED,
@@ -65,8 +66,11 @@ def _below(folders: Iterable[Path], scan: Scan) -> Files:
     for folder in map(scan.begin, folders):
         for path in scan.gguf_files(folder):
             name = path.relative_to(folder).as_posix()
-            sha256, repo = _origin(path)
-            yield scan.file(path, name, [folder], sha256, repo)
+            origin = _origin(path)
+            sha256, repo = (origin.sha256, origin.repo) if origin else (None, None)
+            file = scan.file(path, name, [folder], sha256, repo)
+            unverified = origin is not None and origin.checked == "size"
+            yield replace(file, unverified=True) if file and unverified else file
 
 
 def _hub_cache(scan: Scan, root: Path) -> Files:
@@ -204,15 +208,13 @@ def _blob_hash(path: Path) -> str | None:
     return target.name if target.parent.name == "blobs" and SHA256.fullmatch(target.name) else None
 
 
-def _origin(path: Path) -> tuple[str | None, str | None]:
-    """SHA-256 and repository that a download recorded beside the file, unless it was replaced."""
+def _origin(path: Path) -> Provenance | None:
+    """What a download recorded beside the file, unless it was replaced."""
     try:
         record = read_record(path)
-        if record is None or record.size != path.stat().st_size:
-            return None, None
+        return record if record and record.size == path.stat().st_size else None
     except (OSError, ValueError):
-        return None, None
-    return record.sha256, record.repo
+        return None
 
 
 def _as_repo(text: str) -> str | None:

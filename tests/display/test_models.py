@@ -15,7 +15,7 @@ from localspec.core.formatting import one_line
 from localspec.display import console
 from localspec.display import models as lists
 from localspec.hub.provenance import Verification
-from localspec.library.local_models import Inventory, find_models
+from localspec.library.local_models import Inventory, LocalModel, find_models
 from localspec.library.pairs import user_pairs
 from localspec.library.pairs.catalog import load_catalog
 from localspec.library.pairs.listing import pair_row, pair_rows
@@ -120,6 +120,16 @@ def test_an_empty_disk_is_told(streams: Streams) -> None:
         "There are no GGUF models in the folders searched: /a, /b.\n"
         "Left out of jan, for a reason: x.\n",
     )
+
+
+def test_unverified_downloads_are_named(streams: Streams) -> None:
+    model = LocalModel(Path("/m/x.gguf"), "localspec", "x.gguf", 5, (Path("/m/x.gguf"),))
+    lists.models(Inventory((model, replace(model, unverified=True)), (), ()))
+    assert streams.read()[1] == "Unverified, as the Hub listed no sha256: x.gguf.\n"
+    told = [
+        lists.model_json(each)["unverified"] for each in (model, replace(model, unverified=True))
+    ]
+    assert told == [False, True]
 
 
 def test_a_model_as_json(in_zoo: zoo.Zoo) -> None:

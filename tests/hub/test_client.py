@@ -16,19 +16,22 @@ from hypothesis import strategies as st
 
 from localspec.core import paths
 from localspec.core.errors import HubProblem
-from localspec.hub import client
+from localspec.hub import body, client
 from localspec.hub.client import DroppedConnection, RangeIgnored, RemoteModel
 from localspec.hub.reference import Reference, RemoteFile
 from tests.support.fake_hub import (
     GOOD_TOKEN,
     FakeHub,
     Fault,
+    answer,
+    bomb,
     drop,
     flip,
     hub,
     loop,
     stall,
     status,
+    trickle,
     whole,
 )
 
@@ -151,7 +154,7 @@ def entry(path: object, size: object = 1, **more: object) -> dict[str, object]:
     return {"rfilename": path, "size": size, "blobId": "a" * 40, **more}
 
 
-def test_a_listing_is_not_trusted(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listing_is_not_trusted(hub: FakeHub) -> None:
     hub.add(REPO, NAME, DATA)
     hub.extra_listing = [entry(path) for path in ("../x.gguf", "/x.gguf", "a" * 2000 + ".gguf")]
     hub.extra_listing += [entry(".hidden.gguf"), entry(5), entry("README.md", None)]
@@ -161,9 +164,6 @@ def test_a_listing_is_not_trusted(hub: FakeHub, monkeypatch: pytest.MonkeyPatch)
         hub.extra_listing = [entry("x.gguf", size)]
         error = refused(lambda: client.resolve(Reference(REPO)))
         assert "lists x.gguf with an impossible size" in error.message
-    hub.extra_listing = [entry(f"{n}.txt") for n in range(10)]
-    monkeypatch.setattr(client, "MAX_FILES", 10)
-    assert "lists 11 files, over 10" in refused(lambda: client.resolve(Reference(REPO))).message
 
 
 @pytest.mark.parametrize("lfs", [{}, [], "x", {"sha256": 5, "size": "x", "pointerSize": []}])
@@ -479,6 +479,81 @@ def test_what_is_not_read_is_not_waited_for(hub: FakeHub) -> None:
     assert next(pieces)[:10] == DATA[:10]
     pieces.close()
     assert read(found, 1 << 39, (1 << 39) + 5) == bytes(5)
+
+
+# --- a hostile Hub ---
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "file:///etc/passwd",
+        "ftp://x/y",
+        "javascript:1",
+        "data:,x",
+        "http://",
+        "http://[",
+        "//",
+        "x\0",
+    ],
+)
+def test_a_redirect_to_no_web_address(hub: FakeHub, model: RemoteModel, address: str) -> None:
+    hub.faults = [answer(302, {"Location": address}, on=on) for on in ("api", "file")]
+    for call in (lambda: client.resolve(Reference(REPO)), lambda: read(model)):
+        with pytest.raises(HubProblem) as caught:
+            call()
+        assert sentence(caught.value)
+
+
+def test_no_redirect_gets_the_token(
+    hub: FakeHub, model: RemoteModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", GOOD_TOKEN)
+    with FakeHub() as other:
+        other.repos = hub.repos
+        for on in ("api", "file"):
+            path = (
+                f"/{REPO}/resolve/main/{NAME}" if on == "file" else f"/api/models/{REPO}?blobs=true"
+            )
+            hub.faults += [answer(307, {"Location": f"{other.content_url}{path}"}, on=on)]
+        client.resolve(Reference(REPO))
+        assert read(model) == DATA
+        assert len(other.requests) == 2
+        assert all("authorization" not in request.headers for request in other.requests)
+
+
+def test_a_compressed_listing_is_not_read(hub: FakeHub) -> None:
+    hub.faults = [bomb()]
+    assert "was compressed" in refused(lambda: client.resolve(Reference(REPO))).message
+
+
+def test_gigabytes_instead_of_a_listing(hub: FakeHub) -> None:
+    hub.faults = [answer(200, {}, *[bytes(1 << 20)] * 100, on="api")]
+    assert "more than 4 MiB" in refused(lambda: client.resolve(Reference(REPO))).message
+
+
+@pytest.mark.parametrize("on", ["api", "file"])
+def test_headers_without_end(
+    hub: FakeHub, model: RemoteModel, monkeypatch: pytest.MonkeyPatch, on: str
+) -> None:
+    """Each byte comes in time, but the answer does not."""
+    monkeypatch.setattr(client, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(client, "HEADER_SECONDS", 0.3)
+    hub.faults = [Fault("endless headers", on)]  # type: ignore[arg-type]
+    call = (lambda: read(model)) if on == "file" else lambda: client.resolve(Reference(REPO))
+    assert "does not answer" in refused(call, DroppedConnection).message
+
+
+def test_a_byte_at_a_time(
+    hub: FakeHub, model: RemoteModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(body, "LEAST_SECONDS", 0.05)
+    hub.faults = [trickle()]
+    got = bytearray()
+    with pytest.raises(DroppedConnection, match=r"sent only [\d,]+ bytes in \d+ seconds"):
+        for piece in client.stream(model, model.files[0]):
+            got += piece
+    assert got and DATA.startswith(got)
 
 
 # --- the library's cache ---

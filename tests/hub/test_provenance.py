@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,30 @@ def test_a_record_that_is_a_folder(tmp_path: Path) -> None:
     record_path(path).mkdir()
     with pytest.raises(ValueError, match="cannot be read"):
         read_record(path)
+
+
+def test_a_fifo_is_not_waited_for(path: Path) -> None:
+    record_path(path).unlink()
+    os.mkfifo(record_path(path))
+    with pytest.raises(ValueError, match="not an ordinary file"):
+        read_record(path)
+    assert judged(path).state == "damaged record"
+    write_record(path, origin_of(DATA))
+    assert judged(path).state == "right"
+    record_path(path).unlink()
+    path.unlink()
+    os.mkfifo(path)
+    (verdict,) = verify([path], kept={path: "a" * 64})
+    assert verdict.state == "unreadable" and "is not an ordinary file" in verdict.message
+
+
+def test_a_link_in_place_of_a_record_is_replaced(path: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.write_text("my own")
+    record_path(path).unlink()
+    record_path(path).symlink_to(mine)
+    write_record(path, origin_of(DATA))
+    assert mine.read_text() == "my own" and read_record(path) == origin_of(DATA)
 
 
 def test_right(path: Path) -> None:

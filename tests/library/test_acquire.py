@@ -136,7 +136,9 @@ def test_a_pair_is_told_of_fetched_and_recorded(stocked: FakeHub, listener: List
     ]
     assert listener.questions == []
     assert listener.transferred == {
-        path.name: (len(data), len(data)) for path, data in zip(files, (BIG, SMALL), strict=True)
+        f"{what}{path.name}": (len(data), len(data))
+        for path, data in zip(files, (BIG, SMALL), strict=True)
+        for what in ("", "checking ")
     }
     assert sum(stocked.served.values()) <= len(BIG) + len(SMALL) + 2 * FIRST_BYTES
 

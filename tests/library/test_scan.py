@@ -130,9 +130,8 @@ def test_a_file_that_vanishes_meanwhile_is_forgotten(
     for name in ("a.gguf", "b.gguf"):
         zoo.put(ours / name, some_model(ord(name[0])))
 
-    def vanishing(path: Path) -> tuple[None, None]:
+    def vanishing(path: Path) -> None:
         (ours / "b.gguf").unlink(missing_ok=True)
-        return None, None
 
     monkeypatch.setattr(tool_caches, "_origin", vanishing)
     inventory = find_models()

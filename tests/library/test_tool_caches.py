@@ -36,6 +36,15 @@ def test_a_record_tells_hash_and_repository_if_it_can_be_believed(
     assert (model.sha256, model.repo) == expected
 
 
+def test_a_download_without_a_hash_of_the_hub_is_unverified(ours: Path) -> None:
+    record = zoo.put_record(zoo.put(ours / "a.gguf", MODEL), "org/name")
+    assert not find_models().models[0].unverified
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"checked": "size"}))
+    zoo.put(ours / "b.gguf", some_model(30))
+    unverified = {model.name: model.unverified for model in find_models().models}
+    assert unverified == {"a.gguf": True, "b.gguf": False}
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "[" * 100_000, "\xff", '{"size": 1e999}'])
 def test_a_record_that_is_none_does_no_harm(ours: Path, text: str) -> None:
     zoo.put(ours / "a.gguf", MODEL)

@@ -8,16 +8,17 @@ starts one and points the environment at it.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
@@ -26,9 +27,10 @@ GOOD_TOKEN = "hf_good"
 PIECE = 64 << 10
 LFS_SUFFIXES = (".gguf", ".bin", ".safetensors")
 
+On = Literal["file", "api", "resolve"]
 Kind = Literal[
     "drop", "stall", "short", "long", "flip", "whole", "status", "loop", "html", "garbage", "gzip",
-    "other range",
+    "other range", "trickle", "answer", "endless headers",
 ]  # fmt: skip
 
 
@@ -41,7 +43,7 @@ class Fault:
     """
 
     kind: Kind
-    on: Literal["file", "api", "resolve"] = "file"
+    on: On = "file"
     path: str = ""
     times: int | None = 1
     at: int = 0  # bytes of the answer sent before it happens; for "flip" the offset in the file
@@ -49,6 +51,8 @@ class Fault:
     retry_after: str | None = None
     code: str | None = None  # the X-Error-Code
     seconds: float = 60.0  # how long a stall lasts, unless the Hub is closed before
+    headers: Mapping[str, str] = field(default_factory=dict)  # of an "answer"
+    pieces: Iterable[bytes] = ()  # its body, at whose end the connection closes
     hits: int = 0
 
     def fits(self, on: str, path: str) -> bool:
@@ -84,6 +88,23 @@ def status(code: int, **options: object) -> Fault:
 def loop(**options: object) -> Fault:
     """A redirect back to where the request went."""
     return Fault("loop", **{"times": None, **options})  # type: ignore[arg-type]
+
+
+def trickle(**options: object) -> Fault:
+    """The content comes a byte at a time, with a pause before each."""
+    return Fault("trickle", **{"times": None, "seconds": 0.01, **options})  # type: ignore[arg-type]
+
+
+def answer(status: int, headers: Mapping[str, str], *pieces: bytes, on: str = "file") -> Fault:
+    """Every request gets this answer, or as much of it as the client reads."""
+    return Fault(
+        "answer", cast("On", on), times=None, status=status, headers=headers, pieces=pieces
+    )
+
+
+def bomb(on: str = "api") -> Fault:
+    """A small answer that gzip makes a thousand times as large."""
+    return answer(200, {"Content-Encoding": "gzip"}, gzip.compress(bytes(8 << 20)), on=on)
 
 
 @dataclass(frozen=True)
@@ -402,12 +423,21 @@ class _Handler(BaseHTTPRequestHandler):
                 data[fault.at - at] ^= 1
             with self.hub.lock:  # before the client can have them, and look
                 self.hub.served[name] += len(data)
-            self.wfile.write(data)
+            if fault is not None and fault.kind == "trickle":
+                self._trickle(data, fault.seconds)
+            else:
+                self.wfile.write(data)
         if fault is not None and fault.kind == "stall":
             self.wfile.flush()
             self.hub.closing.wait(fault.seconds)
         if cut:
             self.close_connection = True
+
+    def _trickle(self, data: bytearray, pause: float) -> None:
+        for at in range(len(data)):
+            if self.hub.closing.wait(pause):
+                return
+            self.wfile.write(data[at : at + 1])
 
     # --- answers ---
 
@@ -416,6 +446,15 @@ class _Handler(BaseHTTPRequestHandler):
         if fault.kind == "status":
             more = {} if fault.retry_after is None else {"Retry-After": fault.retry_after}
             self._error(fault.status, fault.code, f"Error {fault.status} was asked for", more)
+        elif fault.kind == "answer":
+            self.close_connection = True
+            self._start(fault.status, dict(fault.headers) | {"Connection": "close"})
+            self.wfile.writelines(fault.pieces)
+        elif fault.kind == "endless headers":
+            self.send_response(200)
+            self.flush_headers()
+            while not self.hub.closing.wait(0.01):
+                self.wfile.write(b"X-More: x\r\n")
         elif fault.kind == "loop":
             self._send(302, b"", {"Location": f"{self.hub.url}{self.path}"})
         elif fault.kind == "html":

@@ -21,7 +21,6 @@ from localspec.core.errors import EngineError, LocalspecError
 from localspec.core.files import read_at_most, save_json
 from localspec.core.formatting import one_line, size
 from localspec.engine.loading.rollback_choice import STRATEGIES
-from localspec.hub.provenance import read_record, record_path
 from localspec.llama import llama_library
 from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size
 from localspec.llama.memory.probe import limit_memory
@@ -61,7 +60,7 @@ def require_proven(
     """Raise a LocalspecError for files that llama.cpp cannot run, or that end its process.
 
     A draft that consists of prediction heads is tried beside the target, whose own file may hold
-    them. The bundled models, and files whose sha256 the Hub listed, need no proof.
+    them. The bundled models need no proof.
     """
     if draft is None or _is_heads(target, draft):
         _require(target, draft, say)
@@ -77,7 +76,7 @@ def _is_heads(target: Model, draft: Model) -> bool:
 
 def _require(model: Model, heads: Model | None, say: Callable[[str], None] | None) -> None:
     used = [model] if heads is None else [model, heads]
-    if all(map(_is_vouched_for, used)):
+    if all(map(_is_bundled, used)):
         return
     keys = [_key(used[:count]) for count in range(1, len(used) + 1)]
     proven = _read()
@@ -189,21 +188,14 @@ def _files(model: Model) -> list[Path]:
     return [*model.header.paths, *(lora.path for lora in model.options.loras)]
 
 
-def _is_vouched_for(model: Model) -> bool:
-    """Whether a model is bundled or was verified by its download, and is used as it is."""
+def _is_bundled(model: Model) -> bool:
+    """Whether a model is bundled, and used as it is.
+
+    A hash that the Hub listed would show that a file is a true copy, not that llama.cpp runs it.
+    """
     if model.options.override_kv or model.options.loras:
         return False
-    return all(paths.is_bundled(path) or _is_verified(path) for path in model.header.paths)
-
-
-def _is_verified(path: Path) -> bool:
-    """Whether a file is as it was when its sha256 was compared with the Hub's."""
-    try:
-        origin, file, record = read_record(path), path.stat(), record_path(path).stat()
-    except (OSError, ValueError):
-        return False
-    same = file.st_mtime_ns <= record.st_mtime_ns
-    return same and origin is not None and (origin.checked, origin.size) == ("sha256", file.st_size)
+    return all(paths.is_bundled(path) for path in model.header.paths)
 
 
 # -- the child -----------------------------------------------------------------------------
