@@ -1,7 +1,7 @@
 """Compatibility of a draft with a target, by their headers: llama.cpp's own test, with reasons.
 
-Checks of one file alone are in `metadata.model_checks`, of prediction heads in
-`metadata.head_checks`.
+Checks of one file alone are in `metadata.checks.model`, of prediction heads in
+`metadata.checks.heads`.
 """
 
 import re
@@ -10,6 +10,15 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from localspec.core.formatting import count, one_line
+from localspec.metadata.checks.heads import check_embedded, check_heads_of
+from localspec.metadata.checks.model import (
+    BYTE,
+    certain_sidecar,
+    check_file,
+    check_prompt,
+    check_template,
+    loads_without_texts,
+)
 from localspec.metadata.draft_kind import DraftKind, draft_kind
 from localspec.metadata.findings import (
     LENIENT,
@@ -21,16 +30,7 @@ from localspec.metadata.findings import (
     show_text,
 )
 from localspec.metadata.findings import Finding as Finding
-from localspec.metadata.head_checks import check_embedded, check_heads_of
 from localspec.metadata.header import ModelHeader
-from localspec.metadata.model_checks import (
-    BYTE,
-    certain_sidecar,
-    check_file,
-    check_prompt,
-    check_template,
-    loads_without_texts,
-)
 from localspec.metadata.trimmed import TrimmedVocabulary, vocabulary_digest
 from localspec.metadata.vocab import Tokenizer, Vocab
 

@@ -13,8 +13,8 @@ from localspec import cli
 from localspec.commands.flags.serving import ServingFlags
 from localspec.core.option import Bounds, options
 from localspec.core.sampling_params import SamplingParams
+from localspec.metadata.checks.heads import LAYER_TAPS
 from localspec.metadata.draft_kind import MTP_CHAINS, MTP_GRAPHS
-from localspec.metadata.head_checks import LAYER_TAPS
 from localspec.server.api.chat import ChatRequest
 from localspec.server.api.completions import CompletionRequest
 from localspec.server.metrics import Metrics

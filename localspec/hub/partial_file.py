@@ -62,7 +62,7 @@ class PartialFile:
                 self._hashed = _stamp(os.fstat(self.file.fileno()))
                 found = hash_of(self.file, report)
                 if self._hashed == _stamp(os.fstat(self.file.fileno())):
-                    return
+                    return found
         raise self._interference()
 
     def put_in_place(self) -> None:

@@ -29,10 +29,10 @@ from localspec.hub.reference import Reference, parse_reference
 from localspec.hub.remote_header import PairCheck, compare, read_remote
 from localspec.library.resolve import MTP, SELF, Resolver
 from localspec.library.sidecars import mtp_beside, mtp_of
+from localspec.metadata.checks.heads import check_embedded
 from localspec.metadata.draft_kind import draft_kind, has_heads
 from localspec.metadata.filenames import model_name
 from localspec.metadata.findings import make_finding
-from localspec.metadata.head_checks import check_embedded
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.pairing import check_usable
 

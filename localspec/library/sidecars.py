@@ -12,9 +12,9 @@ from localspec.core.formatting import one_line
 from localspec.hub.client import RemoteModel
 from localspec.library.local_models import Inventory, LocalModel
 from localspec.library.scan import files_beside
+from localspec.metadata.checks.heads import check_embedded
 from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.filenames import heads_kind, model_name, tag_of
-from localspec.metadata.head_checks import check_embedded
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.pairing import check_pair
 

@@ -12,8 +12,8 @@ from localspec.core.errors import UsageError
 from localspec.llama import llama_library
 from localspec.llama.cache import rollback
 from localspec.llama.rpc.servers import devices_of
+from localspec.metadata.checks.values import MAX_LAYERS
 from localspec.metadata.gguf_file import GGML_TYPES_BY_NAME
-from localspec.metadata.value_checks import MAX_LAYERS
 
 _FLASH = {"auto": -1, "off": 0, "on": 1}
 _SPLIT = {"none": 0, "layer": 1, "row": 2, "tensor": 3}

@@ -1,6 +1,6 @@
 """Rules for a model file and for a pair, with level and hint, and findings that break them.
 
-They are checked in `model_checks`, `head_checks` and `localspec.pairing`.
+They are checked in `checks` and `localspec.pairing`.
 """
 
 from dataclasses import dataclass

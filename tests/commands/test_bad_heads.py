@@ -28,7 +28,7 @@ def variant(path: Path, name: str, keys: Mapping[str, Any] | None = None, **chan
     return write_model(path, model)
 
 
-# A target, a sidecar with other keys or tensors, and what is said. All reasons: test_head_checks.
+# A target, a sidecar with other keys or tensors, and what is said. All reasons: checks/test_heads.
 REFUSED: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], str, str]] = {
     "another size": (
         *("qwen35", "mtp-qwen35", {"embedding_length": 128, "ssm.inner_size": 128}, {}),

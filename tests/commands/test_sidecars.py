@@ -51,7 +51,7 @@ def models(tmp_path: Path) -> Path:
 
 
 def test_heads_that_fit_and_others(localspec: Command, models: Path) -> None:
-    """Which heads fit which target: test_head_checks."""
+    """Which heads fit which target: checks/test_heads."""
     names = models / "own.gguf", models / "heads" / "dflash-x.gguf"
     done = localspec("check", *names)
     assert (done.code, done.err) == (0, "")

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from localspec.metadata.checks.model import check_file
 from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.header import read_header
-from localspec.metadata.model_checks import check_file
 from localspec.metadata.trimmed import vocabulary_digest
 from tests.support.files.gguf_files import (
     ARRAY,

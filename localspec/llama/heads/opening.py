@@ -12,6 +12,7 @@ from localspec.llama.heads.head import ROOM, Head
 from localspec.llama.heads.hidden_states import Tap, unstable
 from localspec.llama.heads.mtp import ChainedHead, MtpHead, SharedHead
 from localspec.llama.model import LlamaModel
+from localspec.metadata.checks.heads import check_embedded, check_heads, check_heads_of
 from localspec.metadata.draft_kind import (
     ASSISTANTS,
     MTP_CHAINS,
@@ -19,7 +20,6 @@ from localspec.metadata.draft_kind import (
     claimed_heads,
     draft_kind,
 )
-from localspec.metadata.head_checks import check_embedded, check_heads, check_heads_of
 from localspec.metadata.header import ModelHeader
 
 

@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.metadata.draft_kind import ASSISTANTS, MTP_CHAINS, MTP_GRAPHS, draft_kind
-from localspec.metadata.findings import Finding
-from localspec.metadata.head_checks import (
+from localspec.metadata.checks.heads import (
     FINAL_LAYER_TAPS,
     LAYER_TAPS,
     NEXTN_TAPS,
@@ -19,6 +17,8 @@ from localspec.metadata.head_checks import (
     check_heads_of,
     heads_problem,
 )
+from localspec.metadata.draft_kind import ASSISTANTS, MTP_CHAINS, MTP_GRAPHS, draft_kind
+from localspec.metadata.findings import Finding
 from localspec.metadata.header import ModelHeader
 from localspec.pairing import check_model, check_own_heads, check_pair
 from tests.support.files.gguf_files import Tensor, words

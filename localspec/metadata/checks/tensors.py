@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterator
 
 from localspec.core.formatting import one_line
+from localspec.metadata.checks.values import numbers
 from localspec.metadata.draft_kind import draft_kind, whole_number
 from localspec.metadata.gguf_file import NO_WEIGHTS, TensorInfo
 from localspec.metadata.header import ModelHeader
-from localspec.metadata.value_checks import numbers
 
 # Tables of token ids and row numbers, and the types of each; the last one is not read.
 _TABLES = {

@@ -7,12 +7,12 @@ from itertools import islice
 from typing import Literal
 
 from localspec.core.formatting import one_line
+from localspec.metadata.checks.heads import check_heads, heads_problem
+from localspec.metadata.checks.tensors import shape_faults, type_faults
+from localspec.metadata.checks.values import value_faults
 from localspec.metadata.draft_kind import DraftKind, draft_kind
 from localspec.metadata.findings import PRE_GROUPS, Finding, Level, counted, make_finding, show_text
-from localspec.metadata.head_checks import check_heads, heads_problem
 from localspec.metadata.header import ModelHeader
-from localspec.metadata.tensor_checks import shape_faults, type_faults
-from localspec.metadata.value_checks import value_faults
 from localspec.metadata.vocab import Vocab
 
 Role = Literal["target", "draft", "file"]

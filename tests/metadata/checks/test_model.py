@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from localspec.metadata.checks.model import BYTE
 from localspec.metadata.header import ModelHeader, read_header
-from localspec.metadata.model_checks import BYTE
 from localspec.pairing import check_model, check_pair
 from tests.support.files.gguf_files import Tensor, model_tensors, write_gguf
 from tests.support.files.headers import DRAFT_SIZE, N_WORDS, Make, changed, make, rules

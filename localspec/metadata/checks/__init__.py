@@ -1,0 +1,1 @@
+"""Checks of one file by its header: tensors, values, vocabulary, prediction heads."""
