@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.support.command import HELLO, Command
-from tests.support.files.tiny_models import write_tiny_model
+from tests.support.files.tiny_models import copy_with
 from tests.support.real_pair import TinyFiles, retuned
 
 
@@ -31,12 +31,13 @@ def test_check_says_yes(localspec: Command, tiny: TinyFiles) -> None:
 def test_check_tells_what_llama_cpp_ends_by(
     localspec: Command, tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    broken = write_tiny_model(tmp_path / "broken.gguf", seed=1, matrix_type=np.float64)
+    tensors = {"output_norm.weight": np.full(64, np.nan, np.float32)}
+    broken = copy_with(tiny.target, tmp_path / "broken.gguf", tensors=tensors)
     for pair in ((tiny.target, broken), (broken, tiny.draft)):
         done = localspec("check", *pair)
         assert done.code == 1 and "not compatible; llama.cpp's own rule accepts" in done.out
         (error,) = [line for line in done.out.splitlines() if line.startswith("error")]
-        assert "llama.cpp ends by SIG" in error and str(broken) in error
+        assert "returned logits that are not numbers" in error and str(broken) in error
 
 
 def test_check_names_what_differs_first(

@@ -156,9 +156,6 @@ def test_what_suggest_offers_can_be_typed(
 def test_check_reads_only_headers(
     stocked: FakeHub, localspec: Command, pair: Pair, target: str, draft: str, code: int
 ) -> None:
-    for repo in stocked.repos.values():  # weights that nobody could send
-        for file in repo.files.values():
-            file.size = 40 * 10**9
     here = {"TARGET": str(pair.target), "DRAFT": str(pair.draft)}
     names = [here.get(name, name) for name in (target, draft)]
     done = localspec("check", *names)
@@ -168,9 +165,8 @@ def test_check_reads_only_headers(
     n_remote = sum(name not in here for name in (target, draft))
     served = sum(stocked.served.values())
     assert served == n_remote * FIRST_BYTES
-    assert done.err.splitlines()[-1] == (
-        f"Read {served:,} of {n_remote * 40 * 10**9:,} bytes on the Hub."
-    )
+    read = re.fullmatch(r"Read ([\d,]+) of ([\d,]+) bytes on the Hub.", done.err.splitlines()[-1])
+    assert read and read[1] == f"{served:,}" and served < int(read[2].replace(",", ""))
     document = json.loads(localspec("check", *names, "--json").out)
     assert document["compatible"] is (code == 0) and document["bytes_read"] == served
     assert not any(paths.models_folder().rglob("*"))

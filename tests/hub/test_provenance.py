@@ -135,7 +135,7 @@ def test_a_record_that_is_a_folder(tmp_path: Path) -> None:
 def test_a_fifo_is_not_waited_for(path: Path) -> None:
     record_path(path).unlink()
     os.mkfifo(record_path(path))
-    with pytest.raises(ValueError, match="not an ordinary file"):
+    with pytest.raises(ValueError, match="not a regular file"):
         read_record(path)
     assert judged(path).state == "damaged record"
     write_record(path, origin_of(DATA))
@@ -144,7 +144,7 @@ def test_a_fifo_is_not_waited_for(path: Path) -> None:
     path.unlink()
     os.mkfifo(path)
     (verdict,) = verify([path], kept={path: "a" * 64})
-    assert verdict.state == "unreadable" and "is not an ordinary file" in verdict.message
+    assert verdict.state == "unreadable" and "not a regular file" in verdict.message
 
 
 def test_a_link_in_place_of_a_record_is_replaced(path: Path, tmp_path: Path) -> None:

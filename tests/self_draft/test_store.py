@@ -153,7 +153,7 @@ def test_another_model_with_the_same_header_and_size_is_another(
     tmp_path: Path, tiny: TinyFiles, place: int
 ) -> None:
     """As a fine-tune is: only its weights differ, far behind the beginning."""
-    content = np.frombuffer(tiny.target.read_bytes() + bytes(2**21), np.uint8).copy()
+    content = np.frombuffer(tiny.target.read_bytes() + bytes(2**20), np.uint8).copy()
     paths = [tmp_path / "a.gguf", tmp_path / "b.gguf"]
     for path in paths:
         content.tofile(path)

@@ -140,10 +140,12 @@ def test_what_has_no_trimmable_vocabulary(
         tmp_path / "layers.gguf",
         tensors={"per_layer_token_embd.weight": np.zeros((N_VOCAB, 32), np.float32)},
     )
+    keys = {key.replace("llama.", "graniteswitch."): value for key, value in draft.values.items()}
+    graniteswitch = replace(draft, architecture="graniteswitch", values=keys)
     cases = [
         (once, target, "draft with a trimmed vocabulary"),
         (glm, glm, "ids of tokens only"),
-        (replace(draft, architecture="graniteswitch"), target, "ids of tokens only"),
+        (graniteswitch, target, "ids of tokens only"),
         (with_tensor(draft, "output.weight", (64, 5)), target, "output.weight has no row for each"),
         (with_tensor(draft, "output.bias", (N_VOCAB,), 1), target, "output.bias has no row"),
         (replace(draft, split_count=2), target, "split into several"),
