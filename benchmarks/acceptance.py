@@ -6,8 +6,6 @@ Without files it measures the bundled pair. It counts tokens and no seconds, so 
 machine gives the same table.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

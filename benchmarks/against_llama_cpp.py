@@ -9,8 +9,6 @@ best cell counts; plain decoding is measured on both sides and is no part of the
 turns. Only generation counts, with equal numbers of tokens.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import statistics

@@ -8,8 +8,6 @@ in a pass, the median of --repeats. `localspec/llama/memory/attention.py` holds 
 derived from these tables.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import statistics

@@ -6,8 +6,6 @@
 table of a machine says of its width, whether that is a chain or a tree.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

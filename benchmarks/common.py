@@ -3,8 +3,6 @@
 Scripts import it by its bare name, because Python puts their own folder first on its path.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

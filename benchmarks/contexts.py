@@ -7,8 +7,6 @@ nothing there; the cost is the same). The cost model learns from those up to 2,0
 order in which an answer would meet them, and predicts the rest ("foretold" in the table).
 """
 
-from __future__ import annotations
-
 import itertools
 import statistics
 import time

@@ -10,8 +10,6 @@ in turn; only the seconds of generation count. No file is seen twice, because ll
 remembers all texts for `ngram-mod`.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import socket

@@ -1,7 +1,5 @@
 """What passes cost on several machines, as `benchmarks/replay.py` plays controllers on them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -11,8 +11,6 @@ llama.cpp says it took, on the device and in all. A placement is a process, so t
 is a row too.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

@@ -8,8 +8,6 @@ as trees, and with self-drafts. Prints a table; each row is over plain
 decoding with the same things loaded.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 from dataclasses import replace

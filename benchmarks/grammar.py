@@ -12,8 +12,6 @@ With ``--words`` a random model with so many made-up words measures the picks al
 with forced tokens drafted, taking turns.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

@@ -10,8 +10,6 @@ The slowest token of each side is told too. --cpu-time counts the processor's se
 thread, for machines whose neighbours take its cores away every now and then.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import tempfile

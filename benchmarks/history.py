@@ -8,8 +8,6 @@ earlier answers, taking turns: the first time ("new"), where nothing is to be ga
 and with the history over without, with the span over questions.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 from collections.abc import Sequence

@@ -10,8 +10,6 @@ llama-completion and llama-speculative-simple. Only generation counts. Prints a 
 what it comes to, where a text is not the plain one and why, and what a rollback costs.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re
@@ -73,12 +71,12 @@ class Row:
         runs = [run for i, each in enumerate(self.runs) if prompt in (None, i) for run in each]
         return sum(run.seconds for run in runs) / sum(run.tokens for run in runs)
 
-    def over(self, slower: Row) -> tuple[float, list[float]]:
+    def over(self, slower: "Row") -> tuple[float, list[float]]:
         """How many times as fast as another it is, over all prompts and for each."""
         each = [slower.pace(i) / self.pace(i) for i in range(len(self.runs))]
         return slower.pace() / self.pace(), each
 
-    def line(self, plain: Row) -> str:
+    def line(self, plain: "Row") -> str:
         """A row of the table in Markdown."""
         runs = [run for each in self.runs for run in each]
         drafted, accepted = sum(run.drafted for run in runs), sum(run.accepted for run in runs)

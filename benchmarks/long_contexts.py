@@ -8,8 +8,6 @@ are tokens per second of generation, the draft's reading of the prompt included,
 best fixed length of the same row, with the span over prompts.
 """
 
-from __future__ import annotations
-
 import argparse
 import inspect
 import statistics

@@ -9,8 +9,6 @@ ten; the text never repeats, or, in the rows "loop" of auto, begins again all th
 prompt lookup read the prompt, are told apart, once for each answer.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

@@ -13,8 +13,6 @@ With --cpu-time seconds are those of the processor, on one thread: for a machine
 take its cores away every now and then, where the time on the wall says little.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import statistics

@@ -15,8 +15,6 @@ tokens per second of the three until its first token, the longest pause of one o
 seconds to that first token.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import os

@@ -12,8 +12,6 @@ inside llama-cpp-python's source distribution, built with cmake:
     cmake --build llama-build --target llama-completion
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import statistics

@@ -7,8 +7,6 @@ the trace, and the clock moves by what the table says a pass costs, so that ever
 repeatable. Sessions are played turn by turn: caches, prompt lookup and what was learnt stay.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass

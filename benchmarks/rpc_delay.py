@@ -9,8 +9,6 @@ turn, the pair measured anew for each delay. A turn is a wait of this side for t
 each costs twice the delay.
 """
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os

@@ -8,8 +8,6 @@ which a token is picked repeats itself now and then. Settings take turns; of --r
 do to the caches only adds to it.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from dataclasses import replace

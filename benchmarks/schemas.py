@@ -11,8 +11,6 @@ those of schemas that were taken with a warning. PROGRAM reads a schema on each 
 the reason; these grammars are read by localspec's own reader of GBNF.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

@@ -5,8 +5,6 @@ models cannot do such work, so the answers are written here: from the sources of
 library, and from made-up records. They are the same at every call with one version of Python.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import random

@@ -8,8 +8,6 @@ calibration error, and how many times as quick as plain the best causal policy i
 chances in place of the leads, by machine.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

@@ -7,8 +7,6 @@ idle machine, then beside processes that keep cores busy; the settings take turn
 median and the slowest milliseconds of a token, the latter being the stall a person notices.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

@@ -10,8 +10,6 @@ draft would propose along the sessions of `benchmarks/sessions.py`. `benchmarks/
 controllers on them.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import time

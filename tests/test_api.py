@@ -1,7 +1,5 @@
 """The library interface: what `load` takes, and answers in each of their forms."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Iterator

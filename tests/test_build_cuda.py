@@ -1,7 +1,5 @@
 """scripts/build_cuda.sh against a made-up machine: fake nvcc, nvidia-smi, toolkit and packages."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import zipfile

@@ -1,7 +1,5 @@
 """scripts/build_rpc.sh against a made-up machine: fake compiler and packages."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import tarfile

@@ -1,7 +1,5 @@
 """scripts/build_vulkan.sh against a made-up machine: fake compilers and headers."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The program as a whole: help, version, streams that are closed or narrow, what is imported."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

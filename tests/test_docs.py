@@ -1,7 +1,5 @@
 """README and docs: short, with links that lead somewhere, commands that exist, code that runs."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

@@ -1,8 +1,6 @@
 # ruff: noqa: F811  (`hub` is a fixture)
 """Downloads: whatever breaks, in the end the file is right or absent, and what came is kept."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os
@@ -76,7 +74,9 @@ class ToyHub:
     or such a pair; behind the last one answers are whole. `starts` keeps what was asked for.
     """
 
-    def __init__(self, files: dict[str, bytes], ends: Sequence[End] = (), piece: int = 64) -> None:
+    def __init__(
+        self, files: dict[str, bytes], ends: Sequence["End"] = (), piece: int = 64
+    ) -> None:
         self.files = files
         self.ends = list(ends)
         self.piece = piece

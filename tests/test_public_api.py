@@ -1,7 +1,5 @@
 """The library's public names: complete, lazy, and the same objects as in their modules."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

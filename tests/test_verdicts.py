@@ -4,8 +4,6 @@
 their headers are read.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

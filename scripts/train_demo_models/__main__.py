@@ -1,7 +1,5 @@
 """The command line: runs the stages of making the demo models in their order."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Evaluation of a pair: losses, agreement between draft and target, and repetition."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass

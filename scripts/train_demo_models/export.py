@@ -1,7 +1,5 @@
 """Export of the trained pair as GGUF files, and the checksums of all models."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The Llama architecture in PyTorch, with the parameter names of its GGUF tensors."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

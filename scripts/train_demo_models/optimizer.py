@@ -1,7 +1,5 @@
 """The optimizers, Muon for the matrices and AdamW for the rest, and their learning rates."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The report of the evaluation: evaluation.json, and the README of the models made from it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

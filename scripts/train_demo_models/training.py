@@ -1,7 +1,5 @@
 """Training of a model with checkpoints: of the target on text, of the draft by distillation."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

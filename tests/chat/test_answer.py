@@ -1,7 +1,5 @@
 """An answer put together from its rounds, by Ctrl-C too."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

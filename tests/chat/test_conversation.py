@@ -1,7 +1,5 @@
 """Chat: turns, caches, commands and interruptions, told to a scripted person."""
 
-from __future__ import annotations
-
 import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence

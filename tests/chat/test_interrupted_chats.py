@@ -1,7 +1,5 @@
 """Chats on real targets of every memory: each answer is that of an engine that read nothing yet."""
 
-from __future__ import annotations
-
 import itertools
 import secrets
 import signal

@@ -1,7 +1,5 @@
 """Messages: OpenAI's form is read, parts joined, and what cannot be told is refused."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Reasoning: thoughts and answer come apart at any cut of the text, and no mark is in either."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

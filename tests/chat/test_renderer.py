@@ -1,7 +1,5 @@
 """Renderer: a template that exceeds a limit is one error, and the next one renders."""
 
-from __future__ import annotations
-
 import datetime
 import os
 import signal

@@ -1,7 +1,5 @@
 """Stats: what each figure means, None where nothing was measured."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 from localspec.chat.stats import GenerationStats, PassStats

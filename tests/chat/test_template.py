@@ -1,7 +1,5 @@
 """Template: known shapes render as their models expect; a stranger's program cannot do harm."""
 
-from __future__ import annotations
-
 import datetime
 
 import pytest

@@ -1,7 +1,5 @@
 """Tools on real llama.cpp: calls told apart, also of control tokens, and forced in any family."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

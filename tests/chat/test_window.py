@@ -1,7 +1,5 @@
 """Window: which turns are left out, and that as few and as seldom as possible are."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

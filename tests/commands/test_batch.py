@@ -1,7 +1,5 @@
 """The command run --batch: results of a file, its flags, what an interruption leaves."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Settings that stay: the commands config, and what wins over what."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

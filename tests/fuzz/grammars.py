@@ -3,8 +3,6 @@
 python -m tests.fuzz.grammars --seed 1 --count 1000
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import time

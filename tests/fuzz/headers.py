@@ -5,8 +5,6 @@ header is changed in values, types, shapes, counts, lengths or single bytes. All
 errors only, and an answer in time.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import io

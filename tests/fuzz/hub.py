@@ -6,8 +6,6 @@ recorded as right, and the next download from a sound Hub succeeds. By hand:
     python -m tests.fuzz.hub --seed 1 --count 1000
 """
 
-from __future__ import annotations
-
 import argparse
 import copy
 import faulthandler

@@ -3,8 +3,6 @@
 python -m tests.fuzz.requests --seed 1 --count 2000
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

@@ -3,8 +3,6 @@
 Run by hand: ``python -m tests.fuzz.templates --seed 1 --count 1000``.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import os

@@ -1,7 +1,5 @@
 """A few mutated headers of each run; `python -m tests.fuzz.headers` does thousands."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

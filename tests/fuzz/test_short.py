@@ -1,7 +1,5 @@
 """A short, fixed form of the fuzzers of grammars and requests."""
 
-from __future__ import annotations
-
 import pytest
 
 from localspec.engine.grammar import process

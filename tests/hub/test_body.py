@@ -1,7 +1,5 @@
 """Bodies of answers: as many bytes as were requested, of this file, soon enough, uncompressed."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 

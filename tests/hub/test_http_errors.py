@@ -1,7 +1,5 @@
 """Each reason why the Hub does not give something is one clean sentence with a next step."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import cast

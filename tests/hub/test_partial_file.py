@@ -1,7 +1,5 @@
 """Partial files: one process at a time, no byte lost or believed without reason, clear errors."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os

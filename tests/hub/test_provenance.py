@@ -1,7 +1,5 @@
 """Records beside downloaded files, and what they prove without a network."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """LoRA adapters: those that fit are let through, all others refused before llama.cpp sees them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

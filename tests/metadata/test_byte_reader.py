@@ -1,7 +1,5 @@
 """Bytes in order: paths that are no files, limits, and sources of all kinds."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from pathlib import Path

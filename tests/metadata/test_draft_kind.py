@@ -1,7 +1,5 @@
 """What a file is as a draft, from its header alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

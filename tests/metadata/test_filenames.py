@@ -1,7 +1,5 @@
 """Names of GGUF files: parts, sidecars and quantisations, as people and tools write them."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

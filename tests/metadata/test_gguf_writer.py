@@ -1,7 +1,5 @@
 """Copies of models with another header: every other byte is the source's."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path

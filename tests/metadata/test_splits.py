@@ -1,7 +1,5 @@
 """Split models: the parts are found, belong together, and what is missing is named."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

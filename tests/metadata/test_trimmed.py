@@ -1,7 +1,5 @@
 """The keys of a trimmed vocabulary: read as they are, refused wherever they do not agree."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

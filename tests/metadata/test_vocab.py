@@ -1,7 +1,5 @@
 """The vocabulary as llama.cpp has it: hidden defaults, texts, and values it refuses."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Servers over toys, and over the bundled pair."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

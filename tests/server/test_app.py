@@ -1,7 +1,5 @@
 """The server's paths, and clients that go away."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket

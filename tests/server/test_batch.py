@@ -1,7 +1,5 @@
 """Files of requests: what a line may be, results, what is left after an interruption."""
 
-from __future__ import annotations
-
 import io
 import json
 from contextlib import closing

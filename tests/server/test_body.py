@@ -1,7 +1,5 @@
 """Bounds of bodies: counted while they arrive, whatever their parts, and together."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 

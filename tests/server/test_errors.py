@@ -1,7 +1,5 @@
 """Errors in OpenAI's form, whatever a request holds."""
 
-from __future__ import annotations
-
 import http.client
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Access control: Host, Origin, API keys, content types."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

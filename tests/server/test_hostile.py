@@ -1,7 +1,5 @@
 """Requests that mean harm: refused at once, and the next one is answered."""
 
-from __future__ import annotations
-
 import socket
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Where a server listens, how it ends, and connections that send nothing, or send slowly."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import re

@@ -1,7 +1,5 @@
 """The server does what its OpenAPI document says, for requests that fit it and for others."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any

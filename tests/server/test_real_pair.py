@@ -1,7 +1,5 @@
 """A real pair behind the server: its texts are those of `localspec run`."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

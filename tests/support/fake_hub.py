@@ -6,8 +6,6 @@ go wrong next; `hub.requests` and `hub.served` tell what was asked and sent. The
 starts one and points the environment at it.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json
@@ -176,7 +174,7 @@ class FakeHub:
         self.closing = threading.Event()
         self.lock = threading.Lock()
 
-    def __enter__(self) -> FakeHub:
+    def __enter__(self) -> "FakeHub":
         self._server = _Server(self)
         self.port = self._server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"

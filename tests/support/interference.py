@@ -1,7 +1,5 @@
 """What another program may do to a file while it is downloaded."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Full attention as Qwen3.5 has it: gated, with normalised queries and keys."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """The gated delta net: linear attention, computed in chunks, mostly as products of matrices."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """The proof that the file computes what the training computed: logits of llama.cpp and of torch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Evaluation of the hybrid: as a target for the pair's draft, for its MTP head, at early exits."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Export of the hybrid as a GGUF file, proved to compute what was trained."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import gguf

@@ -1,7 +1,5 @@
 """Logits of a hybrid file by llama.cpp: of the trunk, and of the MTP head behind it."""
 
-from __future__ import annotations
-
 import ctypes
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ full attention and the others are gated delta nets; behind them stands one NextN
 head. Here delta nets have as many key heads as value heads.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

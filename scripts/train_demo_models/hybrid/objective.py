@@ -1,7 +1,5 @@
 """What the hybrid learns: the text, the teacher's distribution, early exits and the MTP head."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The sizes of the hybrid model."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 # Padding the width changes epsilon, which the norms over one head share: so tiny that neither the

@@ -1,7 +1,5 @@
 """The teacher: the pair's published target, read from its GGUF file, with its tokenizer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import gguf

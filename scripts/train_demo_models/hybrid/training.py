@@ -1,7 +1,5 @@
 """Training of the hybrid: its corpus in the pair's tokens, its teacher, and the run itself."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The corpus: token streams for training and held-out text, and batches drawn from them."""
 
-from __future__ import annotations
-
 import json
 import platform
 import random

@@ -1,7 +1,5 @@
 """Chat documents made by fixed rules from docstrings, source code and the language reference."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The Python standard library as training text: its files, definitions and language reference."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import sysconfig

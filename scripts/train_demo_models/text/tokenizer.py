@@ -1,7 +1,5 @@
 """The byte-level BPE tokenizer that both models share, its special tokens and chat template."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers

@@ -1,7 +1,5 @@
 """Capabilities: what a template makes of tools is found out by asking it, never guessed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Finder: text and calls come apart at any cut of the answer, and nothing of it is lost."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 

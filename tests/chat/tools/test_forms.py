@@ -1,7 +1,5 @@
 """Forms: a call that a family's template writes down is read back as the same call."""
 
-from __future__ import annotations
-
 import json
 from os.path import commonprefix
 from typing import Any

@@ -1,7 +1,5 @@
 """Tools: OpenAI's form is read, and what could not be called is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """GrammarProcess: what hangs or crashes ends its child, and the next grammar gets another."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """A child proves that llama.cpp runs a file; what ends it is an error that says so."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

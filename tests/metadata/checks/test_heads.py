@@ -1,7 +1,5 @@
 """Heads that draft: what a file must hold, and which target they fit, each edge from both sides."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

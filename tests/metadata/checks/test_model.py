@@ -1,8 +1,6 @@
 # ruff: noqa: F401, F811  (`make` is a fixture)
 """What is wrong with one file alone: each edge from both sides."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

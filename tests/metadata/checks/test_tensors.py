@@ -1,8 +1,6 @@
 # ruff: noqa: F401, F811  (`make` is a fixture)
 """Types of tensors by their role, and the heads that attention's matrices must hold."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,8 +1,6 @@
 # ruff: noqa: F401, F811  (`make` is a fixture)
 """Values at which llama.cpp's assertions end the process, each edge from both sides."""
 
-from __future__ import annotations
-
 import pytest
 
 from localspec.pairing import check_model, check_pair

@@ -1,7 +1,5 @@
 """Chat completions: answers whole and streamed, in OpenAI's form."""
 
-from __future__ import annotations
-
 import pytest
 
 from localspec.chat.answer import collect

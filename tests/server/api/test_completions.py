@@ -1,7 +1,5 @@
 """Completions: texts and token ids, whole and streamed, in OpenAI's form."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.served import COMPLETIONS, Site, text_of

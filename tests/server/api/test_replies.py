@@ -1,7 +1,5 @@
 """Parts of replies: timings and log probabilities are numbers that JSON can hold."""
 
-from __future__ import annotations
-
 import json
 import math
 

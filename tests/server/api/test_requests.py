@@ -1,7 +1,5 @@
 """What both kinds of request share: sampling, draft lengths and limits decide as they do in run."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Requests as well-known programs write them, with the fields that they add to each."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """curl as a client."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

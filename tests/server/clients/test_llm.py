@@ -1,7 +1,5 @@
 """The program llm as a client, run as its users do."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The openai package as a client, on a real socket."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable, Iterator

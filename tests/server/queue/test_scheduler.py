@@ -1,7 +1,5 @@
 """Scheduler: each job gets its own answer or its own error, in order; nothing is left behind."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import threading

@@ -1,7 +1,5 @@
 """Distributions of samplers: ours, and llama.cpp's own applied to the same row of logits."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +23,7 @@ def probabilities(
 
 
 @contextmanager
-def llama_chain(params: SamplingParams, n_vocab: int, vocab: Any = None) -> Iterator[LlamaChain]:
+def llama_chain(params: SamplingParams, n_vocab: int, vocab: Any = None) -> Iterator["LlamaChain"]:
     """The chain of `common_sampler_init` without its last step, the draw.
 
     Without a ``vocab`` DRY has no sequence breakers. XTC's own dice are asked; a probability of 1

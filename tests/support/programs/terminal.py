@@ -3,8 +3,6 @@
 `Window` obeys the few control sequences that readline and rich send, and raises on any other.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re
@@ -135,7 +133,7 @@ class Terminal:
         os.close(slave)
         self._partial = b""
 
-    def __enter__(self) -> Terminal:
+    def __enter__(self) -> "Terminal":
         return self
 
     def __exit__(
