@@ -1,9 +1,12 @@
-"""A short, fixed form of the fuzzers of grammars and requests."""
+"""A short, fixed form of the fuzzers of grammars, requests and command lines."""
+
+import sys
+from pathlib import Path
 
 import pytest
 
 from localspec.engine.grammar import process
-from tests.fuzz import grammars, requests
+from tests.fuzz import command_lines, grammars, requests
 
 
 def test_hostile_grammars_are_answered_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,3 +19,14 @@ def test_hostile_grammars_are_answered_or_refused(monkeypatch: pytest.MonkeyPatc
 def test_a_server_outlives_hostile_requests() -> None:
     figures = requests.fuzz(0, 40, "-t", "1")
     assert figures.statuses.total() == 40 and figures.code == 0
+
+
+@pytest.mark.llama
+def test_random_command_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_ENDPOINT", command_lines.NOBODY)
+    for name in ("argv", "stdin"):
+        monkeypatch.setattr(sys, name, getattr(sys, name))  # put back at the end
+    command_lines.prepare(tmp_path)
+    ends, _ = command_lines.fuzz(seed=3, count=60)
+    assert ends.total() == 60

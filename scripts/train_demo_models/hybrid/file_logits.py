@@ -8,13 +8,14 @@ import numpy as np
 from llama_cpp import llama_cpp_ext
 from numpy.typing import NDArray
 
-from localspec.llama.llama_library import library
+from localspec.llama.llama_library import leave_out_amx, library
 
 Rows = NDArray[np.float32]
 
 
 def file_logits(path: Path, ids: list[int]) -> tuple[Rows, Rows]:
     """Logits of the trunk and of the MTP head at each position, by llama.cpp."""
+    leave_out_amx()
     parameters = library().llama_model_default_params()
     parameters.n_gpu_layers, parameters.load_mtp = 0, True
     model = library().llama_model_load_from_file(str(path).encode(), parameters)
