@@ -52,14 +52,14 @@ def _serve(seconds: float, memory: int) -> None:
         try:
             reply = json.dumps(_reply(line)).encode()
         except MemoryError:
-            os._exit(OUT_OF_MEMORY)  # what is cached may hold most of it
+            os._exit(OUT_OF_MEMORY)  # cached templates may hold most of the memory
         _set_timer(0)
         sys.stdout.buffer.write(reply + b"\n")
         sys.stdout.buffer.flush()
 
 
 def _set_timer(seconds: float) -> None:
-    """End this process by SIGPROF after so many seconds of CPU time; 0 stops the timer."""
+    """Set the limit of CPU time in seconds, after which SIGPROF ends the process; 0 removes it."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_PROF, seconds)
 

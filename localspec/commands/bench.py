@@ -116,7 +116,7 @@ def bench(
 def _plan(
     engine: "Engine", request: Request, lengths: Sequence[DraftTokens], measuring: BenchFlags
 ) -> "BenchPlan":
-    """What is measured, as far as what was loaded allows it."""
+    """The variants to measure, limited to what the loaded models support."""
     from localspec.bench.plan import BenchPlan
 
     params = sampling_for(engine, request)

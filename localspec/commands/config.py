@@ -110,7 +110,7 @@ def config_unset(name: _Name, model: _Model = None) -> None:
     if name not in table:  # names that no version knows can be unset too
         name = setting_name(name)
     if name not in table:
-        raise UsageError(f"{name} is not set.", "See what is: localspec config")
+        raise UsageError(f"{name} is not set.", "List the settings: localspec config")
     del table[name]
     _write(document)
 

@@ -108,7 +108,7 @@ def run(
 
 def _no_batch(prompting: PromptFlags, answering: AnswerFlags) -> list[str]:
     """Flags of one answer, which a file of prompts does not have."""
-    own = replace(answering, system=None, max_tokens=None, stop=())
+    own = replace(answering, system=None, max_tokens=None, stop=(), hide_reasoning=False)
     prompt = [] if prompting.prompt is None else ["A prompt"]
     return [*prompt, *given_flags(replace(prompting, prompt=None)), *given_flags(own)]
 

@@ -239,7 +239,7 @@ def generate_options(
     answering: AnswerFlags,
     grammar: str | None,
 ) -> GenerateOptions:
-    """What each answer is generated with, as far as what was loaded allows it."""
+    """Options of each answer, limited to what the loaded models support."""
     return GenerateOptions(
         sampling_for(engine, request),
         usable_length(engine, length, request),

@@ -18,7 +18,7 @@ class Ended(NamedTuple):
 
     code: int | None
     output: str
-    log: str  # what it wrote to stderr
+    log: str  # its stderr
 
     @property
     def crashed(self) -> bool:

@@ -39,6 +39,16 @@ def test_a_line_has_the_text_of_a_prompt(run: Command, tmp_path: Path) -> None:
     assert answers.read_bytes() == before
 
 
+def test_settings_that_only_show_an_answer_refuse_no_batch(
+    run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, prompts = tmp_path / "config.toml", tmp_path / "prompts.jsonl"
+    settings.write_text("hide_reasoning = true\n")
+    monkeypatch.setenv("LOCALSPEC_CONFIG", str(settings))
+    prompts.write_text('"ab"\n')
+    assert run("--batch", prompts, "-o", tmp_path / "answers.jsonl").code == 0
+
+
 def test_after_ctrl_c_the_rest_is_answered(run: Command, tiny: TinyFiles, tmp_path: Path) -> None:
     prompts, answers = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
     short = [{"prompt": "ab", "max_tokens": 4}, {"prompt": "cd", "max_tokens": 4}]

@@ -18,7 +18,10 @@ from localspec.core.option import Option, options
 
 _MOST_BYTES = 2**20
 # They say what one command does.
-_NEVER_KEPT = ("target", "draft", "draft_model", "recalibrate", "prompt_cache", "prompt_cache_ro")
+_NEVER_KEPT = (
+    *("target", "draft", "draft_model", "recalibrate"),
+    *("prompt_cache", "prompt_cache_ro", "show_draft"),
+)
 # They have no place in `run --raw`.
 _CHAT = ("system", "thinking", "reasoning_effort", "chat_template", "chat_template_kwargs")
 MODELS = "models"  # the table of settings for one model each

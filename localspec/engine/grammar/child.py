@@ -98,9 +98,9 @@ class Steps:
 
 
 def _end_after(seconds: float) -> None:
-    """End the process after so many seconds, whatever native code does; 0: do not."""
+    """Set the time limit of a step in seconds; native code cannot delay it. 0 removes it."""
     if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_REAL, seconds)  # nobody handles SIGALRM
+        signal.setitimer(signal.ITIMER_REAL, seconds)  # SIGALRM, unhandled, ends the process
     elif seconds:
         faulthandler.dump_traceback_later(seconds, exit=True)
     else:

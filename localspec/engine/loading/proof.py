@@ -120,7 +120,7 @@ def _last_line(log: str) -> str:
 
 
 def _hint(used: list[Model]) -> str:
-    """What to try where llama.cpp cannot run what is used."""
+    """The next thing to try after a failed proof."""
     if used[0].options.override_kv:
         return "Leave out the values of --override-kv one by one."
     if used[0].options.loras:
@@ -153,7 +153,7 @@ def on_cpu(options: LoadOptions) -> LoadOptions:
     return replace(options, gpu_layers=0, device="none", override_tensors=())
 
 
-# -- what is known -------------------------------------------------------------------------
+# -- stored proofs --------------------------------------------------------------------------
 
 
 def _store() -> Path:
@@ -161,7 +161,7 @@ def _store() -> Path:
 
 
 def _read() -> list[str]:
-    """Keys of what was proven, the newest last; none without a valid file."""
+    """Keys of stored proofs, the newest last; an empty list without a valid file."""
     try:
         document = json.loads(read_at_most(_store(), _MAX_BYTES))
     except (OSError, ValueError, RecursionError):
