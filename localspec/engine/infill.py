@@ -56,9 +56,7 @@ def infill_prompt(engine: "Engine", infill: Infill, answer_tokens: int | None) -
     return Prompt([*tokens, marks["suf"], *taken_suffix, marks["mid"]], Reading(engine.piece))
 
 
-def _files(
-    engine: "Engine", files: Sequence[tuple[str, str]], marks: dict[str, int]
-) -> list[int]:
+def _files(engine: "Engine", files: Sequence[tuple[str, str]], marks: dict[str, int]) -> list[int]:
     tokens: list[int] = []
     if "rep" in marks:
         tokens += [marks["rep"], *_tokens(engine, _PROJECT)]

@@ -1,11 +1,14 @@
 """The queue: first in, first out; each job runs in the slot with the longest cached prefix."""
 
+import asyncio
 import math
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
+from typing import NamedTuple, TypeVar
 
 from localspec.core.errors import UsageError
 from localspec.engine.generate import TextEngine
@@ -21,8 +24,16 @@ from localspec.server.queue.limits import (
 from localspec.server.queue.worker import Worker
 from localspec.speculative.prefix import common_prefix
 
+Result = TypeVar("Result")
 _LIMITS = Limits()
 _RECENT = 16  # answers whose mean duration estimates Retry-After
+
+
+class SlotState(NamedTuple):
+    """A slot, and whether it answers a request now."""
+
+    id: int
+    is_processing: bool
 
 
 class Scheduler:
@@ -87,6 +98,29 @@ class Scheduler:
                 if job.begun_at is None:
                     job.wait_at_most(self._limits.queue_seconds, self._give_up)
         return jobs
+
+    def slots(self) -> list[SlotState]:
+        """What each slot does now."""
+        with self._lock:
+            return [SlotState(i, each not in self._idle) for i, each in enumerate(self._workers)]
+
+    async def in_slot(self, index: int, act: Callable[[TextEngine], Result]) -> Result:
+        """The result of ``act`` in the thread of a slot, when its answer under way has ended."""
+        done = Future[Result]()
+
+        def task(engine: TextEngine) -> None:
+            if done.set_running_or_notify_cancel():
+                try:
+                    with engine.answering():
+                        done.set_result(act(engine))
+                except BaseException as error:
+                    done.set_exception(error)
+
+        with self._lock:
+            if self._closing:
+                raise Closing
+            self._workers[index].take(task)
+        return await asyncio.wrap_future(done)
 
     def close(self, seconds: float = 0.0) -> None:
         """Refuse waiting and new jobs, and return when those under way have ended.
