@@ -24,7 +24,7 @@ from localspec.server.api.documents import (
     Models,
     answered,
 )
-from localspec.server.api.replies import Reply
+from localspec.server.api.replies import WARNINGS_HEADER, Reply
 from localspec.server.api.requests import AnswerRequest
 from localspec.server.body import BodyLimits
 from localspec.server.errors import BadRequest, add_error_handlers, request_id
@@ -43,8 +43,9 @@ class _Stream(StreamingResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(self, answers: Answers, events: Any) -> None:
-        super().__init__(events, headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+    def __init__(self, answers: Answers, events: Any, headers: dict[str, str]) -> None:
+        unbuffered = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().__init__(events, headers=unbuffered | headers)
         self._answers = answers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -81,7 +82,7 @@ def make_app(
             allow_origins=access.origins,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
-            expose_headers=["x-request-id"],
+            expose_headers=["x-request-id", WARNINGS_HEADER],
         )
     return AccessLog(served, say, service.metrics)
 
@@ -121,7 +122,8 @@ async def _answer(
         if body.stream:
             # An error before the first piece still gets its own status.
             first = await _while_connected(request, answers.first())
-            return _Stream(answers, reply.events(answers, first, request_id(request)))
+            events = reply.events(answers, first, request_id(request))
+            return _Stream(answers, events, reply.headers)
         await _while_connected(request, answers.rest())
     except BaseException as error:
         _end(request.scope, answers)
@@ -129,7 +131,7 @@ async def _answer(
             return Response(status_code=499)  # for the log
         raise
     _end(request.scope, answers)
-    return JSONResponse(reply.whole(answers))
+    return JSONResponse(reply.whole(answers), headers=reply.headers)
 
 
 def _end(scope: Scope, answers: Answers) -> None:

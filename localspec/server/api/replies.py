@@ -12,6 +12,7 @@ from fastapi.sse import format_sse_event
 from localspec import __version__
 from localspec.chat.answer import Piece, TextPart
 from localspec.chat.stats import GenerationStats
+from localspec.core.formatting import one_line
 from localspec.server.api.answers import Answers, Choice
 from localspec.server.api.documents import Timings, Usage
 from localspec.server.api.requests import AnswerRequest
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from localspec.server.service import Service
 
 Json = dict[str, Any]
+WARNINGS_HEADER = "x-localspec-warnings"
+_LONGEST_HEADER = 1000
 
 
 class Reply(ABC):
@@ -35,6 +38,7 @@ class Reply(ABC):
         self.request = request
         self.engine = service.engine
         self._warnings = {"warnings": [*map(presentable, warnings)]} if warnings else {}
+        self.headers = warning_headers(warnings)
         self._head: Json = {
             "id": f"{self.id_prefix}-{secrets.token_hex(12)}",
             "object": self.chunk_kind if request.stream else self.kind,
@@ -103,6 +107,12 @@ class Reply(ABC):
     @staticmethod
     def _totals(answers: Answers) -> Json:
         return {"usage": usage(answers.choices), "timings": timings(answers.stats)}
+
+
+def warning_headers(warnings: Sequence[str]) -> dict[str, str]:
+    """The warnings as a header, which streams carry before their first event."""
+    text = one_line(" ".join(warnings))[:_LONGEST_HEADER]
+    return {WARNINGS_HEADER: text.encode("ascii", "replace").decode()} if warnings else {}
 
 
 def _event(body: Json) -> bytes:
