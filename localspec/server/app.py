@@ -24,6 +24,16 @@ from localspec.server.api.documents import (
     Models,
     answered,
 )
+from localspec.server.api.native import (
+    DetokenizeRequest,
+    InfillRequest,
+    NativeCompletionRequest,
+    NativeReply,
+    TokenizeRequest,
+    detokenized,
+    templated,
+    tokenized,
+)
 from localspec.server.api.replies import WARNINGS_HEADER, Reply
 from localspec.server.api.requests import AnswerRequest
 from localspec.server.body import BodyLimits
@@ -73,6 +83,7 @@ def make_app(
     )
     add_error_handlers(app)
     _add_answers(app, service)
+    _add_native(app, service)
     _add_facts(app, service)
     _add_page(app)
     served: ASGIApp = Guard(BodyLimits(app, max_body), access, max_body)
@@ -109,6 +120,43 @@ def _add_answers(app: FastAPI, service: Service) -> None:
             status=404,  # clients retry on 5xx
             code="unsupported",
         )
+
+
+def _add_native(app: FastAPI, service: Service) -> None:
+    """llama-server's own paths."""
+    engine = service.engine
+
+    @app.post("/completions", responses=ERRORS)
+    @app.post("/completion", responses=ERRORS)
+    async def complete(request: Request, body: NativeCompletionRequest) -> Response:
+        """Continue a text."""
+        return await _answer(service, request, body, NativeReply)
+
+    @app.post("/infill", responses=ERRORS)
+    async def infill(request: Request, body: InfillRequest) -> Response:
+        """Write what stands between two texts."""
+        return await _answer(service, request, body, NativeReply)
+
+    @app.post("/tokenize", responses=ERRORS)
+    def tokenize(body: TokenizeRequest) -> dict[str, Any]:
+        """Token ids of a text."""
+        return tokenized(engine, body)
+
+    @app.post("/detokenize", responses=ERRORS)
+    def detokenize(body: DetokenizeRequest) -> dict[str, Any]:
+        """The text of token ids."""
+        return detokenized(engine, body)
+
+    @app.post("/apply-template", responses=ERRORS)
+    def apply_template(body: ChatRequest) -> dict[str, Any]:
+        """The prompt that a conversation becomes."""
+        return templated(engine, body)
+
+    @app.get("/slots", responses=ERRORS)
+    def slots() -> list[dict[str, Any]]:
+        """What each slot does now."""
+        n_ctx = engine.target.n_ctx
+        return [slot._asdict() | {"n_ctx": n_ctx} for slot in service.scheduler.slots()]
 
 
 async def _answer(
