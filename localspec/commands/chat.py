@@ -17,6 +17,7 @@ from localspec.commands.session import (
     require_prompt_cache,
     use_template,
 )
+from localspec.display import console
 
 
 @spread_groups
@@ -33,12 +34,13 @@ def chat(
     from localspec.display.chat import open_screen
     from localspec.display.pieces import AnswerStyle
 
+    console.be_quiet(answering.quiet)
     grammar = constraining.read()
     request = make_request(name, given)
     length = request.draft_tokens
     templating.check()
     require_prompt_cache(answering)
-    look = AnswerStyle.asked(answering.hide_reasoning, answering.show_draft)
+    look = AnswerStyle.asked(answering.hide_reasoning, answering.show_draft, answering.stats)
     with open_engine(request) as engine, open_screen(look) as screen:
         use_template(engine, templating, answering.system)
         conversation = Chat(

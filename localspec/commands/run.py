@@ -26,13 +26,12 @@ from localspec.commands.session import (
 )
 from localspec.core.errors import UsageError
 from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import SamplingParams
 from localspec.display import answer as answers
 from localspec.display import console
 from localspec.display.pieces import AnswerStyle, AnswerWriter
 
 if TYPE_CHECKING:
-    from localspec.chat.answer import Answer, Piece
+    from localspec.chat.answer import Piece
     from localspec.chat.message import Message
     from localspec.engine.engine import Engine
 
@@ -57,7 +56,9 @@ def run(
 ) -> None:
     """Answer one prompt: the text on stdout, the figures on stderr."""
     from localspec.chat.answer import collect
+    from localspec.engine.advice import advise
 
+    console.be_quiet(answering.quiet)
     prompting.check(answering, templating)
     modes = {"--compare": compare, "--json": as_json}
     batching.check([*_no_batch(prompting, answering), *(flag for flag, on in modes.items() if on)])
@@ -80,7 +81,8 @@ def run(
         ids = _encode(engine, text, prompting, answering)
         options = generate_options(engine, request, length, answering, grammar)
         params = options.sampling
-        writer = AnswerWriter(AnswerStyle.asked(answering.hide_reasoning, answering.show_draft))
+        look = AnswerStyle.asked(answering.hide_reasoning, answering.show_draft, answering.stats)
+        writer = AnswerWriter(look)
         try:
             with (
                 lookup_cache(engine, request, default=False),
@@ -91,7 +93,14 @@ def run(
         finally:
             writer.end()
         if not as_json:
-            _show_figures(answer, params, engine)
+            seed = None if params.greedy else params.seed
+            answers.figures(
+                answer.stats, answer.finish_reason, seed, answer.status,
+                full=look.stats, estimate=not compare,
+            )  # fmt: skip
+            answers.only_thoughts(answer)
+            if (advice := advise(answer.stats, params)) is not None:
+                console.note(advice)
         plain = None
         if compare and answer.finish_reason != "cancelled":
             plain = collect(engine.stream(ids, replace(options, draft_tokens=0)))
@@ -108,26 +117,14 @@ def run(
 
 def _no_batch(prompting: PromptFlags, answering: AnswerFlags) -> list[str]:
     """Flags of one answer, which a file of prompts does not have."""
-    own = replace(answering, system=None, max_tokens=None, stop=(), hide_reasoning=False)
+    own = replace(answering, system=None, max_tokens=None, stop=())
+    own = replace(own, hide_reasoning=False, stats=False, quiet=False)
     prompt = [] if prompting.prompt is None else ["A prompt"]
     return [*prompt, *given_flags(replace(prompting, prompt=None)), *given_flags(own)]
 
 
 def _quiet(piece: "Piece") -> None:
     """For --json, where the text comes at the end."""
-
-
-def _show_figures(answer: "Answer", params: SamplingParams, engine: "Engine") -> None:
-    """The figures below an answer, and advice where they give a reason for it."""
-    from localspec.engine.advice import advise
-    from localspec.llama.heads.head import Head
-
-    seed = None if params.greedy else params.seed
-    answers.figures(answer.stats, answer.finish_reason, seed, answer.status)
-    answers.only_thoughts(answer)
-    advice = advise(answer.stats, params, heads=isinstance(engine.draft, Head))
-    if advice is not None:
-        console.note(advice)
 
 
 def _settings(engine: "Engine", options: GenerateOptions, raw: bool) -> dict[str, object]:

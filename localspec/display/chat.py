@@ -40,7 +40,7 @@ def open_screen(look: AnswerStyle = PLAIN) -> Iterator["ChatScreen | PlainChat"]
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), _leave)
     screen = ChatScreen([*COMMANDS, *ALIASES], paths.history_file(), look)
-    screen.say("/help lists the commands; Ctrl-D leaves.")
+    console.note("/help lists the commands; Ctrl-D leaves.")
     try:
         yield screen
     finally:
@@ -50,13 +50,16 @@ def open_screen(look: AnswerStyle = PLAIN) -> Iterator["ChatScreen | PlainChat"]
 class _Screen:
     """What both screens have in common: each message ends what is unfinished of an answer."""
 
+    _look: AnswerStyle
+
     def _settle(self) -> None:
         raise NotImplementedError
 
     def end_answer(self, answer: Answer, filled: float) -> None:
         """End the answer and show its figures."""
         self._settle()
-        figures(answer.stats, answer.finish_reason, None, answer.status, filled)
+        full = self._look.stats
+        figures(answer.stats, answer.finish_reason, None, answer.status, filled, full=full)
         only_thoughts(answer)
 
     def show_stats(self, stats: GenerationStats) -> None:
@@ -66,7 +69,7 @@ class _Screen:
     def say(self, sentence: str) -> None:
         """A message that is no answer."""
         self._settle()
-        console.note(sentence)
+        console.note(sentence, asked=True)
 
     def complain(self, problem: LocalspecError) -> None:
         """A problem and the next step; it may have cut an answer short."""
@@ -80,6 +83,7 @@ class PlainChat(_Screen):
     interactive = False
 
     def __init__(self, look: AnswerStyle = PLAIN) -> None:
+        self._look = look
         self._writer = AnswerWriter(look)
 
     def read(self) -> str:
@@ -193,9 +197,9 @@ class ChatScreen(_Screen):
         lines = wrapped[len(wrapped) - rows :] if rows < len(wrapped) else wrapped
         # A terminal without termios writes ^C behind the meter: in the last column it would wrap.
         room = max(1, self._console.width - 2)
-        last = Text(meter(piece.stats, piece.draft_tokens, room, piece.status), style="dim")
+        last = Text(meter(piece.stats, room, piece.status, full=self._look.stats), style="dim")
         last.truncate(room, overflow="ellipsis")
-        return Group(*lines, last)
+        return Group(*lines) if console.is_quiet() else Group(*lines, last)
 
 
 def _append(line: "Text", text: str, style: str) -> None:

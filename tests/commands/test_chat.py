@@ -39,7 +39,7 @@ def test_the_same_seed_talks_the_same_with_any_draft(chat: Command, tiny: TinyFi
         done = chat(*seeded, "-md", tiny.draft, "--draft", length, stdin=script)
         assert done.out == plain.out
         if length != "auto":  # which need not draft: that follows what passes cost here
-            assert ("acceptance" in done.err) == (length != "off")
+            assert ("drafted tokens accepted" in done.err) == (length != "off")
     assert chat("--seed", "12", "-n", "30", "--system", "Be brief", stdin=script).out != plain.out
     middle = script.replace("zwei", "zwei\n/draft 4").replace("drei", "/draft off\ndrei")
     assert chat(*seeded, "-md", tiny.draft, "--draft", "1", stdin=middle).out == plain.out
@@ -54,7 +54,7 @@ def test_thinking_reaches_the_template(
         "{% else %}bcdefghi{% endif %}"
     )
     path = write_tiny_model(tmp_path / "thinks.gguf", seed=1, chat_template=template)
-    done = localspec("chat", "-m", path, "-t", "1", "-n", "2", *flags, stdin="hi\n")
+    done = localspec("chat", "-m", path, "-t", "1", "-n", "2", "--stats", *flags, stdin="hi\n")
     assert done.code == 0 and f"prompt {tokens} tokens" in done.err
 
 

@@ -283,7 +283,7 @@ def test_a_missing_half_is_fetched_by_whoever_needs_it(
 ) -> None:
     done = localspec("run", "-m", pair.target, "-md", PAIR[1], *DRAFTED, *FLAGS)
     assert done.code == 0 and done.out
-    assert f"hf:{PAIR[1]}: " in done.err and "acceptance" in done.err
+    assert f"hf:{PAIR[1]}: " in done.err and "drafted tokens accepted" in done.err
     assert localspec("verify").code == 0
     assert localspec("list").out.count("\n") == 1
 
@@ -397,7 +397,7 @@ def test_the_best_draft_of_this_disk_is_found(fetched: list[Path], localspec: Co
     assert done.code == 0 and done.out == named.out
     note = done.err.splitlines()[0]
     assert note.startswith(f"Draft: {fetched[1]} (") and "times smaller" in note
-    assert "acceptance" in done.err
+    assert "drafted tokens accepted" in done.err
     chat = localspec(
         *("chat", "--target", PAIR[0], "--draft", "find", *DRAFTED, "-t", "1", "-n", "4"),
         stdin="Say the thing\n",

@@ -84,7 +84,7 @@ def test_a_pairs_name_wherever_models_are_named(mine: list[Path], localspec: Com
     assert done.out.splitlines() == [str(path) for path in mine]
 
     chat = localspec("chat", "mine", "-n", "8", stdin="Say the thing\n")
-    assert chat.code == 0 and run["text"] in chat.out and "acceptance" in chat.err
+    assert chat.code == 0 and run["text"] in chat.out and "drafted tokens accepted" in chat.err
 
 
 @pytest.mark.llama

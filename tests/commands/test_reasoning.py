@@ -15,7 +15,7 @@ from tests.support.files.tiny_models import CHATML
 
 pytestmark = pytest.mark.llama
 
-FLAGS = ("-t", "1", "--temp", "0", "--draft", "off")
+FLAGS = ("--stats", "-t", "1", "--temp", "0", "--draft", "off")
 
 
 @pytest.fixture(scope="module")

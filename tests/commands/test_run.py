@@ -20,7 +20,9 @@ from tests.support.real_pair import TinyFiles, interrupt
 pytestmark = pytest.mark.llama
 
 
-def test_text_on_stdout_and_figures_on_stderr(run: Command) -> None:
+def test_text_on_stdout_and_figures_on_stderr(
+    run: Command, localspec: Command, tiny: TinyFiles
+) -> None:
     done = run(HELLO, "--seed", "5")
     assert done.code == 0 and done.out
     assert re.fullmatch(
@@ -31,6 +33,10 @@ def test_text_on_stdout_and_figures_on_stderr(run: Command) -> None:
     answer = json.loads(run(HELLO, "--seed", "5", "--json").out)
     assert done.out == answer["text"]
     assert "seed" not in run(HELLO, "--temp", "0").err
+    few = localspec("run", "-m", tiny.target, "-n", "2", "--draft", "off", HELLO)
+    assert re.fullmatch(r"[\d.]+ tok/s · stopped at --max-tokens\n", few.err)
+    quiet = run(HELLO, "--seed", "5", "--quiet", "--compare", "--show-draft")
+    assert (quiet.code, quiet.err) == (0, "")
 
 
 def test_the_prompt_comes_from_argument_file_or_pipe(run: Command, tmp_path: Path) -> None:
@@ -103,7 +109,7 @@ def test_the_same_seed_says_the_same_with_any_draft(run: Command, tiny: TinyFile
         done = run(*seeded, "--draft", tiny.draft, "--draft", length)
         assert done.out == plain.out
         if length != "auto":  # which need not draft: that follows what passes cost here
-            assert ("acceptance" in done.err) == (length != "off")
+            assert ("drafted tokens accepted" in done.err) == (length != "off")
     assert run(HELLO, "--seed", "12", "-n", "40").out != plain.out
 
 
@@ -256,8 +262,8 @@ def test_what_drafting_gained_is_measured_on_demand(run: Command, tiny: TinyFile
     flags = (HELLO, "--seed", "3", "-n", "30", "-md", tiny.draft, "--draft", "4", "--compare")
     done = run(*flags)
     figures, compared = done.err.splitlines()[-2:]
-    assert figures.startswith("30 tokens") and "acceptance" in figures
-    assert re.fullmatch(r"Without drafting [\d.]+ tok/s: [\d.]+x, the same text\.", compared)
+    assert "drafted tokens accepted" in figures and "about" not in figures
+    assert re.fullmatch(r"Measured: [\d.]+x plain decoding, .* tok/s.*; the same text\.", compared)
     answer = json.loads(run(*flags, "--json").out)
     assert answer["plain"]["token_ids"] == answer["token_ids"] and answer["plain"]["drafted"] == 0
     other = json.loads(run(*flags, "--json", "--acceptance", "rejection").out)

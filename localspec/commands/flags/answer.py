@@ -29,7 +29,16 @@ class AnswerFlags:
     stop: tuple[str, ...] = _answer(
         (), "--stop", "End before this text; may be repeated.", everyday=True
     )
-    hide_reasoning: bool = _answer(False, "--hide-reasoning", "Show no reasoning.", everyday=True)
+    hide_reasoning: bool = _answer(False, "--hide-reasoning", "Show no reasoning.")
+    stats: bool = _answer(
+        False,
+        "--stats",
+        "Show all figures of an answer.",
+        everyday=True,
+    )
+    quiet: bool = _answer(
+        False, "--quiet -q", "Show nothing but the answer and errors.", everyday=True
+    )
     show_draft: bool = _answer(
         False,
         "--show-draft",
