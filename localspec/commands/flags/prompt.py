@@ -11,7 +11,7 @@ from localspec.commands.flags.answer import PANEL, AnswerFlags
 from localspec.commands.flags.groups import given_flags
 from localspec.commands.flags.template import TemplateFlags
 from localspec.core.errors import FileProblem, UsageError
-from localspec.core.files import read_stream
+from localspec.core.files import did_you_mean, read_stream
 from localspec.core.option import option
 from localspec.display import console
 
@@ -88,7 +88,8 @@ def _read_file(path: Path) -> str:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise FileProblem(
-            f"The prompt file {path} cannot be read: {reason}.", "Give a UTF-8 text file."
+            f"The prompt file {path} cannot be read: {reason}.",
+            f"{did_you_mean(path)}Give a UTF-8 text file.",
         ) from error
 
 
