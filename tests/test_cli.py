@@ -94,6 +94,11 @@ def test_help_of_everything(localspec: Command) -> None:
         assert bool(re.search(r"--json\s", done.out)) == (command not in without)
 
 
+def test_a_paragraph_of_the_help_breaks_where_the_line_is_full() -> None:
+    done = process("export", "--help", env=os.environ | {"COLUMNS": "400"})
+    assert "or with auto, it is the best fixed one by what auto learnt of the pair" in done.stdout
+
+
 def test_help_of_pairs(localspec: Command) -> None:
     for command in ("add", "show", "remove"):
         done = localspec("pair", command, "--help")

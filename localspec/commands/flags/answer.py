@@ -11,6 +11,9 @@ from localspec.core.option import Bounds, option
 
 PANEL = "Prompt and answer"  # of the help
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+HeaderFlag = Annotated[
+    bool, typer.Option("--header/--no-header", help="Name the columns.", show_default=False)
+]
 _answer = partial(option, panel=PANEL)
 
 
