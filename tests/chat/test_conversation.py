@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.chat import slash_commands
+from localspec.chat import conversation_store
 from localspec.chat.answer import Answer, Piece
 from localspec.chat.conversation import Chat
 from localspec.chat.input_loop import handle, read_message, run
@@ -679,7 +679,7 @@ def test_files_that_hold_no_conversation(text: str | bytes, tmp_path: Path) -> N
 def test_huge_files_are_not_read(tmp_path: Path) -> None:
     path = tmp_path / "talk.json"
     with path.open("wb") as file:
-        file.truncate(slash_commands.MAX_SAVED_BYTES + 1)
+        file.truncate(conversation_store.MAX_BYTES + 1)
     chat, person, _ = talked("one")
     assert "too large" in refused(chat, person, f"/load {path}").message
     if Path("/dev/zero").exists():
