@@ -84,7 +84,11 @@ def made(
     *script: Typed, engine: ChatToy | None = None, length: DraftTokens = 3, **more: object
 ) -> tuple[Chat, Person, ChatToy]:
     person, engine = Person(list(script)), engine or ChatToy()
-    kept = {name: more.pop(name) for name in ("system", "turns", "oldest", "file") if name in more}
+    kept = {
+        name: more.pop(name)
+        for name in ("system", "turns", "oldest", "file", "autosave")
+        if name in more
+    }
     settings = {"sampling": SamplingParams(seed=7), "max_tokens": 12} | more
     options = GenerateOptions(draft_tokens=length, **settings)  # type: ignore[arg-type]
     return Chat(engine, person, options, **kept), person, engine  # type: ignore[arg-type]
