@@ -8,19 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from localspec import __version__
-from localspec.commands import (
-    bench,
-    chat,
-    config,
-    conversations,
-    demo,
-    doctor,
-    draft,
-    export,
-    models,
-    run,
-    serve,
-)
+from localspec.commands import bench, chat, config, demo, doctor, draft, export, models, run, serve
 from localspec.core.errors import LocalspecError
 from localspec.display import console
 
@@ -72,17 +60,5 @@ def _root(
     """Holds --version; commands hold the rest."""
 
 
-for command in (
-    demo,
-    doctor,
-    run,
-    chat,
-    conversations,
-    serve,
-    bench,
-    draft,
-    models,
-    export,
-    config,
-):
+for command in (demo, doctor, run, chat, serve, bench, draft, models, export, config):
     command.register(app)

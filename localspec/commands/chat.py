@@ -5,6 +5,7 @@ import typer
 from localspec.commands.conversations import (
     begin,
     pair_document,
+    sessions_app,
     system_message,
     with_saved_pair,
 )
@@ -71,5 +72,6 @@ def chat(
 
 
 def register(app: typer.Typer) -> None:
-    """Add this command to the program."""
+    """Add this command and those about its conversations to the program."""
     app.command(cls=LlamaCommand)(chat)
+    app.add_typer(sessions_app, name="sessions")

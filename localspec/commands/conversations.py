@@ -195,8 +195,3 @@ def _as_json(saved: SavedConversation) -> dict[str, object]:
 
 def _date(saved: SavedConversation) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(saved.updated))
-
-
-def register(app: typer.Typer) -> None:
-    """Add these commands to the program."""
-    app.add_typer(sessions_app, name="sessions")

@@ -12,6 +12,7 @@ from localspec.chat.conversation_store import (
     path_of,
     stored,
 )
+from localspec.commands.flags.answer import PANEL
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.option import option
 from localspec.display import console
@@ -19,27 +20,24 @@ from localspec.display import console
 if TYPE_CHECKING:
     from localspec.chat.conversation import Chat
 
-_conversation = partial(option, panel="Conversation", everyday=True, llama_cpp=False)
+_conversation = partial(option, panel=PANEL, everyday=True, llama_cpp=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationFlags:
     """Which conversation goes on, and whether it is saved."""
 
-    resume: bool = _conversation(
-        False, "--continue", "Continue the last conversation, with its models and settings."
-    )
+    resume: bool = _conversation(False, "--continue", "Continue the last chat.")
     session: str | None = _conversation(
         None,
         "--session",
-        "Continue the conversation of this name, or begin it.",
+        "Continue or begin this chat.",
         metavar="NAME",
     )
     save: bool | None = _conversation(
         None,
         "--save/--no-save",
-        "Save the conversation after each answer. Default: in a terminal, and with --continue or "
-        "--session.",
+        "Save the chat as it grows. Default: in a terminal, with --continue and --session.",
     )
 
     def read(self) -> SavedConversation | None:
