@@ -206,4 +206,4 @@ def test_the_commands_are_those_of_the_readme() -> None:
     }
     groups = {group.name for group in cli.app.registered_groups}
     assert used and used <= known | groups
-    assert known == set(COMMANDS) and groups == {"pair", "draft", "config"}
+    assert known == set(COMMANDS) and groups == {"pair", "draft", "config", "sessions"}

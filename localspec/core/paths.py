@@ -60,6 +60,11 @@ def history_file() -> Path:
     return _own_folder("data") / "chat_history"
 
 
+def conversations_folder() -> Path:
+    """Where chats are saved."""
+    return _own_folder("data") / "conversations"
+
+
 def config_file() -> Path:
     """Where settings stay: LOCALSPEC_CONFIG, else in the user's config folder."""
     chosen = os.environ.get("LOCALSPEC_CONFIG")

@@ -296,6 +296,23 @@ def test_the_real_command(tiny: TinyFiles) -> None:
         leave(terminal)
 
 
+def test_a_killed_chat_continues_where_its_last_answer_ended(tiny: TinyFiles) -> None:
+    flags = ("-m", str(tiny.target), "-t", "1", "--seed", "3", "--draft", "off", "-n", "20")
+    with Terminal(CLI, "chat", *flags) as terminal:
+        terminal.prompt(1)
+        assert f"Target {tiny.target.name}, no draft model" in terminal.window.text
+        terminal.type("hello\n")
+        terminal.prompt(2)
+    with Terminal(CLI, "chat", "--continue", "-t", "1") as terminal:  # the first was killed
+        terminal.prompt(2)
+        assert "continues (2 messages" in terminal.window.text
+        assert terminal.window.text.count(">>> hello") == 1
+        terminal.type("/clear\n")
+        terminal.prompt(3)
+        assert "the one before is saved as 20" in terminal.window.text
+        leave(terminal)
+
+
 # -- the input history ---------------------------------------------------------------------
 
 
