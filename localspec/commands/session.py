@@ -126,10 +126,11 @@ def open_engine(request: Request, parallel: int = 1) -> "Engine":
         require_lookup_cache(request.models.lookup_cache)
     from localspec.library.pairs.files import PairFinder
 
+    ui = download_ui(request.models.yes)
     finder = PairFinder(
         request.resolver,
-        download_ui(),
-        partial(_self_draft, loading=request.given),
+        ui,
+        partial(_self_draft, loading=request.given, agree=ui.agree),
         request.models.lenient,
         request.given,
     )
@@ -145,10 +146,11 @@ def open_engine(request: Request, parallel: int = 1) -> "Engine":
     return engine
 
 
-def _self_draft(target: Path, loading: Given) -> Path | None:
+def _self_draft(target: Path, loading: Given, agree: Callable[[str], bool]) -> Path | None:
     from localspec.self_draft.selection import stored_or_made
 
-    return stored_or_made(target, partial(pair_load_options, loading), console.note, progress)
+    load = partial(pair_load_options, loading)
+    return stored_or_made(target, load, console.note, progress, agree)
 
 
 @contextmanager

@@ -109,6 +109,9 @@ class ModelOptions(PairOptions):
     recalibrate: bool = _drafting(
         False, "--recalibrate", "Forget the measured costs of this pair, and measure again."
     )
+    yes: bool = _drafting(
+        False, "--yes -y", "Do not ask before a large download or a long search for a draft."
+    )
     verbose: bool = option(False, "--verbose -v", "Show llama.cpp's log on stderr.")
 
 

@@ -69,14 +69,23 @@ class Selection:
         return self.search.best.file
 
 
-def stored_or_made(target: Path, load: Load, say: Say, progress: ProgressBar) -> Path | None:
-    """The file of the target's self-draft, made now if none is stored; None where it does not pay.
+def stored_or_made(
+    target: Path, load: Load, say: Say, progress: ProgressBar, agree: Callable[[str], bool]
+) -> Path | None:
+    """The file of the target's self-draft; None where it does not pay.
 
-    A note says which draft it is, and what it was measured to give.
+    If none is stored, it is made now where the user agrees, else UsageError is raised. A note says
+    which draft it is, and what it was measured to give.
     """
     stored = store.find(read_header(target))
     if stored is None:
         say("No draft was made of this target here yet, or it is out of date.")
+        minutes = (SEARCH_BUDGET + VERDICT_BUDGET) / 60
+        if not agree(f"Search for one now, for about {minutes:.0f} minutes?"):
+            raise UsageError(
+                f"There is no draft made of {target.name} to use.",
+                f"Add --yes, or make it first: localspec draft make {shlex.quote(str(target))}",
+            )
         stored = make_and_store(target, SelfDraftOptions(), load, say, progress)[1]
         assert stored is not None
     say(_note(stored))

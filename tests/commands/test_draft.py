@@ -247,6 +247,21 @@ def test_a_draft_that_pays_drafts(localspec: Command, silent_target: Path) -> No
     assert localspec("run", *flags, "--draft", "self", "--draft", "off").err.count("Draft:") == 0
 
 
+def test_a_search_of_minutes_waits_for_a_yes(
+    localspec: Command, silent_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = ("run", "-m", silent_target, "--draft", "self", "-n", "4", "-t", "1", HELLO)
+    done = localspec(*flags)
+    assert done.code == 2 and "minutes? [y/N]" in done.err
+    assert "Add --yes, or make it first: localspec draft make" in done.sentences
+    refused = localspec(*flags, stdin="")
+    assert refused.code == 2 and "[y/N]" not in refused.err
+    made = keep(silent_target, PAYS)
+    monkeypatch.setattr(store, "find", lambda header: None)
+    monkeypatch.setattr(selection, "make_and_store", lambda *arguments: (None, made))
+    assert localspec(*flags, "--yes").code == 0
+
+
 def test_a_draft_that_does_not_pay_is_not_used(localspec: Command, silent_target: Path) -> None:
     keep(silent_target, LOSES)
     flags = ("-m", silent_target, "--draft", "self", "-n", "4", "-t", "1", HELLO)
@@ -263,21 +278,8 @@ def test_a_draft_is_made_once(
     localspec: Command, silent_target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(selection, "SEARCH_BUDGET", 0.0)
-    flags = (
-        "bench",
-        silent_target,
-        "--draft",
-        "self",
-        "-n",
-        "2",
-        "-r",
-        "1",
-        "-t",
-        "1",
-        "-c",
-        "2048",
-    )
-    first = localspec(*flags, "--draft", "2", "--tasks", "edit")
+    flags = ("bench", silent_target, "--draft", "self", *"-n 2 -r 1 -t 1 -c 2048".split())
+    first = localspec(*flags, "--draft", "2", "--tasks", "edit", "--yes")
     assert first.code == 0 and "No draft was made of this target" in first.err
     second = localspec(*flags, "--draft", "2", "--tasks", "edit", "--json")
     assert second.code == 0 and "No draft was made" not in second.err

@@ -358,13 +358,13 @@ def test_what_is_small_or_here_is_not_asked_about(large: FakeHub, localspec: Com
         assert done.code == 0 and "[y/N]" not in done.err
 
 
-def test_a_command_that_cannot_be_told_yes_names_one_that_can(
+def test_a_large_download_that_is_not_agreed_to_names_the_command_for_it(
     large: FakeHub, localspec: Command
 ) -> None:
     done = localspec("run", "-m", PAIR[0], "--draft", "off", *FLAGS, stdin="")
     message, hint = told(done)
     assert message == "Nothing was fetched."
-    assert "localspec download" in hint  # run has no --yes
+    assert "localspec download --yes" in hint
 
 
 @pytest.mark.parametrize("answer", ["y", "n"])
