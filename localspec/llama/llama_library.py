@@ -221,7 +221,9 @@ def choose_devices(names: str) -> list[Device]:
         if device is None:
             raise UsageError(
                 f"There is no device {name.strip()!r}.",
-                f"This build knows: {', '.join([d.name for d in known.values()] + ['none'])}.",
+                f"This build knows: {', '.join(d.name for d in known.values())}, none."
+                if known
+                else "This build has no GPU: leave --device out. What is here: localspec doctor",
             )
         chosen.append(device)
     return chosen

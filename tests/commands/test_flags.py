@@ -324,6 +324,39 @@ def test_a_line_that_is_being_completed_is_not_refused() -> None:
         run.make_context("run", ["-cnv"])
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("-hf org/repo:Q8_0 -hfd hf:org/small", "-m hf:org/repo:Q8_0 -md hf:org/small"),
+        ("-m a --draft-max=6 --draft-min 2 --gpu-layers 3", "-m a --draft-tokens 6 -ngl 3"),
+        ("-m a --jinja -no-cnv --n-predict 4 -r STOP", "-m a --raw -n 4 --stop STOP"),
+        ("-m a -p -hf -n 3", "-m a --prompt=-hf -n 3"),
+        ("-m a -- -hf b", "-m a -- -hf b"),
+    ],
+)
+def test_llama_cpps_spellings_mean_what_they_mean_there(given: str, meant: str) -> None:
+    run = typer.main.get_command(cli.app).commands["run"]  # type: ignore[attr-defined]
+    contexts = [run.make_context("run", line.split()) for line in (given, meant)]
+    assert contexts[0].params == contexts[1].params
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("run -dve CUDA0", "Did you mean -dev?"),
+        ("run -temp 0", "Did you mean --temp?"),
+        ("run -cnv", "localspec chat."),
+        ("chat -no-cnv", "localspec run --raw."),
+        ("serve -hf", "requires an argument"),
+    ],
+)
+def test_a_flag_that_is_not_there_names_the_right_one(given: str, words: str) -> None:
+    name, *arguments = given.split()
+    command = typer.main.get_command(cli.app).commands[name]  # type: ignore[attr-defined]
+    with pytest.raises(Exception, match=re.escape(words)):
+        command.make_context(name, arguments)
+
+
 def test_a_pair_names_what_it_cannot_keep() -> None:
     given = parsed(
         *("-c", "0", "-ngl", "auto", "-ngld", "3", "--rope-scale", "2", "--lora", "a.gguf"),

@@ -1,15 +1,50 @@
 """Commands that take llama.cpp's spellings, and whose help shows the options of every day."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
+from difflib import get_close_matches
 from typing import Any
 
 import typer
 from typer.core import TyperCommand
 
+from localspec.display import console
+
 # An option that may stand alone, the values that may follow it, and what it means alone.
 _ALONE = {flag: (("on", "off", "auto"), "on") for flag in ("-fa", "--flash-attn")}
+# llama.cpp's spellings of options that have another name here, and what they become; a spelling
+# that a command has itself is left alone. A second word is put before the value.
+_OURS = {
+    spelling: ours
+    for spellings, ours in (
+        ("-hf -hfr --hf-repo", "--target hf:"),
+        ("-hfd -hfrd --hf-repo-draft --spec-draft-hf", "--draft-model hf:"),
+        ("--model-draft --spec-draft-model", "--draft-model"),
+        ("--draft-n --draft-max --spec-draft-n-max", "--draft-tokens"),
+        ("--threads-draft --spec-draft-threads", "--draft-threads"),
+        ("--device-draft --spec-draft-device", "--draft-device"),
+        ("--gpu-layers-draft --n-gpu-layers-draft --spec-draft-ngl", "--draft-n-gpu-layers"),
+        ("--spec-draft-type-k", "-ctkd"),
+        ("--spec-draft-type-v", "-ctvd"),
+        ("--spec-draft-override-tensor", "-otd"),
+        ("--gpu-layers", "-ngl"),
+        ("--predict --n-predict", "--max-tokens"),
+        ("-r --reverse-prompt", "--stop"),
+        ("--system-prompt", "--system"),
+        ("-no-cnv --no-conversation", "--raw"),
+    )
+    for spelling in spellings.split()
+}
+# Options of llama.cpp that are left out with a note, and whether a value follows them.
+_IGNORED = {
+    **dict.fromkeys(("--draft-min", "--draft-n-min", "--spec-draft-n-min"), True),
+    **dict.fromkeys(("--draft-p-min", "--spec-draft-p-min"), True),
+    **dict.fromkeys(("--draft-p-split", "--spec-draft-p-split"), True),
+    **dict.fromkeys(("--jinja", "--no-warmup", "-st", "--single-turn"), False),
+}
+_COMMANDS = {"-cnv": "localspec chat", "-no-cnv": "localspec run --raw"}
+_SHORT = re.compile(r"-[A-Za-z]{2}[A-Za-z-]*")
 _TABLE = "What llama.cpp's flags are called here: docs/llama-cpp-flags.md."
 # Panels that the short help shows as one.
 _SHORT_PANELS: dict[str | None, str] = {
@@ -36,10 +71,13 @@ class LlamaCommand(TyperCommand):
             self.params = everything
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        # While a line is being completed in the shell, nothing is refused.
-        unknown = None if ctx.resilient_parsing else self._unknown_short_flag(args)
-        if unknown:
-            ctx.fail(f"No such option: {unknown}. {_TABLE}")
+        known: dict[str, Any] = {name: param for param in self.params for name in param.opts}
+        if not ctx.resilient_parsing:  # while the shell completes a line, nothing is refused
+            args = _translated(args, known)
+            for unknown, _ in _unknown(args, known):
+                if not _SHORT.fullmatch(unknown):
+                    continue
+                ctx.fail(f"No such option: {unknown}.{_near(unknown, known)} {_TABLE}")
         try:
             return super().parse_args(ctx, complete(args))
         except _UsageError as error:
@@ -47,20 +85,51 @@ class LlamaCommand(TyperCommand):
                 error.message = f"{error.message}. {_TABLE}"
             raise
 
-    def _unknown_short_flag(self, arguments: Sequence[str]) -> str | None:
-        """A flag such as ``-cnv``, which would else be read as ``-c nv``."""
-        known: dict[str, Any] = {name: param for param in self.params for name in param.opts}
-        is_value = False
-        for argument in arguments:
-            if argument == "--":
-                break
-            if is_value:
-                is_value = False
-            elif argument in known:
-                is_value = argument not in _ALONE and not getattr(known[argument], "is_flag", True)
-            elif re.fullmatch(r"-[A-Za-z]{2,}", argument):
-                return argument
-        return None
+
+def _unknown(arguments: Sequence[str], known: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """Flags that a command does not have, such as ``-cnv``, else read as ``-c nv``; their places.
+
+    Left out are values of flags that it has, and what follows ``--``.
+    """
+    is_value = False
+    for place, argument in enumerate(arguments):
+        if argument == "--":
+            return
+        if is_value:
+            is_value = False
+        elif argument in known:
+            is_value = argument not in _ALONE and not getattr(known[argument], "is_flag", True)
+        elif argument.startswith("-"):
+            yield argument, place
+
+
+def _translated(arguments: Sequence[str], known: Mapping[str, Any]) -> list[str]:
+    """The arguments with llama.cpp's spellings replaced by those that the command has."""
+    made: list[str] = []
+    done = 0
+    for argument, place in _unknown(arguments, known):
+        flag, equals, value = argument.partition("=")
+        ours, _, prefix = _OURS.get(flag, "").partition(" ")
+        if place < done or (flag not in _IGNORED and ours not in known):
+            continue
+        made += arguments[done:place]
+        takes_value = _IGNORED[flag] if flag in _IGNORED else not known[ours].is_flag
+        done = place + (2 if takes_value and not equals else 1)
+        if flag in _IGNORED:
+            console.note(f"{flag} has no effect here, see docs/llama-cpp-flags.md.")
+            continue
+        values = [value] if equals else arguments[place + 1 : done]
+        made += [ours, *(prefix + each.removeprefix(prefix) for each in values)]
+    return [*made, *arguments[done:]]
+
+
+def _near(flag: str, known: Mapping[str, Any]) -> str:
+    """What was meant by an unknown flag, if that can be told."""
+    if flag in _COMMANDS:
+        return f" That is the command: {_COMMANDS[flag]}."
+    doubled = [f"-{flag}"] if f"-{flag}" in known else []
+    near = doubled or get_close_matches(flag, [each for each in known if len(each) > 2], n=1)
+    return f" Did you mean {near[0]}?" if near else ""
 
 
 def _short(param: Any) -> Any:
