@@ -83,8 +83,10 @@ def demo(
         settings = {"repeats": repeats, "max_tokens": max_tokens, "temperature": 0}
         machine_facts = {"cpu": machine.cpu_name(), "threads": threads or machine.physical_cores()}
         key = "pairs" if model == "pair" else "hybrids"
-        found = {key: [each.as_json() for each in results]}
-        console.json_line({"version": __version__, "settings": settings | machine_facts} | found)
+        found = [each.as_json() for each in results]
+        console.json_line(
+            {"version": __version__, "settings": settings | machine_facts, key: found}
+        )
 
 
 def _next_command() -> str:

@@ -151,8 +151,11 @@ def pairs(rows: Sequence[PairRow]) -> None:
         ("LICENCES", "GAIN", "FAMILY"),
     )
     if best is not None:
-        note(f"Recommended for this machine: {best.name}. Chat with it: {chat_command(best)}.")
-    note("Details of a pair: localspec pair show NAME")
+        note(f"Recommended for this machine: {chat_command(best)}")
+    note(
+        "Details: localspec pair show NAME; download both models: localspec download NAME; "
+        "chat with them: localspec chat NAME."
+    )
 
 
 def chat_command(row: PairRow) -> str:
