@@ -13,6 +13,7 @@ from localspec.chat.window import fit, require_prompt_fits, visible
 from localspec.core.errors import LocalspecError
 from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams
+from localspec.speculative.history import AnswerHistory
 from localspec.speculative.loop import TokenModel
 
 
@@ -24,6 +25,8 @@ class PairProfile(Protocol):
 
 class ChatEngine(Protocol):
     """What a chat needs of `engine.Engine`."""
+
+    history: AnswerHistory | None
 
     @property
     def target(self) -> TokenModel: ...
@@ -58,6 +61,22 @@ class ChatUI(Protocol):
         """Show the figures of the whole conversation."""
         ...
 
+    def compare(self, drafted: Answer, plain: Answer, seed_decides: bool) -> None:
+        """Show the speed of two answers to one question; ``seed_decides`` the text of both."""
+        ...
+
+    def fold_thoughts(self, fold: bool) -> None:
+        """Replace the thoughts of an answer by one line when they end, or leave them."""
+        ...
+
+    def show_thoughts(self, thoughts: str) -> None:
+        """Show thoughts that were folded."""
+        ...
+
+    def copy(self, text: str) -> None:
+        """Put text into the clipboard, and say so; raises UsageError where there is none."""
+        ...
+
     def say(self, sentence: str) -> None:
         """Show a note."""
         ...
@@ -72,7 +91,8 @@ class Chat:
     """A conversation with one engine; ``options`` apply to each answer.
 
     The prompt contains the ``turns`` from index ``oldest`` on. ``file`` is where the conversation
-    was saved or loaded last, and may be overwritten.
+    was saved or loaded last, and may be overwritten. ``attached`` is text of files that begins the
+    next message. ``load_pair`` replaces ``engine`` and ``options`` by those of another pair.
     """
 
     engine: ChatEngine
@@ -83,6 +103,15 @@ class Chat:
     oldest: int = 0
     total: GenerationStats = field(default_factory=GenerationStats)
     file: Path | None = None
+    attached: str = ""
+    load_pair: "Callable[[Chat, str], None] | None" = None
+
+    def ask(self, text: str) -> None:
+        """Answer a message, behind the text of the files that were read for it."""
+        before = self.turns
+        self.answer([*before, {"role": "user", "content": self.attached + text}])
+        if self.turns is not before:
+            self.attached = ""
 
     def answer(self, turns: list[Message]) -> None:
         """Answer the last user turn and add both to the conversation, also after Ctrl-C.
