@@ -44,6 +44,8 @@ class Person:
     sums: list[GenerationStats] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     filled: list[float] = field(default_factory=list)
+    compared: list[tuple[Answer, Answer]] = field(default_factory=list)
+    copied: list[str] = field(default_factory=list)
 
     def read(self) -> str:
         if not self.script:
@@ -70,6 +72,18 @@ class Person:
 
     def show_stats(self, stats: GenerationStats) -> None:
         self.sums.append(stats)
+
+    def compare(self, drafted: Answer, plain: Answer, seed_decides: bool) -> None:
+        self.compared.append((drafted, plain))
+
+    def fold_thoughts(self, fold: bool) -> None:
+        self.said.append(f"fold {fold}")
+
+    def show_thoughts(self, thoughts: str) -> None:
+        self.said.append(thoughts)
+
+    def copy(self, text: str) -> None:
+        self.copied.append(text)
 
     def say(self, sentence: str) -> None:
         self.said.append(sentence)
@@ -475,7 +489,7 @@ def test_regen_at_temperature_zero_says_that_nothing_changes() -> None:
     )
     first, again, _ = (answer.text for answer in person.answers)
     assert first == again and len(person.said) == 3
-    assert "/set temperature 0.8" in person.said[1]
+    assert "/retry 0.8" in person.said[1]
 
 
 def test_regen_and_undo_of_nothing() -> None:
@@ -571,7 +585,7 @@ def test_set() -> None:
 
 @pytest.mark.parametrize(
     "rest",
-    ["warmth 1", "temperature", "temperature hot", "temperature nan", "temperature -1",
+    ["warmth 1", "temperature hot", "temperature nan", "temperature -1",
      "top_k 1.5", "seed -2", "top_p 2", "temperature 1 2", "greedy 1", "__class__ 1",
      "logit_bias 999+1"],
 )  # fmt: skip

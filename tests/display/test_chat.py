@@ -200,9 +200,12 @@ def test_ctrl_c_shows_what_may_begin_a_stop_string() -> None:
 
 
 def test_keys_typed_during_an_answer_wait_for_the_prompt() -> None:
-    with answering([words(40), ["well"]]) as terminal:
+    with answering([words(40), ["well"], ["two"]]) as terminal:
         terminal.type("typed ahead\n")
-        terminal.prompt(3)
+        terminal.paste("pasted\nahead")
+        terminal.type("\n")
+        terminal.prompt(4)
+        assert len(FIGURES.findall(terminal.window.text)) == 3
         assert answer_of(terminal.window) == "".join(words(40)).rstrip()
         assert answer_of(terminal.window, "typed ahead") == "well"
         terminal.type("shown again")
@@ -269,14 +272,6 @@ def test_a_dumb_terminal() -> None:
     with chatting([pieces], "ask", seconds=0.01, term="dumb") as terminal:
         assert answer_of(terminal.window).split() == "".join(pieces).split()
         assert "\x1b[1A" not in terminal.raw
-
-
-def test_a_python_without_readline() -> None:
-    before = "import sys; sys.modules['readline'] = None\n"
-    with chatting([["well"]], "ask", before=before) as terminal:
-        assert answer_of(terminal.window) == "well"
-        leave(terminal)
-    assert not paths.history_file().exists()
 
 
 def test_the_real_command(tiny: TinyFiles) -> None:
@@ -391,7 +386,7 @@ def test_pipes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
     assert asked == ["one", "two\nlines", "three"]
     assert len(FIGURES.findall(err)) == 4  # each answer's and those of /stats
     assert "Error: There is no command /nothing." in err and "\x1b" not in err
-    assert ">>>" not in out + err and "/help lists" not in err
+    assert ">>>" not in out + err and "Ctrl-D" not in err
     assert not paths.history_file().exists()
 
 
