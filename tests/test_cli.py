@@ -94,6 +94,11 @@ def test_help_of_everything(localspec: Command) -> None:
         assert bool(re.search(r"--json\s", done.out)) == (command not in without)
 
 
+def test_a_paragraph_of_the_help_breaks_where_the_line_is_full() -> None:
+    done = process("export", "--help", env=os.environ | {"COLUMNS": "400"})
+    assert "or with auto, it is the best fixed one by what auto learnt of the pair" in done.stdout
+
+
 def test_help_of_pairs(localspec: Command) -> None:
     for command in ("add", "show", "remove"):
         done = localspec("pair", command, "--help")
@@ -201,4 +206,4 @@ def test_the_commands_are_those_of_the_readme() -> None:
     }
     groups = {group.name for group in cli.app.registered_groups}
     assert used and used <= known | groups
-    assert known == set(COMMANDS) and groups == {"pair", "draft", "config"}
+    assert known == set(COMMANDS) and groups == {"pair", "draft", "config", "sessions"}

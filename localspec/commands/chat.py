@@ -2,7 +2,15 @@
 
 import typer
 
+from localspec.commands.conversations import (
+    begin,
+    pair_document,
+    sessions_app,
+    system_message,
+    with_saved_pair,
+)
 from localspec.commands.flags.answer import AnswerFlags
+from localspec.commands.flags.conversation import ConversationFlags
 from localspec.commands.flags.grammar import GrammarFlags
 from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.llama_command import LlamaCommand
@@ -25,6 +33,7 @@ def chat(
     answering: AnswerFlags,
     templating: TemplateFlags,
     constraining: GrammarFlags,
+    storing: ConversationFlags,
     given: PairFlags,
     name: NameArgument = None,
 ) -> None:
@@ -36,19 +45,25 @@ def chat(
 
     console.be_quiet(answering.quiet)
     grammar = constraining.read()
-    request = make_request(name, given)
+    saved = storing.read()
+    name, given, settings = with_saved_pair(saved, name, given)
+    request = make_request(name, given, conversation=settings)
+    system = system_message(saved, name, answering.system)
     length = request.draft_tokens
     templating.check()
     require_prompt_cache(answering)
     look = AnswerStyle.asked(answering.hide_reasoning, answering.show_draft, answering.stats)
     with open_engine(request) as engine, open_screen(look) as screen:
-        use_template(engine, templating, answering.system)
+        use_template(engine, templating, system)
         conversation = Chat(
             engine,
             screen,
             generate_options(engine, request, length, answering, grammar),
-            system=answering.system,
+            pair=pair_document(name, given, request, engine),
         )
+        begin(conversation, saved, engine, shown=screen.interactive)
+        conversation.system = system
+        conversation.autosave = storing.autosave(saved, conversation)
         with (
             lookup_cache(engine, request, default=True),
             prompt_cache(engine, answering, answers=True),
@@ -59,5 +74,6 @@ def chat(
 
 
 def register(app: typer.Typer) -> None:
-    """Add this command to the program."""
+    """Add this command and those about its conversations to the program."""
     app.command(cls=LlamaCommand)(chat)
+    app.add_typer(sessions_app, name="sessions")

@@ -1,5 +1,8 @@
 """The command ``run``: one prompt, one answer."""
 
+import os
+import re
+import shlex
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +15,7 @@ from localspec.commands.flags.batch import BatchFlags
 from localspec.commands.flags.grammar import GrammarFlags
 from localspec.commands.flags.groups import given_flags, spread_groups
 from localspec.commands.flags.llama_command import LlamaCommand
-from localspec.commands.flags.pair import PairFlags
+from localspec.commands.flags.pair import NameArgument, PairFlags
 from localspec.commands.flags.prompt import PromptFlags
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.session import (
@@ -25,6 +28,7 @@ from localspec.commands.session import (
     use_template,
 )
 from localspec.core.errors import UsageError
+from localspec.core.formatting import one_line
 from localspec.core.generate_options import GenerateOptions
 from localspec.display import answer as answers
 from localspec.display import console
@@ -38,6 +42,8 @@ if TYPE_CHECKING:
 
 @spread_groups
 def run(
+    *,
+    name: NameArgument = None,
     prompting: PromptFlags,
     answering: AnswerFlags,
     templating: TemplateFlags,
@@ -59,19 +65,22 @@ def run(
     from localspec.engine.advice import advise
 
     console.be_quiet(answering.quiet)
+    if name is not None and given.get("target") is not None:  # all words are the prompt
+        prompting, name = replace(prompting, prompt=(name, *prompting.prompt)), None
+    _require_model(name)
     prompting.check(answering, templating)
     modes = {"--compare": compare, "--json": as_json}
     batching.check([*_no_batch(prompting, answering), *(flag for flag, on in modes.items() if on)])
     grammar = constraining.read()
     if batching.batch is not None:
-        run_batch(batching, answering, templating, grammar, make_request(None, given))
+        run_batch(batching, answering, templating, grammar, make_request(name, given))
         return
     if as_json and answering.show_draft:
         raise UsageError(
             "--show-draft colours a text, and --json prints none.",
             "Leave one out; sources and accepted_at of the document count the drafted tokens.",
         )
-    request = make_request(None, given)
+    request = make_request(name, given)
     require_prompt_cache(answering)
     text = prompting.read()
     length = request.draft_tokens
@@ -91,7 +100,7 @@ def run(
                 pieces = engine.stream(ids, options, on_prompt=save_prompt)
                 answer = collect(pieces, _quiet if as_json else writer.write)
         finally:
-            writer.end()
+            writer.end(line=True)
         if not as_json:
             seed = None if params.greedy else params.seed
             answers.figures(
@@ -119,8 +128,18 @@ def _no_batch(prompting: PromptFlags, answering: AnswerFlags) -> list[str]:
     """Flags of one answer, which a file of prompts does not have."""
     own = replace(answering, system=None, max_tokens=None, stop=())
     own = replace(own, hide_reasoning=False, stats=False, quiet=False)
-    prompt = [] if prompting.prompt is None else ["A prompt"]
-    return [*prompt, *given_flags(replace(prompting, prompt=None)), *given_flags(own)]
+    prompt = ["A prompt"] if prompting.prompt else []
+    return [*prompt, *given_flags(replace(prompting, prompt=())), *given_flags(own)]
+
+
+def _require_model(name: str | None) -> None:
+    """Raise UsageError for a prompt in the place of the model."""
+    if name is not None and re.search(r"\s", name.strip()) and not os.path.exists(name):
+        raise UsageError(
+            f"No model was given: {one_line(name[:60])!r} is in its place.",
+            "The first argument names the model, unless -m does: "
+            + shlex.join(["localspec", "run", "MODEL", one_line(name[:60])]),
+        )
 
 
 def _quiet(piece: "Piece") -> None:

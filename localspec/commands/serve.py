@@ -93,7 +93,8 @@ def make_service(
     say = None if serving.cache_ram == 0 else console.note
     prefixes = PrefixCache(_cache_bytes(engine, serving.cache_ram), say)
     scheduler = Scheduler(slots, serving.limits(), prefixes)
-    return Service(engine, scheduler, defaults, names, _about(engine))
+    strict = serving.strict_fields
+    return Service(engine, scheduler, defaults, names, _about(engine), strict_fields=strict)
 
 
 def _cache_bytes(engine: "Engine", asked: int | None) -> int:

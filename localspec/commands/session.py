@@ -64,12 +64,16 @@ class Request:
 
 
 def make_request(
-    name: str | None, given: Given, defaults: Mapping[str, object] | None = None
+    name: str | None,
+    given: Given,
+    defaults: Mapping[str, object] | None = None,
+    conversation: Mapping[str, object] | None = None,
 ) -> Request:
     """Resolve a pair's name, or ``name`` in place of --target; its settings fill in for flags.
 
-    ``defaults`` are a command's own values of sampling parameters that nobody gave. Raises
-    UsageError for two targets or none, UnknownPair for a name that nothing has.
+    ``defaults`` are a command's own values of sampling parameters that nobody gave; the settings
+    of a ``conversation`` count before those of its pair and of the file. Raises UsageError for two
+    targets or none, UnknownPair for a name that nothing has.
     """
     from localspec.library.resolve import Resolver
 
@@ -81,7 +85,7 @@ def make_request(
     named = resolver.choose(name or models.target, options.model)
     if named.note:
         console.note(named.note)
-    below = _below(named.settings, name or models.target)
+    below = {**_below(named.settings, name or models.target), **(conversation or {})}
     kept = below.pop("draft_tokens", None)
     lengths = options.lengths or (() if kept is None else parse_draft_tokens(str(kept)) or ())
     given = {**below, **given}

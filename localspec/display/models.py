@@ -53,16 +53,20 @@ class _Cell(NamedTuple):
 
 
 def table(
-    names: Sequence[str], rows: Iterable[Sequence[str]], first_to_go: Sequence[str] = ()
+    names: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    first_to_go: Sequence[str] = (),
+    *,
+    header: bool = True,
 ) -> None:
     """Rows below their names on stdout; on a narrow terminal ``first_to_go`` are left out first.
 
-    In a pipe no names, nothing cut, and tabs between the fields.
+    In a pipe nothing is cut, and tabs separate the fields.
     """
     out = make_console(stderr=False)
     lines = [[one_line(cell) for cell in row] for row in rows]
     if not out.is_terminal:  # not through rich, which would turn tabs into spaces
-        for line in lines:
+        for line in [names, *lines] if header else lines:
             out.file.write("\t".join(line) + "\n")
         return
     columns = dict(zip(names, zip(names, *lines, strict=True), strict=True))
@@ -71,7 +75,8 @@ def table(
             del columns[name]
     grid = Table.grid(padding=(0, _GAP, 0, 0))
     for i, row in enumerate(zip(*columns.values(), strict=True)):
-        grid.add_row(*map(_Cell, row), style=None if i else "bold")
+        if i or header:
+            grid.add_row(*map(_Cell, row), style=None if i else "bold")
     out.print(grid)
 
 
@@ -84,7 +89,7 @@ def _fit(text: str, width: int) -> str:
     return set_cell_size(set_cell_size(text, head) + "…" + tail, width)
 
 
-def models(inventory: Inventory) -> None:
+def models(inventory: Inventory, *, header: bool = True) -> None:
     """The models of ``list``, below each the sidecars that draft for it; notes go to stderr."""
     if inventory.files:
         served, alone = by_model(inventory)
@@ -94,7 +99,7 @@ def models(inventory: Inventory) -> None:
             for row in (_model_cells(model), *(_model_cells(each, "+ ") for each in heads))
         ]
         rows += [_model_cells(each, "+ ") for each in alone]
-        table(("MODEL", "SIZE", "SOURCE", "PATH"), rows, ("PATH",))
+        table(("MODEL", "SIZE", "SOURCE", "PATH"), rows, ("PATH",), header=header)
     else:
         folders = ", ".join(str(folder) for folder in inventory.folders)
         note(f"There are no GGUF models in the folders searched: {folders}.")
@@ -142,13 +147,14 @@ def model_json(model: LocalModel) -> dict[str, object]:
     }
 
 
-def pairs(rows: Sequence[PairRow]) -> None:
+def pairs(rows: Sequence[PairRow], *, header: bool = True) -> None:
     """Known pairs, one a line, the user's own first; the one to try first here is marked."""
     best = recommended(rows)
     table(
         ("PAIR", "SIZE", "HERE", "FITS", "GAIN", "FAMILY", "LICENCES"),
         (_pair_cells(row, row is best) for row in rows),
         ("LICENCES", "GAIN", "FAMILY"),
+        header=header,
     )
     if best is not None:
         note(f"Recommended for this machine: {chat_command(best)}")

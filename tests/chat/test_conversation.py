@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.chat import slash_commands
+from localspec.chat import conversation_store
 from localspec.chat.answer import Answer, Piece
 from localspec.chat.conversation import Chat
 from localspec.chat.input_loop import handle, read_message, run
@@ -44,6 +44,8 @@ class Person:
     sums: list[GenerationStats] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     filled: list[float] = field(default_factory=list)
+    compared: list[tuple[Answer, Answer]] = field(default_factory=list)
+    copied: list[str] = field(default_factory=list)
 
     def read(self) -> str:
         if not self.script:
@@ -71,6 +73,18 @@ class Person:
     def show_stats(self, stats: GenerationStats) -> None:
         self.sums.append(stats)
 
+    def compare(self, drafted: Answer, plain: Answer, seed_decides: bool) -> None:
+        self.compared.append((drafted, plain))
+
+    def fold_thoughts(self, fold: bool) -> None:
+        self.said.append(f"fold {fold}")
+
+    def show_thoughts(self, thoughts: str) -> None:
+        self.said.append(thoughts)
+
+    def copy(self, text: str) -> None:
+        self.copied.append(text)
+
     def say(self, sentence: str) -> None:
         self.said.append(sentence)
 
@@ -84,7 +98,11 @@ def made(
     *script: Typed, engine: ChatToy | None = None, length: DraftTokens = 3, **more: object
 ) -> tuple[Chat, Person, ChatToy]:
     person, engine = Person(list(script)), engine or ChatToy()
-    kept = {name: more.pop(name) for name in ("system", "turns", "oldest", "file") if name in more}
+    kept = {
+        name: more.pop(name)
+        for name in ("system", "turns", "oldest", "file", "autosave")
+        if name in more
+    }
     settings = {"sampling": SamplingParams(seed=7), "max_tokens": 12} | more
     options = GenerateOptions(draft_tokens=length, **settings)  # type: ignore[arg-type]
     return Chat(engine, person, options, **kept), person, engine  # type: ignore[arg-type]
@@ -471,7 +489,7 @@ def test_regen_at_temperature_zero_says_that_nothing_changes() -> None:
     )
     first, again, _ = (answer.text for answer in person.answers)
     assert first == again and len(person.said) == 3
-    assert "/set temperature 0.8" in person.said[1]
+    assert "/retry 0.8" in person.said[1]
 
 
 def test_regen_and_undo_of_nothing() -> None:
@@ -567,7 +585,7 @@ def test_set() -> None:
 
 @pytest.mark.parametrize(
     "rest",
-    ["warmth 1", "temperature", "temperature hot", "temperature nan", "temperature -1",
+    ["warmth 1", "temperature hot", "temperature nan", "temperature -1",
      "top_k 1.5", "seed -2", "top_p 2", "temperature 1 2", "greedy 1", "__class__ 1",
      "logit_bias 999+1"],
 )  # fmt: skip
@@ -679,7 +697,7 @@ def test_files_that_hold_no_conversation(text: str | bytes, tmp_path: Path) -> N
 def test_huge_files_are_not_read(tmp_path: Path) -> None:
     path = tmp_path / "talk.json"
     with path.open("wb") as file:
-        file.truncate(slash_commands.MAX_SAVED_BYTES + 1)
+        file.truncate(conversation_store.MAX_BYTES + 1)
     chat, person, _ = talked("one")
     assert "too large" in refused(chat, person, f"/load {path}").message
     if Path("/dev/zero").exists():

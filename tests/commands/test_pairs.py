@@ -51,7 +51,7 @@ def test_a_pair_is_added_shown_and_removed(mine: list[Path], localspec: Command)
     assert [each.sha256 for each in kept] == [
         hashlib.sha256(path.read_bytes()).hexdigest() for path in mine
     ]
-    row = localspec("pairs").out.splitlines()[0]
+    row = localspec("pair", "list", "--no-header").out.splitlines()[0]
     assert row.startswith("mine") and "both" in row and "your own" in row
     document = json.loads(localspec("pairs", "--json").out)
     assert [each["name"] for each in document["pairs"]] == [
@@ -197,7 +197,7 @@ def test_a_pair_that_was_added_leniently_is_used_so(stocked: FakeHub, localspec:
 
 
 def test_a_pair_of_names_from_the_list(fetched: list[Path], localspec: Command) -> None:
-    names = [line.split()[0] for line in localspec("list").out.splitlines()]
+    names = [line.split()[0] for line in localspec("list", "--no-header").out.splitlines()]
     assert localspec("pair", "add", "listed", "-m", names[0], "-md", names[1]).code == 0
     assert localspec("check", "listed").out == localspec("check", *names).out
     assert localspec("verify", "listed").code == 0
@@ -250,5 +250,5 @@ def test_pairs_that_fit_this_memory(localspec: Command, monkeypatch: pytest.Monk
     rows = json.loads(localspec("pairs", "--json").out)["pairs"]
     assert fitting == [row["name"] for row in rows if row["fits"]]
     assert "llama3.1-8b" in fitting and "llama3.1-70b" not in fitting
-    family = localspec("pairs", "--family", "qwen2.5", "--fits").out
+    family = localspec("pairs", "--no-header", "--family", "qwen2.5", "--fits").out
     assert family.startswith("qwen2.5-7b") and "72b" not in family

@@ -200,9 +200,12 @@ def test_ctrl_c_shows_what_may_begin_a_stop_string() -> None:
 
 
 def test_keys_typed_during_an_answer_wait_for_the_prompt() -> None:
-    with answering([words(40), ["well"]]) as terminal:
+    with answering([words(40), ["well"], ["two"]]) as terminal:
         terminal.type("typed ahead\n")
-        terminal.prompt(3)
+        terminal.paste("pasted\nahead")
+        terminal.type("\n")
+        terminal.prompt(4)
+        assert len(FIGURES.findall(terminal.window.text)) == 3
         assert answer_of(terminal.window) == "".join(words(40)).rstrip()
         assert answer_of(terminal.window, "typed ahead") == "well"
         terminal.type("shown again")
@@ -271,14 +274,6 @@ def test_a_dumb_terminal() -> None:
         assert "\x1b[1A" not in terminal.raw
 
 
-def test_a_python_without_readline() -> None:
-    before = "import sys; sys.modules['readline'] = None\n"
-    with chatting([["well"]], "ask", before=before) as terminal:
-        assert answer_of(terminal.window) == "well"
-        leave(terminal)
-    assert not paths.history_file().exists()
-
-
 def test_the_real_command(tiny: TinyFiles) -> None:
     flags = ("-m", str(tiny.target), "-md", str(tiny.draft), "-t", "1", "--stats", "-n", "40")
     with Terminal(CLI, "chat", *flags, "--draft", "3") as terminal:
@@ -293,6 +288,23 @@ def test_the_real_command(tiny: TinyFiles) -> None:
         terminal.type("/nonsense\n")
         terminal.prompt(5)
         assert "There is no command /nonsense" in terminal.window.text
+        leave(terminal)
+
+
+def test_a_killed_chat_continues_where_its_last_answer_ended(tiny: TinyFiles) -> None:
+    flags = ("-m", str(tiny.target), "-t", "1", "--seed", "3", "--draft", "off", "-n", "20")
+    with Terminal(CLI, "chat", *flags) as terminal:
+        terminal.prompt(1)
+        assert f"Target {tiny.target.name}, no draft model" in terminal.window.text
+        terminal.type("hello\n")
+        terminal.prompt(2)
+    with Terminal(CLI, "chat", "--continue", "-t", "1") as terminal:  # the first was killed
+        terminal.prompt(2)
+        assert "continues (2 messages" in terminal.window.text
+        assert terminal.window.text.count(">>> hello") == 1
+        terminal.type("/clear\n")
+        terminal.prompt(3)
+        assert "the one before is saved as 20" in terminal.window.text
         leave(terminal)
 
 
@@ -374,7 +386,7 @@ def test_pipes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
     assert asked == ["one", "two\nlines", "three"]
     assert len(FIGURES.findall(err)) == 4  # each answer's and those of /stats
     assert "Error: There is no command /nothing." in err and "\x1b" not in err
-    assert ">>>" not in out + err and "/help lists" not in err
+    assert ">>>" not in out + err and "Ctrl-D" not in err
     assert not paths.history_file().exists()
 
 

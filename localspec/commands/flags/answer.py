@@ -11,6 +11,9 @@ from localspec.core.option import Bounds, option
 
 PANEL = "Prompt and answer"  # of the help
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+HeaderFlag = Annotated[
+    bool, typer.Option("--header/--no-header", help="Name the columns.", show_default=False)
+]
 _answer = partial(option, panel=PANEL)
 
 
@@ -26,9 +29,7 @@ class AnswerFlags:
         bounds=Bounds(-2, 2**63 - 1),
         everyday=True,
     )
-    stop: tuple[str, ...] = _answer(
-        (), "--stop", "End before this text; may be repeated.", everyday=True
-    )
+    stop: tuple[str, ...] = _answer((), "--stop", "End before this text; may be repeated.")
     hide_reasoning: bool = _answer(False, "--hide-reasoning", "Show no reasoning.")
     stats: bool = _answer(
         False,

@@ -102,6 +102,10 @@ class ServingFlags:
         16, "--max-body", "Largest request, in MiB.", metavar="MIB", bounds=Bounds(1, 1024)
     )
 
+    strict_fields: bool = _server(
+        False, "--strict-fields", "Refuse requests with unknown fields. Default: ignore and warn."
+    )
+
     def access(self) -> "Access":
         """Who may ask; raises UsageError for a server that strangers could use, FileProblem."""
         from localspec.server.guard import Access
