@@ -61,7 +61,9 @@ def serve(
             app = make_app(service, access, max_body=serving.max_body * 2**20, say=console.note)
             server = Server(app, service.scheduler, console.note)
             listen(socket)
-            console.note(f"Listening on {url(socket)} ({_named(service)}).")
+            at = url(socket)
+            console.note(f"Listening on {at} ({_named(service)}).")
+            console.note(f"Page: {at}/  ·  API: {at}/v1  ·  Ctrl-C ends the server.")
             server.run([socket])
     console.note("The server has ended.")
 

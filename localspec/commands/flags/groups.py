@@ -57,7 +57,10 @@ def number(
         if not bounds.low <= value <= bounds.high:  # also for NaN
             others = "".join(f", or {word}" for word in words)
             low, high = format(bounds.low, shown), format(bounds.high, shown)
-            raise typer.BadParameter(f"{text[:99]!r} is no number from {low} to {high}{others}.")
+            numeral = "a number" if kind is float else "a whole number"
+            raise typer.BadParameter(
+                f"expected {numeral} from {low} to {high}{others}, not {text[:99]!r}."
+            )
         return value
 
     return parse
