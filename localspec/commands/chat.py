@@ -1,22 +1,19 @@
 """The command ``chat``: a conversation, turn by turn."""
 
+from collections.abc import Iterable
+from functools import cache
+from typing import Annotated
+
 import typer
 
-from localspec.commands.flags.answer import AnswerFlags
+from localspec.commands.flags.answer import PANEL, AnswerFlags
 from localspec.commands.flags.grammar import GrammarFlags
 from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.llama_command import LlamaCommand
 from localspec.commands.flags.pair import NameArgument, PairFlags
 from localspec.commands.flags.template import TemplateFlags
-from localspec.commands.session import (
-    generate_options,
-    lookup_cache,
-    make_request,
-    open_engine,
-    prompt_cache,
-    require_prompt_cache,
-    use_template,
-)
+from localspec.commands.loaded_pair import LoadedPair
+from localspec.commands.session import make_request, require_prompt_cache
 
 
 @spread_groups
@@ -26,6 +23,12 @@ def chat(
     constraining: GrammarFlags,
     given: PairFlags,
     name: NameArgument = None,
+    plain: Annotated[
+        bool,
+        typer.Option(
+            "--plain", help="Show Markdown as the model writes it.", rich_help_panel=PANEL
+        ),
+    ] = False,
 ) -> None:
     """Chat with a model, turn by turn; /help lists the commands."""
     from localspec.chat.conversation import Chat
@@ -35,25 +38,28 @@ def chat(
 
     grammar = constraining.read()
     request = make_request(name, given)
-    length = request.draft_tokens
     templating.check()
     require_prompt_cache(answering)
     look = AnswerStyle.asked(answering.hide_reasoning, answering.show_draft)
-    with open_engine(request) as engine, open_screen(look) as screen:
-        use_template(engine, templating, answering.system)
-        conversation = Chat(
-            engine,
-            screen,
-            generate_options(engine, request, length, answering, grammar),
-            system=answering.system,
-        )
-        with (
-            lookup_cache(engine, request, default=True),
-            prompt_cache(engine, answering, answers=True),
-        ):
+    with LoadedPair(request, given, answering, templating, grammar) as pair:
+        engine, options = pair.open(request, answering.system)
+        with open_screen(look, markdown=not plain, models=_model_names) as screen:
+            conversation = Chat(engine, screen, options, answering.system, load_pair=pair.change)
             failed = run(conversation)
     if failed and not screen.interactive:
         raise typer.Exit(1)  # a person has seen the errors, a script has not
+
+
+@cache
+def _model_names() -> Iterable[str]:
+    """What /model completes: the pairs, and the models on this disk."""
+    from localspec.library.local_models import find_models
+    from localspec.library.pairs import user_pairs
+    from localspec.library.pairs.catalog import load_catalog
+
+    known = [user_pairs.BUNDLED, *(pair.name for pair in load_catalog())]
+    local = [model.name for model in find_models().models]
+    return list(dict.fromkeys([*user_pairs.names(), *known, *local]))
 
 
 def register(app: typer.Typer) -> None:
