@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from localspec.commands.flags.answer import AnswerFlags
 from localspec.commands.flags.groups import Given
 from localspec.commands.flags.template import TemplateFlags
-from localspec.core.config import Branches, DraftTokens
+from localspec.core.config import Branches, DraftTokens, LoadOptions
 from localspec.core.errors import UsageError
 from localspec.core.generate_options import GenerateOptions
 from localspec.core.model_options import DraftOptions, ModelOptions, parse_draft_tokens
@@ -124,16 +124,7 @@ def open_engine(request: Request, parallel: int = 1) -> "Engine":
         from localspec.engine.lookup_cache import require_lookup_cache
 
         require_lookup_cache(request.models.lookup_cache)
-    from localspec.library.pairs.files import PairFinder
-
-    finder = PairFinder(
-        request.resolver,
-        download_ui(),
-        partial(_self_draft, loading=request.given),
-        request.models.lenient,
-        request.given,
-    )
-    target, draft = finder.load_options(request.target, request.draft.model, request.draft.lengths)
+    target, draft = find_files(request)
     from localspec.engine.engine import Engine
     from localspec.llama import llama_library
 
@@ -143,6 +134,23 @@ def open_engine(request: Request, parallel: int = 1) -> "Engine":
     for sentence in (*engine.notes, *_without_branches(request, engine)):
         console.note(sentence)
     return engine
+
+
+def find_files(request: Request) -> tuple[LoadOptions, LoadOptions | None]:
+    """How to load the target and its draft, which are fetched where they are missing.
+
+    Raises what `PairFinder.find` does.
+    """
+    from localspec.library.pairs.files import PairFinder
+
+    finder = PairFinder(
+        request.resolver,
+        download_ui(),
+        partial(_self_draft, loading=request.given),
+        request.models.lenient,
+        request.given,
+    )
+    return finder.load_options(request.target, request.draft.model, request.draft.lengths)
 
 
 def _self_draft(target: Path, loading: Given) -> Path | None:
