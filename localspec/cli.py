@@ -8,7 +8,19 @@ from typing import Annotated, NoReturn
 import typer
 
 from localspec import __version__
-from localspec.commands import bench, chat, config, demo, doctor, draft, export, models, run, serve
+from localspec.commands import (
+    bench,
+    chat,
+    config,
+    demo,
+    doctor,
+    draft,
+    export,
+    models,
+    run,
+    serve,
+    servers,
+)
 from localspec.core.errors import LocalspecError
 from localspec.display import console
 
@@ -60,5 +72,5 @@ def _root(
     """Holds --version; commands hold the rest."""
 
 
-for command in (demo, doctor, run, chat, serve, bench, draft, models, export, config):
+for command in (demo, doctor, run, chat, serve, servers, bench, draft, models, export, config):
     command.register(app)

@@ -60,9 +60,11 @@ def pair_add(
     """
     from localspec.library.acquire import file_hashes, judge
     from localspec.library.pairs import user_pairs
-    from localspec.library.resolve import Resolver
+    from localspec.library.resolve import Resolver, is_known
 
     user_pairs.require_free(name)
+    if is_known(name):
+        console.note(f"{name} is also a known pair: yours will be used in its place.")
     resolver = Resolver()
     if unstored := unstored_flags(given):
         raise UsageError(
@@ -128,4 +130,6 @@ def pair_remove(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
 def register(app: typer.Typer) -> None:
     """Add these commands to the program, in the panel of its help for models and pairs."""
     app.command(rich_help_panel=PANEL)(pairs)
+    pair_app.command("list")(pairs)
+    pair_app.command("forget", hidden=True)(pair_remove)
     app.add_typer(pair_app, name="pair", rich_help_panel=PANEL)
