@@ -44,6 +44,7 @@ def serve(
     require_extra()
     from localspec.server.app import make_app
     from localspec.server.listen import Server, bind, listen, url
+    from localspec.server.running import announced
 
     request = make_request(name, given)
     length = request.draft_tokens
@@ -62,7 +63,8 @@ def serve(
             server = Server(app, service.scheduler, console.note)
             listen(socket)
             console.note(f"Listening on {url(socket)} ({_named(service)}).")
-            server.run([socket])
+            with announced(url(socket), [service.model], len(service.scheduler.slots())):
+                server.run([socket])
     console.note("The server has ended.")
 
 
@@ -84,7 +86,7 @@ def make_service(
     )
     defaults = Defaults(options, seed=params.seed if given not in (None, -1) else None)
     file = engine.target.header.path
-    names = serving.names() or (file.stem, file.name)
+    names = serving.names() or (*filter(None, [request.pair]), file.stem, file.name)
     notes = engine.notes
     slots = engine.open_slots()
     for sentence in engine.notes:

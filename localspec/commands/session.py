@@ -35,7 +35,8 @@ class Request:
     """What a command line asks for, a pair's own settings included.
 
     ``target`` and ``draft.model`` are models as they were named, which ``resolver`` finds;
-    ``given`` are all options with a value, ``sampling`` those of SamplingParams.
+    ``given`` are all options with a value, ``sampling`` those of SamplingParams. ``pair`` is the
+    name of a pair.
     """
 
     resolver: "Resolver"
@@ -44,6 +45,7 @@ class Request:
     models: ModelOptions
     given: Given
     sampling: Mapping[str, object]
+    pair: str | None = None
 
     @property
     def params(self) -> SamplingParams:
@@ -92,7 +94,7 @@ def make_request(
     models = ModelOptions(**picked(given, ModelOptions))
     sampling = {**(defaults or {}), **picked(given, SamplingParams)}
     draft = DraftOptions(named.draft, lengths)
-    return Request(resolver, named.target, draft, models, given, sampling)
+    return Request(resolver, named.target, draft, models, given, sampling, named.pair)
 
 
 def _below(pair: Mapping[str, object], model: str | None) -> dict[str, object]:

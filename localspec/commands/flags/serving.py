@@ -38,7 +38,7 @@ class ServingFlags:
         None,
         "--alias -a",
         "Name of the model in requests and answers; several, separated by commas. Default: the "
-        "name of its file.",
+        "pair's name, and the name of its file.",
         metavar="NAME",
     )
     api_key: str | None = _server(
