@@ -9,7 +9,19 @@ from typing import Annotated, NoReturn
 import typer
 
 from localspec import __version__
-from localspec.commands import bench, chat, config, demo, doctor, draft, export, models, run, serve
+from localspec.commands import (
+    bench,
+    chat,
+    config,
+    demo,
+    doctor,
+    draft,
+    export,
+    models,
+    run,
+    serve,
+    servers,
+)
 from localspec.core.errors import LocalspecError
 from localspec.display import console
 
@@ -71,6 +83,6 @@ def _join_lines(group: typer.Typer) -> None:
             _join_lines(inner.typer_instance)
 
 
-for command in (demo, doctor, run, chat, serve, bench, draft, models, export, config):
+for command in (demo, doctor, run, chat, serve, servers, bench, draft, models, export, config):
     command.register(app)
 _join_lines(app)

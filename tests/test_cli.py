@@ -15,7 +15,7 @@ from tests.support.real_pair import TinyFiles
 
 COMMANDS = (
     *("demo", "doctor", "run", "chat", "bench", "check", "inspect", "list", "suggest", "pairs"),
-    *("download", "verify", "serve", "export"),
+    *("download", "verify", "serve", "export", "ps", "stop"),
 )
 
 
@@ -90,7 +90,7 @@ def test_help_of_everything(localspec: Command) -> None:
         done = localspec(command, "--help")
         assert (done.code, done.err) == (0, "")
         assert f"localspec {command} [OPTIONS]" in done.out
-        without = ("chat", "serve", "export")
+        without = ("chat", "serve", "export", "stop")
         assert bool(re.search(r"--json\s", done.out)) == (command not in without)
 
 
@@ -100,7 +100,7 @@ def test_a_paragraph_of_the_help_breaks_where_the_line_is_full() -> None:
 
 
 def test_help_of_pairs(localspec: Command) -> None:
-    for command in ("add", "show", "remove"):
+    for command in ("add", "list", "show", "remove"):
         done = localspec("pair", command, "--help")
         assert done.code == 0 and f"localspec pair {command} [OPTIONS]" in done.out
 

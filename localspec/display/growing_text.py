@@ -96,16 +96,19 @@ class MarkdownText:
     def final(self, rows: int) -> "Iterator[RenderableType]":
         if not (blocks := self._blocks()):
             return
-        *done, last = blocks
-        for block in done:
-            yield _joined(self._rest(block))
+        begun = blocks[-1].line == self._source.count("\n")  # its first line is not complete
+        sure = max(0, len(blocks) - 1 - begun)
+        for block in blocks[:sure]:
+            yield _joined(self._lines(block)[self._printed :])
             self._printed = 0
-        self._source = "\n".join(self._source.split("\n")[last.line :])
-        self._gap = last.gap
+        first, *others = blocks[sure:]
+        self._source = "\n".join(self._source.split("\n")[first.line :])
+        self._gap = first.gap
         self._width = self._width if self._printed else self._console.width
-        self._rows = self._rest(last)
-        ready = len(self._rows) - max(rows, 2)
-        if last.tokens[0].type == "fence" and ready > 0:  # of which the last two lines may change
+        self._rows = self._lines(first)[self._printed :]
+        self._rows += [line for block in others for line in self._lines(block)]
+        ready = 0 if others else len(self._rows) - max(rows, 2)
+        if first.tokens[0].type == "fence" and ready > 0:  # of which the last two lines may change
             yield _joined(self._rows[:ready])
             self._printed += ready
             del self._rows[:ready]
@@ -136,8 +139,7 @@ class MarkdownText:
                 found.append(_Block([start, *item, block[-1]], _line(item[0]), gap))
         return [found[0]._replace(gap=self._gap), *found[1:]] if found else []
 
-    def _rest(self, block: _Block) -> "list[Line]":
-        """The lines of a block that are not printed."""
+    def _lines(self, block: _Block) -> "list[Line]":
         from rich.markdown import Markdown
 
         document = Markdown("", hyperlinks=False)  # a link must not hide its address
@@ -146,7 +148,7 @@ class MarkdownText:
         lines = [*map(_stripped, self._console.render_lines(document, options, pad=False))]
         filled = [i for i, line in enumerate(lines) if line]
         lines = lines[filled[0] : filled[-1] + 1] if filled else []
-        return [*([[]] if block.gap else []), *lines][self._printed :]
+        return [*([[]] if block.gap else []), *lines]
 
 
 @cache

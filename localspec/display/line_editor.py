@@ -14,6 +14,7 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.history import History
 from prompt_toolkit.input.typeahead import store_typeahead
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.shortcuts import CompleteStyle
 from prompt_toolkit.utils import is_dumb_terminal
 
 from localspec.chat.input_loop import is_unfinished
@@ -49,6 +50,7 @@ class LineEditor:
         vars(get_app_session().output)["enable_cpr"] = False
         self._session = PromptSession[str](
             completer=_CommandCompleter(commands),
+            complete_style=CompleteStyle.READLINE_LIKE,
             complete_while_typing=False,
             enable_open_in_editor=True,
             enable_suspend=True,
@@ -101,9 +103,7 @@ class LineEditor:
     def _enter(self, event: KeyPressEvent) -> None:
         """Send the message, or begin its next line."""
         buffer = event.current_buffer
-        if buffer.complete_state is not None and buffer.complete_state.current_completion:
-            buffer.complete_state = None  # the choice is made
-        elif self._in_paste(event) or is_unfinished(buffer.text):
+        if self._in_paste(event) or is_unfinished(buffer.text):
             buffer.insert_text("\n")
         elif (
             buffer.document.current_line_before_cursor.endswith("\\")
@@ -198,9 +198,9 @@ class _CommandCompleter(Completer):
         if not name.startswith("/") or "\n" in name:
             return
         if not blank:
-            for each, command in self._commands.items():
+            for each in self._commands:
                 if each.startswith(name):
-                    yield Completion(f"{each} ", -len(name), each, display_meta=command.help)
+                    yield Completion(f"{each} ", -len(name))
         elif (known := self._commands.get(name)) is not None:
             if known.usage.startswith("FILE"):
                 files = PathCompleter(expanduser=True)

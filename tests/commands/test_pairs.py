@@ -51,6 +51,7 @@ def test_a_pair_is_added_shown_and_removed(mine: list[Path], localspec: Command)
     assert [each.sha256 for each in kept] == [
         hashlib.sha256(path.read_bytes()).hexdigest() for path in mine
     ]
+    assert localspec("pair", "list").out == localspec("pairs").out
     row = localspec("pair", "list", "--no-header").out.splitlines()[0]
     assert row.startswith("mine") and "both" in row and "your own" in row
     document = json.loads(localspec("pairs", "--json").out)
@@ -58,7 +59,7 @@ def test_a_pair_is_added_shown_and_removed(mine: list[Path], localspec: Command)
         *("mine", *(pair.name for pair in load_catalog()))
     ]
 
-    removed = localspec("pair", "remove", "mine")
+    removed = localspec("pair", "forget", "mine")
     assert (removed.code, removed.out) == (0, "")
     assert removed.err == "Removed: mine. Its models stay where they are.\n"
     assert all(path.exists() for path in mine)
@@ -66,6 +67,11 @@ def test_a_pair_is_added_shown_and_removed(mine: list[Path], localspec: Command)
 
 
 @pytest.mark.llama
+def test_a_pair_named_like_a_known_one_says_so(mine: list[Path], localspec: Command) -> None:
+    done = localspec("pair", "add", "Qwen3-14B", "--target", "mine")
+    assert done.err.startswith("Qwen3-14B is also a known pair: yours will be used in its place.")
+
+
 def test_a_pairs_name_wherever_models_are_named(mine: list[Path], localspec: Command) -> None:
     run = json.loads(localspec("run", "-m", "mine", "-n", "8", "Say the thing", "--json").out)
     settings = run["settings"]

@@ -45,6 +45,14 @@ from localspec.display.chat import open_screen
 with open_screen(AnswerStyle(stats=True)) as screen:
     run(Chat(engine, screen, GenerateOptions(SamplingParams(temperature=0), 0)))
 """
+# Its answers begin with thoughts, and are Markdown.
+THINKING = """
+from localspec.chat.reasoning import tagged
+from localspec.engine.text_stream import Prompt, Reading
+encode, form = Reciter.encode_chat, tagged("<think>", "</think>")
+Reciter.encode_chat = lambda self, turns: Prompt(encode(self, turns), Reading(self.piece, form))
+engine = """
+MARKDOWN = RECITE.replace("open_screen()", "open_screen(markdown=True)")
 CLI = "from localspec.cli import main\nmain()\n"
 METER = re.compile(r"(?m)^[\d.–]+ tok/s")
 FIGURES = re.compile(r"(?m)^\d+ tokens · ")
@@ -262,9 +270,60 @@ def test_a_paste_is_one_message() -> None:
         assert "There is no command" not in terminal.window.text
 
 
-def test_tab_completes_commands() -> None:
-    with chatting([["well"]], "/reg\t") as terminal:
-        assert re.search("(?m)^>>> /regen", terminal.window.text)
+def test_tab_completes_commands_settings_and_files(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("words")
+    lines = ["/und\t", "/set temper\t", "/think sh\t", f"/read {tmp_path}/no\t"]
+    with chatting([["well"]], "ask", *lines) as terminal:
+        for typed in (">>> /undo", "temperature 0 ", "Thoughts are shown", "notes.txt begins"):
+            assert typed in terminal.window.text
+
+
+# -- Markdown and thoughts ------------------------------------------------------------------
+
+
+def test_markdown_scrolls_and_nothing_is_lost_or_doubled() -> None:
+    code = ["```python\n", *(f"x{i} = {i}\n" for i in range(40)), "```\n\n"]
+    pieces = [
+        "# Title\n\n",
+        "some **bo",
+        "ld** words\n\n",
+        *code,
+        "- one\n",
+        "- two\n\n",
+        "the end",
+    ]
+    with Terminal(MARKDOWN, json.dumps([pieces]), "0.01", columns=60, rows=12) as terminal:
+        terminal.prompt(1)
+        terminal.type("ask\n")
+        terminal.wait(lambda window: "x30 = 30" in window.view[-4] or "x30" in window.text)
+        assert any("x2 = 2" in line for line in terminal.window.gone)  # while it grows
+        terminal.prompt(2)
+        lines = [line.strip() for line in answer_of(terminal.window).splitlines() if line.strip()]
+        items = ["\u2022 one", "\u2022 two", "the end"]
+        assert lines == ["Title", "some bold words", *(f"x{i} = {i}" for i in range(40)), *items]
+        terminal.type("/copy code\n")
+        terminal.prompt(3)
+        assert terminal.window.clipboard == "".join(code[1:-1])
+
+
+@pytest.mark.parametrize("command", ["/think hide", "/think show"])
+def test_thoughts_are_folded_when_they_end(command: str) -> None:
+    pieces = ["<think>", *words(20, "thought"), "</think>", "*so* be it"]
+    code = MARKDOWN.replace("engine = ", THINKING, 1)
+    with Terminal(code, json.dumps([pieces]), "0.02") as terminal:
+        terminal.prompt(1)
+        terminal.type(f"{command}\n")
+        terminal.prompt(2)
+        terminal.type("ask\n")
+        terminal.wait(lambda window: "thought9" in window.text)
+        terminal.prompt(3)
+        folded = "Thought for 21 tokens; /think shows them."
+        first, last = answer_of(terminal.window).strip().split("\n\n")
+        assert first == (folded if command == "/think hide" else "".join(pieces[1:21]).strip())
+        assert last == "so be it"
+        terminal.type("/think\n")
+        terminal.prompt(4)
+        assert "thought0 thought1" in terminal.window.text
 
 
 def test_a_dumb_terminal() -> None:
