@@ -63,14 +63,6 @@ def _own(serving: ServingFlags) -> dict[str, Any]:
     """The flags that a model's process takes from the front's command line."""
     limits = ("parallel", "max_queue", "queue_timeout", "timeout", "cache_ram", "max_body")
     fields = (*limits, "max_tokens", "strict_fields")
-        "max_tokens",
-        "parallel",
-        "max_queue",
-        "queue_timeout",
-        "timeout",
-        "cache_ram",
-        "strict_fields",
-    )
     return {"port": 0} | {name: getattr(serving, name) for name in fields}
 
 
