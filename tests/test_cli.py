@@ -15,7 +15,7 @@ from tests.support.real_pair import TinyFiles
 
 COMMANDS = (
     *("demo", "doctor", "run", "chat", "bench", "check", "inspect", "list", "suggest", "pairs"),
-    *("download", "verify", "serve", "export", "ps", "stop"),
+    *("download", "verify", "rm", "serve", "export", "ps", "stop"),
 )
 
 
@@ -90,7 +90,7 @@ def test_help_of_everything(localspec: Command) -> None:
         done = localspec(command, "--help")
         assert (done.code, done.err) == (0, "")
         assert f"localspec {command} [OPTIONS]" in done.out
-        without = ("chat", "serve", "export", "stop")
+        without = ("chat", "serve", "export", "stop", "rm")
         assert bool(re.search(r"--json\s", done.out)) == (command not in without)
 
 

@@ -61,16 +61,9 @@ def serve(
 
 def _own(serving: ServingFlags) -> dict[str, Any]:
     """The flags that a model's process takes from the front's command line."""
-    fields = (
-        "max_tokens",
-        "parallel",
-        "max_queue",
-        "queue_timeout",
-        "timeout",
-        "cache_ram",
-        "strict_fields",
-    )
-    return {"port": 0} | {name: getattr(serving, name) for name in (*fields, "max_body")}
+    limits = ("parallel", "max_queue", "queue_timeout", "timeout", "cache_ram", "max_body")
+    fields = (*limits, "max_tokens", "strict_fields")
+    return {"port": 0} | {name: getattr(serving, name) for name in fields}
 
 
 def _serve_model(
