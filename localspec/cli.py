@@ -1,6 +1,7 @@
 """The localspec program: its commands, and errors turned into exit codes."""
 
 import errno
+import inspect
 import os
 import sys
 from typing import Annotated, NoReturn
@@ -8,7 +9,19 @@ from typing import Annotated, NoReturn
 import typer
 
 from localspec import __version__
-from localspec.commands import bench, chat, config, demo, doctor, draft, export, models, run, serve
+from localspec.commands import (
+    bench,
+    chat,
+    config,
+    demo,
+    doctor,
+    draft,
+    export,
+    models,
+    run,
+    serve,
+    servers,
+)
 from localspec.core.errors import LocalspecError
 from localspec.display import console
 
@@ -60,5 +73,16 @@ def _root(
     """Holds --version; commands hold the rest."""
 
 
-for command in (demo, doctor, run, chat, serve, bench, draft, models, export, config):
+def _join_lines(group: typer.Typer) -> None:
+    """Make each paragraph of the help one line, which the terminal wraps; Typer would not."""
+    for each in group.registered_commands:
+        paragraphs = (inspect.getdoc(each.callback) or "").split("\n\n")
+        each.help = "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
+    for inner in group.registered_groups:
+        if inner.typer_instance is not None:
+            _join_lines(inner.typer_instance)
+
+
+for command in (demo, doctor, run, chat, serve, servers, bench, draft, models, export, config):
     command.register(app)
+_join_lines(app)

@@ -61,7 +61,7 @@ def serve(
 
 def _own(serving: ServingFlags) -> dict[str, Any]:
     """The flags that a model's process takes from the front's command line."""
-    fields = ("max_tokens", "parallel", "max_queue", "queue_timeout", "timeout", "cache_ram")
+    fields = ("max_tokens", "parallel", "max_queue", "queue_timeout", "timeout", "cache_ram", "strict_fields")
     return {"port": 0} | {name: getattr(serving, name) for name in (*fields, "max_body")}
 
 
@@ -75,6 +75,7 @@ def _serve_model(
     """Serve one model in this process, to everybody or to a front."""
     from localspec.server.app import make_app, model_meta
     from localspec.server.listen import Server, bind, listen, url
+    from localspec.server.running import announced
 
     request = make_request(name, given)
     length = request.draft_tokens
@@ -93,12 +94,15 @@ def _serve_model(
             most = serving.max_connections
             server = Server(app, service.scheduler, console.note, tls=tls, most_by_address=most)
             listen(socket)
+            address = url(socket, tls)
             if hosting is not None:
                 service.names = hosting.names
                 hosting.report(socket.getsockname()[1], _mapped(engine), model_meta(service))
+                server.run([socket])
             else:
-                console.note(f"Listening on {url(socket, tls)} ({_named(service)}).")
-            server.run([socket])
+                console.note(f"Listening on {address} ({_named(service)}).")
+                with announced(address, [service.model], len(service.scheduler.slots())):
+                    server.run([socket])
     if hosting is None:
         console.note("The server has ended.")
 
@@ -121,7 +125,7 @@ def make_service(
     )
     defaults = Defaults(options, seed=params.seed if given not in (None, -1) else None)
     file = engine.target.header.path
-    names = serving.names() or (file.stem, file.name)
+    names = serving.names() or (*filter(None, [request.pair]), file.stem, file.name)
     notes = engine.notes
     slots = engine.open_slots()
     for sentence in engine.notes:
@@ -130,7 +134,8 @@ def make_service(
     say = None if serving.cache_ram == 0 else console.note
     prefixes = PrefixCache(_cache_bytes(engine, serving.cache_ram), say)
     scheduler = Scheduler(slots, serving.limits(), prefixes)
-    return Service(engine, scheduler, defaults, names, _about(engine))
+    strict = serving.strict_fields
+    return Service(engine, scheduler, defaults, names, _about(engine), strict_fields=strict)
 
 
 def _cache_bytes(engine: "Engine", asked: int | None) -> int:

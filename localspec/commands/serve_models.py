@@ -28,6 +28,7 @@ def serve_models(names: Sequence[str], given: Given, serving: ServingFlags) -> N
     from localspec.server.front.models import Models
     from localspec.server.front.process import ModelProcess
     from localspec.server.listen import bind, listen, url
+    from localspec.server.running import announced
 
     access, tls = serving.access(), serving.tls()
     if serving.alias is not None:
@@ -55,7 +56,8 @@ def serve_models(names: Sequence[str], given: Given, serving: ServingFlags) -> N
         listen(socket)
         shown = ", ".join(model.name for model in found[:8]) + (", ..." if found[8:] else "")
         console.note(f"Listening on {url(socket, tls)} (models {shown}).")
-        server.run([socket])
+        with announced(url(socket, tls), [model.name for model in found], serving.parallel):
+            server.run([socket])
     console.note("The server has ended.")
 
 

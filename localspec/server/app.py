@@ -25,7 +25,17 @@ from localspec.server.api.documents import (
     Models,
     answered,
 )
-from localspec.server.api.replies import Reply
+from localspec.server.api.native import (
+    DetokenizeRequest,
+    InfillRequest,
+    NativeCompletionRequest,
+    NativeReply,
+    TokenizeRequest,
+    detokenized,
+    templated,
+    tokenized,
+)
+from localspec.server.api.replies import WARNINGS_HEADER, Reply
 from localspec.server.api.requests import AnswerRequest
 from localspec.server.body import BodyLimits
 from localspec.server.errors import BadRequest, add_error_handlers, request_id
@@ -44,8 +54,9 @@ class _Stream(StreamingResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(self, answers: Answers, events: Any) -> None:
-        super().__init__(events, headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+    def __init__(self, answers: Answers, events: Any, headers: dict[str, str]) -> None:
+        unbuffered = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().__init__(events, headers=unbuffered | headers)
         self._answers = answers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -65,6 +76,7 @@ def make_app(
     """The application; ``max_body`` bounds a request in bytes, ``say`` gets a log line of each."""
     app = new_app(max_body)
     _add_answers(app, service)
+    _add_native(app, service)
     _add_facts(app, service)
     return guarded(app, access, max_body, say, service.metrics)
 
@@ -99,7 +111,7 @@ def guarded(
             allow_origins=access.origins,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
-            expose_headers=["x-request-id"],
+            expose_headers=["x-request-id", WARNINGS_HEADER],
         )
     return AccessLog(served, say, metrics)
 
@@ -128,6 +140,43 @@ def _add_answers(app: FastAPI, service: Service) -> None:
         )
 
 
+def _add_native(app: FastAPI, service: Service) -> None:
+    """llama-server's own paths."""
+    engine = service.engine
+
+    @app.post("/completions", responses=ERRORS)
+    @app.post("/completion", responses=ERRORS)
+    async def complete(request: Request, body: NativeCompletionRequest) -> Response:
+        """Continue a text."""
+        return await _answer(service, request, body, NativeReply)
+
+    @app.post("/infill", responses=ERRORS)
+    async def infill(request: Request, body: InfillRequest) -> Response:
+        """Write what stands between two texts."""
+        return await _answer(service, request, body, NativeReply)
+
+    @app.post("/tokenize", responses=ERRORS)
+    def tokenize(body: TokenizeRequest) -> dict[str, Any]:
+        """Token ids of a text."""
+        return tokenized(engine, body)
+
+    @app.post("/detokenize", responses=ERRORS)
+    def detokenize(body: DetokenizeRequest) -> dict[str, Any]:
+        """The text of token ids."""
+        return detokenized(engine, body)
+
+    @app.post("/apply-template", responses=ERRORS)
+    def apply_template(body: ChatRequest) -> dict[str, Any]:
+        """The prompt that a conversation becomes."""
+        return templated(engine, body)
+
+    @app.get("/slots", responses=ERRORS)
+    def slots() -> list[dict[str, Any]]:
+        """What each slot does now."""
+        n_ctx = engine.target.n_ctx
+        return [slot._asdict() | {"n_ctx": n_ctx} for slot in service.scheduler.slots()]
+
+
 async def _answer(
     service: Service, request: Request, body: AnswerRequest, form: type[Reply]
 ) -> Response:
@@ -139,7 +188,8 @@ async def _answer(
         if body.stream:
             # An error before the first piece still gets its own status.
             first = await while_connected(request, answers.first())
-            return _Stream(answers, reply.events(answers, first, request_id(request)))
+            events = reply.events(answers, first, request_id(request))
+            return _Stream(answers, events, reply.headers)
         await while_connected(request, answers.rest())
     except BaseException as error:
         _end(request.scope, answers)
@@ -147,7 +197,7 @@ async def _answer(
             return Response(status_code=499)  # for the log
         raise
     _end(request.scope, answers)
-    return JSONResponse(reply.whole(answers))
+    return JSONResponse(reply.whole(answers), headers=reply.headers)
 
 
 def _end(scope: Scope, answers: Answers) -> None:

@@ -126,9 +126,6 @@ def bad_request(errors: Sequence[Mapping[str, Any]], body: Any) -> BadRequest:
         return BadRequest(f"{found['msg']} in the body.")
     if found["type"] == "json_invalid" or not param:
         return BadRequest("The body is not a JSON object.")
-    if found["type"] == "extra_forbidden":
-        message = f"There is no field {param}, or it is not supported here."
-        return BadRequest(message, param=param, code="unknown_field")
     return BadRequest(f"{param}: {found['msg']}.", param=param)
 
 

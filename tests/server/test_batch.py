@@ -68,7 +68,6 @@ def test_a_completion_continues_a_text() -> None:
         (None, "The line is no request."),
         (5, "The line is no request."),
         ({"prompt": "hello", "temperature": "warm"}, "temperature: Input should be"),
-        ({"prompt": "hello", "temprature": 1}, "There is no field temprature"),
         ({}, "messages: "),
         ({"prompt": 5}, "messages: "),
         ({"url": "/v1/embeddings", "body": {}}, "There is nothing at /v1/embeddings."),

@@ -39,7 +39,7 @@ class ServingFlags:
         None,
         "--alias -a",
         "Name of the model in requests and answers; several, separated by commas. Default: the "
-        "name of its file.",
+        "pair's name, and the name of its file.",
         metavar="NAME",
     )
     api_key: str | None = _server(
@@ -135,6 +135,10 @@ class ServingFlags:
         "never.",
         metavar="SECONDS",
         bounds=_SECONDS,
+    )
+
+    strict_fields: bool = _server(
+        False, "--strict-fields", "Refuse requests with unknown fields. Default: ignore and warn."
     )
 
     def access(self) -> "Access":
