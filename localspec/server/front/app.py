@@ -139,7 +139,7 @@ async def _routed(request: Request, models: Models) -> tuple[Model, bytes]:
         return models.find(named), b""
     try:
         body = await request.body()
-        document = json.loads(body)
+        document = json.loads(body or b"{}")
     except ClientDisconnect:
         return models.all[0], b""  # which the relay notices too
     except ValueError:
