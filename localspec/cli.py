@@ -1,6 +1,7 @@
 """The localspec program: its commands, and errors turned into exit codes."""
 
 import errno
+import inspect
 import os
 import sys
 from typing import Annotated, NoReturn
@@ -77,18 +78,19 @@ def _root(
         start.start(context)
 
 
+def _join_lines(group: typer.Typer) -> None:
+    """Make each paragraph of the help one line, which the terminal wraps; Typer would not."""
+    for each in group.registered_commands:
+        paragraphs = (inspect.getdoc(each.callback) or "").split("\n\n")
+        each.help = "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
+    for inner in group.registered_groups:
+        if inner.typer_instance is not None:
+            _join_lines(inner.typer_instance)
+
+
 for command in (
-    demo,
-    doctor,
-    run,
-    chat,
-    serve,
-    servers,
-    bench,
-    draft,
-    models,
-    remove,
-    export,
-    config,
+    *(demo, doctor, run, chat, serve, servers),
+    *(bench, draft, models, remove, export, config),
 ):
     command.register(app)
+_join_lines(app)

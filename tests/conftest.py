@@ -63,4 +63,5 @@ def home(tmp_path: Path, proofs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in FOREIGN:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(tool_caches, "OLLAMA_SERVICE", folder / "service")
+    monkeypatch.setattr(tool_caches, "bundled_folder", lambda: folder / "bundled")
     return folder

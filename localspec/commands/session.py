@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from localspec.commands.flags.answer import AnswerFlags
 from localspec.commands.flags.groups import Given
 from localspec.commands.flags.template import TemplateFlags
-from localspec.core.config import Branches, DraftTokens
+from localspec.core.config import Branches, DraftTokens, LoadOptions
 from localspec.core.errors import UsageError
 from localspec.core.generate_options import GenerateOptions
 from localspec.core.model_options import DraftOptions, ModelOptions, parse_draft_tokens
@@ -66,12 +66,16 @@ class Request:
 
 
 def make_request(
-    name: str | None, given: Given, defaults: Mapping[str, object] | None = None
+    name: str | None,
+    given: Given,
+    defaults: Mapping[str, object] | None = None,
+    conversation: Mapping[str, object] | None = None,
 ) -> Request:
     """Resolve a pair's name, or ``name`` in place of --target; its settings fill in for flags.
 
-    ``defaults`` are a command's own values of sampling parameters that nobody gave. Raises
-    UsageError for two targets or none, UnknownPair for a name that nothing has.
+    ``defaults`` are a command's own values of sampling parameters that nobody gave; the settings
+    of a ``conversation`` count before those of its pair and of the file. Raises UsageError for two
+    targets or none, UnknownPair for a name that nothing has.
     """
     from localspec.library.resolve import Resolver
 
@@ -83,7 +87,7 @@ def make_request(
     named = resolver.choose(name or models.target, options.model)
     if named.note:
         console.note(named.note)
-    below = _below(named.settings, name or models.target)
+    below = {**_below(named.settings, name or models.target), **(conversation or {})}
     kept = below.pop("draft_tokens", None)
     lengths = options.lengths or (() if kept is None else parse_draft_tokens(str(kept)) or ())
     given = {**below, **given}
@@ -122,16 +126,7 @@ def open_engine(request: Request, parallel: int = 1) -> "Engine":
         from localspec.engine.lookup_cache import require_lookup_cache
 
         require_lookup_cache(request.models.lookup_cache)
-    from localspec.library.pairs.files import PairFinder
-
-    finder = PairFinder(
-        request.resolver,
-        download_ui(),
-        partial(_self_draft, loading=request.given),
-        request.models.lenient,
-        request.given,
-    )
-    target, draft = finder.load_options(request.target, request.draft.model, request.draft.lengths)
+    target, draft = find_files(request)
     from localspec.engine.engine import Engine
     from localspec.llama import llama_library
 
@@ -141,6 +136,23 @@ def open_engine(request: Request, parallel: int = 1) -> "Engine":
     for sentence in (*engine.notes, *_without_branches(request, engine)):
         console.note(sentence)
     return engine
+
+
+def find_files(request: Request) -> tuple[LoadOptions, LoadOptions | None]:
+    """How to load the target and its draft, which are fetched where they are missing.
+
+    Raises what `PairFinder.find` does.
+    """
+    from localspec.library.pairs.files import PairFinder
+
+    finder = PairFinder(
+        request.resolver,
+        download_ui(),
+        partial(_self_draft, loading=request.given),
+        request.models.lenient,
+        request.given,
+    )
+    return finder.load_options(request.target, request.draft.model, request.draft.lengths)
 
 
 def _self_draft(target: Path, loading: Given) -> Path | None:

@@ -30,15 +30,16 @@ def demo_hybrid() -> Path:
 
 def is_bundled(path: Path) -> bool:
     """Whether this is one of the bundled models."""
-    return path.resolve() in [_demo_folder() / f"{name}.gguf" for name in _DEMO_MODELS]
+    return path.resolve() in [bundled_folder() / f"{name}.gguf" for name in _DEMO_MODELS]
 
 
-def _demo_folder() -> Path:
+def bundled_folder() -> Path:
+    """Where the bundled models are."""
     return CHECKOUT / "models" / "demo" if in_checkout() else PACKAGE / "demo_pair"
 
 
 def _bundled(name: str) -> Path:
-    path = _demo_folder() / f"{name}.gguf"
+    path = bundled_folder() / f"{name}.gguf"
     if not path.is_file():
         raise FileProblem(
             f"The bundled demo model {path} is missing.",
@@ -58,6 +59,11 @@ def models_folder() -> Path:
 def history_file() -> Path:
     """Where the chat keeps what was typed."""
     return _own_folder("data") / "chat_history"
+
+
+def conversations_folder() -> Path:
+    """Where chats are saved."""
+    return _own_folder("data") / "conversations"
 
 
 def config_file() -> Path:

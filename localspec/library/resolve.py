@@ -1,10 +1,11 @@
 """Resolves names to models on this disk: a path, a Hub reference, a listed name, a pair's name.
 
 The meanings are tried in this order: an existing path, a reference, a name as `localspec list`
-shows it, the name of a pair. Nothing is fetched.
+shows it, the name of a pair, also as Ollama writes it. Nothing is fetched.
 """
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,6 +24,7 @@ from localspec.library.pairs.catalog import load_catalog
 # In place of a draft, besides MTP:
 FIND = "find"  # the best draft on this disk
 SELF = "self"  # the draft that was made of the target itself
+_OLLAMA = re.compile(r"(?!hf:)[A-Za-z][\w.-]+:(?!.*\.gguf$)[\w.-]+", re.ASCII)  # llama3.1:8b
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,8 @@ class Resolver:
 
         A pair's name wins over a folder or a listed model with the same name.
         """
+        if _OLLAMA.fullmatch(name):
+            return not os.path.exists(name) and self._listed(name) is None
         if not user_pairs.is_name(name) or os.path.isfile(name):
             return False
         if parse_reference(name) is not None:
@@ -156,9 +160,17 @@ def is_known(name: str) -> bool:
     return name == user_pairs.BUNDLED or any(pair.name == name for pair in load_catalog())
 
 
+def _known_as(name: str) -> str:
+    """The pair that has the model which Ollama calls ``name``: llama3.1:8b-instruct-q4_0."""
+    plain = name.replace(":", "-")
+    longest = sorted((pair.name for pair in load_catalog()), key=len, reverse=True)
+    model = (each for each in longest if f"{plain.lower()}-".startswith(f"{each}-"))
+    return next(model, plain) if ":" in name else name
+
+
 def _pair(name: str) -> NamedModels:
     try:
-        pair = user_pairs.find(name)
+        pair = user_pairs.find(_known_as(name))
     except UnknownPair as error:
         raise UnknownPair(
             error.message.replace("There is no pair", "There is no file and no pair"),
@@ -166,5 +178,5 @@ def _pair(name: str) -> NamedModels:
         ) from None
     hidden = user_pairs.spellings(name) and is_known(name)
     note = f"{pair.name} is your own pair; the known pair of that name is not used."
-    note = note if hidden else ""
+    note = note if hidden else f"{name}: the pair {pair.name}." if ":" in name else ""
     return NamedModels(pair.target, pair.draft, dict(pair.settings), note, pair.name)

@@ -1,5 +1,6 @@
 """Resolving names: every meaning that a name has, and which one wins."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -111,10 +112,29 @@ def test_a_pair_whose_heads_are_in_its_target_has_one_model_to_fetch() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "pair"),
+    [
+        ("llama3.1:8b", "llama3.1-8b"),
+        ("Qwen3:14b", "qwen3-14b"),
+        ("qwen2.5-coder:32b-instruct-q4_K_M", "qwen2.5-coder-32b"),
+        ("qwen3.6:27b-mtp-q4_0", "qwen3.6-27b-mtp"),
+    ],
+)
+def test_ollamas_names_are_those_of_known_pairs(
+    name: str, pair: str, here: Path, home: Path
+) -> None:
+    named = choose(name, None)
+    assert named == replace(choose(pair, None), note=f"{name}: the pair {pair}.")
+    (here / name).write_bytes(MODEL)
+    assert choose(name, None) == NamedModels(name)
+
+
+@pytest.mark.parametrize(
     ("names", "words"),
     [
         (("nosuch", None), "There is no file and no pair named 'nosuch'"),
         (("qwen3-14", None), "near it: qwen3-14b"),
+        (("qwen3:14", None), "near it: qwen3-14b"),
         (("big.gguf", "nosuch"), "There is no file and no pair named 'nosuch'"),
     ],
 )
@@ -128,10 +148,18 @@ def test_a_name_that_nothing_has(names: tuple[str, str | None], words: str) -> N
 # --- what is a pair's name ---
 
 
-PAIR_NAMES: list[str] = ["mine", "Qwen3-14b", "nosuch", "a.b", "7b"]
+PAIR_NAMES: list[str] = ["mine", "Qwen3-14b", "nosuch", "a.b", "7b", "llama3:8b"]
 OTHER_NAMES: list[str] = [
     *("mine.gguf", "./mine", "folder/mine", "/mine", "", "find", "auto", "7", "mine/", "m i"),
-    *("org/repo", "org/repo:Q8_0", "hf:org/repo", "llama3:8b", "m\x1bine", "m" * 65),
+    *(
+        "org/repo",
+        "org/repo:Q8_0",
+        "hf:org/repo",
+        "llama3:8b.gguf",
+        "hf:repo",
+        "m\x1bine",
+        "m" * 65,
+    ),
 ]
 
 
