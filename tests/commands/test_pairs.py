@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -258,3 +259,26 @@ def test_pairs_that_fit_this_memory(localspec: Command, monkeypatch: pytest.Monk
     assert "llama3.1-8b" in fitting and "llama3.1-70b" not in fitting
     family = localspec("pairs", "--no-header", "--family", "qwen2.5", "--fits").out
     assert family.startswith("qwen2.5-7b") and "72b" not in family
+
+
+@pytest.mark.parametrize(("typed", "chosen"), [("1", ["mine"]), ("", []), ("7", [])])
+def test_localspec_alone_offers_the_pairs_that_are_here(
+    fetched: list[Path],
+    localspec: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    typed: str,
+    chosen: list[str],
+) -> None:
+    asked: list[str] = []
+
+    def request(name: str, *_: object) -> None:
+        asked.append(name)
+        raise SystemExit
+
+    monkeypatch.setattr("localspec.commands.chat.make_request", request)
+    monkeypatch.setattr("builtins.input", lambda prompt: typed)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert "localspec demo" in localspec().out and fetched
+    localspec("pair", "add", "mine", "-m", PAIR[0], "-md", PAIR[1])
+    assert "1  localspec chat mine" in localspec().out
+    assert asked == chosen
