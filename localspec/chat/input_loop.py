@@ -13,6 +13,7 @@ def run(chat: Chat) -> int:
     hinted, failed = False, 0
     while True:
         try:
+            chat.save()
             text = chat.ui.read()
         except EOFError:
             return failed

@@ -1,20 +1,19 @@
 """Slash commands of a chat: names, help, functions."""
 
-import json
 import re
 import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 from localspec.chat.answer import collect
 from localspec.chat.conversation import Chat, unseen
-from localspec.chat.message import Message, parse_message
+from localspec.chat.conversation_store import read_conversation, write_conversation
+from localspec.chat.message import Message
 from localspec.chat.window import require_prompt_fits
 from localspec.core.errors import FileProblem, UsageError
-from localspec.core.files import appearing_when_complete, read_at_most
+from localspec.core.files import read_at_most
 from localspec.core.formatting import one_line, percent, printable
 from localspec.core.model_options import parse_draft_tokens
 from localspec.core.sampling_choice import change_sampling, described, written
@@ -24,7 +23,6 @@ from localspec.core.sampling_params import (
     sampling_fields,
 )
 
-MAX_SAVED_BYTES = 64 * 2**20
 _MOST_READ = 4 * 2**20  # bytes of a file for a message
 _FENCE = re.compile(r"(?ms)^ *(`{3,}|~{3,})[^\n]*\n(.*?)(?:^ *\1[`~]*[ \t]*$|\Z)")
 
@@ -54,8 +52,8 @@ def _exit(chat: Chat, rest: str) -> None:
 
 
 def _clear(chat: Chat, rest: str) -> None:
-    chat.turns, chat.oldest, chat.file, chat.attached = [], 0, None, ""
-    chat.ui.say("The conversation is forgotten.")
+    chat.attached = ""
+    chat.ui.say(chat.begin_again())
 
 
 def _retry(chat: Chat, rest: str) -> None:
@@ -259,13 +257,10 @@ def _set(chat: Chat, rest: str) -> None:
 
 def _save(chat: Chat, rest: str) -> None:
     path = _named(rest, "/save")
-    document = {"system": chat.system, "messages": chat.turns}
     try:
         if path.is_file() and path != chat.file:
             raise FileProblem(f"{path} exists already.", "Choose another name, or remove it first.")
-        text = json.dumps(document, ensure_ascii=False, indent=1) + "\n"
-        with appearing_when_complete(path) as partial:
-            partial.write_text(text, encoding="utf-8")
+        write_conversation(path, chat.document())
     except (OSError, ValueError) as error:  # ValueError: half a surrogate pair, a NUL in the name
         raise FileProblem(f"{path} cannot be written: {error}.", "Try another name.") from error
     chat.file = path
@@ -274,16 +269,11 @@ def _save(chat: Chat, rest: str) -> None:
 
 def _load(chat: Chat, rest: str) -> None:
     path = _named(rest, "/load")
-    try:
-        document = json.loads(read_at_most(path, MAX_SAVED_BYTES).decode("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise FileProblem(
-            f"{path} cannot be read: {reason}.", "Give a file that /save wrote."
-        ) from error
-    chat.system, chat.turns = _parse_saved(document, path)
-    chat.oldest, chat.file = 0, path
+    saved = read_conversation(path)
+    chat.resume(saved)
+    chat.file = path
     chat.ui.say(f"{len(chat.turns)} messages loaded from {path}.")
+    chat.show_end()
     _say_ignored(chat)
 
 
@@ -294,19 +284,6 @@ def _named(rest: str, command: str) -> Path:
         return Path(rest).expanduser()
     except RuntimeError as error:  # ~ with an unknown user name
         raise FileProblem(f"{rest} cannot be found: {error}", "Try another name.") from error
-
-
-def _parse_saved(document: Any, path: Path) -> tuple[str | None, list[Message]]:
-    """System message and turns of a saved conversation; raises FileProblem for another file."""
-    try:
-        messages, system = document["messages"], document.get("system")
-        if not isinstance(messages, list) or not isinstance(system, str | None):
-            raise ValueError("messages must be a list, system a text")
-        return system, [parse_message(entry) for entry in messages]
-    except (KeyError, TypeError, ValueError) as error:
-        raise FileProblem(
-            f"{path} holds no saved conversation.", "Give a file that /save wrote."
-        ) from error
 
 
 COMMANDS = {

@@ -6,7 +6,15 @@ from typing import Annotated
 
 import typer
 
+from localspec.commands.conversations import (
+    begin,
+    pair_document,
+    sessions_app,
+    system_message,
+    with_saved_pair,
+)
 from localspec.commands.flags.answer import PANEL, AnswerFlags
+from localspec.commands.flags.conversation import ConversationFlags
 from localspec.commands.flags.grammar import GrammarFlags
 from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.llama_command import LlamaCommand
@@ -14,6 +22,7 @@ from localspec.commands.flags.pair import NameArgument, PairFlags
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.loaded_pair import LoadedPair
 from localspec.commands.session import make_request, require_prompt_cache
+from localspec.display import console
 
 
 @spread_groups
@@ -21,6 +30,7 @@ def chat(
     answering: AnswerFlags,
     templating: TemplateFlags,
     constraining: GrammarFlags,
+    storing: ConversationFlags,
     given: PairFlags,
     name: NameArgument = None,
     plain: Annotated[
@@ -36,15 +46,23 @@ def chat(
     from localspec.display.chat import open_screen
     from localspec.display.pieces import AnswerStyle
 
+    console.be_quiet(answering.quiet)
     grammar = constraining.read()
-    request = make_request(name, given)
+    saved = storing.read()
+    name, given, settings = with_saved_pair(saved, name, given)
+    request = make_request(name, given, conversation=settings)
+    system = system_message(saved, name, answering.system)
     templating.check()
     require_prompt_cache(answering)
-    look = AnswerStyle.asked(answering.hide_reasoning, answering.show_draft)
+    look = AnswerStyle.asked(answering.hide_reasoning, answering.show_draft, answering.stats)
     with LoadedPair(request, given, answering, templating, grammar) as pair:
-        engine, options = pair.open(request, answering.system)
+        engine, options = pair.open(request, system)
         with open_screen(look, markdown=not plain, models=_model_names) as screen:
-            conversation = Chat(engine, screen, options, answering.system, load_pair=pair.change)
+            document = pair_document(name, given, request, engine)
+            conversation = Chat(engine, screen, options, pair=document, load_pair=pair.change)
+            begin(conversation, saved, engine, shown=screen.interactive)
+            conversation.system = system
+            conversation.autosave = storing.autosave(saved, conversation)
             failed = run(conversation)
     if failed and not screen.interactive:
         raise typer.Exit(1)  # a person has seen the errors, a script has not
@@ -63,5 +81,6 @@ def _model_names() -> Iterable[str]:
 
 
 def register(app: typer.Typer) -> None:
-    """Add this command to the program."""
+    """Add this command and those about its conversations to the program."""
     app.command(cls=LlamaCommand)(chat)
+    app.add_typer(sessions_app, name="sessions")

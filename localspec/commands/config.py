@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from localspec.commands.flags.answer import JsonFlag
+from localspec.commands.flags.answer import HeaderFlag, JsonFlag
 from localspec.commands.flags.groups import variable_of
 from localspec.commands.flags.settings import (
     MODELS,
@@ -42,6 +42,7 @@ def config(
     context: typer.Context,
     everything: Annotated[bool, typer.Option("--all", help="Defaults too.")] = False,
     as_json: JsonFlag = False,
+    header: HeaderFlag = True,
 ) -> None:
     """List settings, each with where it comes from: a variable, the file or the default.
 
@@ -57,7 +58,8 @@ def config(
         named = [dict(zip(("name", "value", "from"), row, strict=True)) for row in rows]
         console.json_line({"settings": named})
     elif rows:
-        lists.table(("setting", "value", "from"), [(n, _shown(v), place) for n, v, place in rows])
+        cells = [(n, _shown(v), place) for n, v, place in rows]
+        lists.table(("SETTING", "VALUE", "FROM"), cells, header=header)
     else:
         console.note("Nothing is set. Try: localspec config set temperature 0.7")
 

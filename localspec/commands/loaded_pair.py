@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from localspec.commands.conversations import pair_document
 from localspec.commands.flags.answer import AnswerFlags
 from localspec.commands.flags.groups import Given
 from localspec.commands.flags.template import TemplateFlags
@@ -86,12 +87,13 @@ class LoadedPair:
         }
         self._open.close()
         try:
-            chat.engine, chat.options = self.open(request, chat.system, changed)
+            engine, chat.options = self.open(request, chat.system, changed)
         except (LocalspecError, KeyboardInterrupt):
             console.note("Loading the pair before again.")
             chat.engine, chat.options = self._again(before, chat.system, changed)
             chat.options = replace(chat.options, draft_tokens=now.draft_tokens)
             raise
+        chat.engine, chat.pair = engine, pair_document(name, given, request, engine)
         chat.ui.say(f"{name} goes on with the conversation.")
 
     def _again(

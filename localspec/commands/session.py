@@ -35,7 +35,8 @@ class Request:
     """What a command line asks for, a pair's own settings included.
 
     ``target`` and ``draft.model`` are models as they were named, which ``resolver`` finds;
-    ``given`` are all options with a value, ``sampling`` those of SamplingParams.
+    ``given`` are all options with a value, ``sampling`` those of SamplingParams. ``pair`` is the
+    name of a pair.
     """
 
     resolver: "Resolver"
@@ -44,6 +45,7 @@ class Request:
     models: ModelOptions
     given: Given
     sampling: Mapping[str, object]
+    pair: str | None = None
 
     @property
     def params(self) -> SamplingParams:
@@ -64,12 +66,16 @@ class Request:
 
 
 def make_request(
-    name: str | None, given: Given, defaults: Mapping[str, object] | None = None
+    name: str | None,
+    given: Given,
+    defaults: Mapping[str, object] | None = None,
+    conversation: Mapping[str, object] | None = None,
 ) -> Request:
     """Resolve a pair's name, or ``name`` in place of --target; its settings fill in for flags.
 
-    ``defaults`` are a command's own values of sampling parameters that nobody gave. Raises
-    UsageError for two targets or none, UnknownPair for a name that nothing has.
+    ``defaults`` are a command's own values of sampling parameters that nobody gave; the settings
+    of a ``conversation`` count before those of its pair and of the file. Raises UsageError for two
+    targets or none, UnknownPair for a name that nothing has.
     """
     from localspec.library.resolve import Resolver
 
@@ -81,14 +87,14 @@ def make_request(
     named = resolver.choose(name or models.target, options.model)
     if named.note:
         console.note(named.note)
-    below = _below(named.settings, name or models.target)
+    below = {**_below(named.settings, name or models.target), **(conversation or {})}
     kept = below.pop("draft_tokens", None)
     lengths = options.lengths or (() if kept is None else parse_draft_tokens(str(kept)) or ())
     given = {**below, **given}
     models = ModelOptions(**picked(given, ModelOptions))
     sampling = {**(defaults or {}), **picked(given, SamplingParams)}
     draft = DraftOptions(named.draft, lengths)
-    return Request(resolver, named.target, draft, models, given, sampling)
+    return Request(resolver, named.target, draft, models, given, sampling, named.pair)
 
 
 def _below(pair: Mapping[str, object], model: str | None) -> dict[str, object]:

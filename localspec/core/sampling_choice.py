@@ -59,6 +59,7 @@ def choose_sampling(
                 from_model.append(name)
     for name, chosen in given.items():
         if chosen is not None:
+            options(SamplingParams)[name].require_type(chosen)
             params = _with(params, name, chosen)
     return ChosenSampling(params, tuple(from_model), tuple(ignored))
 

@@ -52,7 +52,7 @@ def open_screen(
     commands = {**COMMANDS, "/model": replace(COMMANDS["/model"], words=models)}
     commands |= {alias: commands[name] for alias, name in ALIASES.items()}
     screen = ChatScreen(commands, paths.history_file(), look, markdown)
-    screen.say("/help lists the commands; Ctrl-D leaves.")
+    console.note("/help lists the commands; Ctrl-D leaves.")
     try:
         yield screen
     finally:
@@ -63,13 +63,17 @@ class _Screen:
     """What both screens have in common: each message ends what is unfinished of an answer."""
 
     interactive: bool
+    _look: AnswerStyle
 
     def _settle(self) -> None:
         raise NotImplementedError
 
     def compare(self, drafted: Answer, plain: Answer, seed_decides: bool) -> None:
         """The figures of an answer, and its speed-up over the same question answered plain."""
-        figures(drafted.stats, drafted.finish_reason, None, drafted.status)
+        full = self._look.stats
+        figures(
+            drafted.stats, drafted.finish_reason, None, drafted.status, full=full, estimate=False
+        )
         compared(drafted, plain, seed_decides)
 
     def show_thoughts(self, thoughts: str) -> None:
@@ -80,7 +84,8 @@ class _Screen:
     def end_answer(self, answer: Answer, filled: float) -> None:
         """End the answer and show its figures."""
         self._settle()
-        figures(answer.stats, answer.finish_reason, None, answer.status, filled)
+        full = self._look.stats
+        figures(answer.stats, answer.finish_reason, None, answer.status, filled, full=full)
         only_thoughts(answer)
 
     def show_stats(self, stats: GenerationStats) -> None:
@@ -90,7 +95,7 @@ class _Screen:
     def say(self, sentence: str) -> None:
         """A message that is no answer."""
         self._settle()
-        console.note(sentence)
+        console.note(sentence, asked=True)
 
     def complain(self, problem: LocalspecError) -> None:
         """A problem and the next step; it may have cut an answer short."""
@@ -104,6 +109,7 @@ class PlainChat(_Screen):
     interactive = False
 
     def __init__(self, look: AnswerStyle = PLAIN) -> None:
+        self._look = look
         self._writer = AnswerWriter(look)
 
     def read(self) -> str:
@@ -277,9 +283,9 @@ class ChatScreen(_Screen):
         lines = growing.unfinished(rows)
         # A terminal without termios writes ^C behind the meter: in the last column it would wrap.
         room = max(1, self._console.width - 2)
-        last = Text(meter(piece.stats, piece.draft_tokens, room, piece.status), style="dim")
+        last = Text(meter(piece.stats, room, piece.status, full=self._look.stats), style="dim")
         last.truncate(room, overflow="ellipsis")
-        return Group(*lines, last)
+        return Group(*lines) if console.is_quiet() else Group(*lines, last)
 
 
 def _leave(number: int, frame: object) -> None:

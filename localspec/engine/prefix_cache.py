@@ -5,11 +5,11 @@ As `server_prompt_cache` of llama.cpp's server, for target and draft each.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from localspec.core.formatting import size
 from localspec.engine.generate import TextEngine
-from localspec.llama.cache.copies import Restorable, ReusableLengths
+from localspec.llama.cache.copies import Copy, ReusableLengths
 from localspec.speculative.prefix import common_prefix
 
 if TYPE_CHECKING:
@@ -26,6 +26,34 @@ _SHARE = 4  # one in so many bytes that are free
 def default_limit(free: int | None) -> int:
     """The default bound in bytes, given the RAM that is free beside the models."""
     return _UNKNOWN if free is None else min(_MOST, free // _SHARE)
+
+
+@runtime_checkable
+class Restorable(Protocol):
+    """A TokenModel whose state can be copied and restored: no head; see `LlamaModel`."""
+
+    @property
+    def n_ctx(self) -> int: ...
+
+    @property
+    def tokens(self) -> list[int]: ...
+
+    def returns_to(self, length: int) -> int:
+        """How many tokens need not be read again, at least, after `truncate` to this length."""
+
+    def reusable_lengths(self) -> ReusableLengths:
+        """Lengths to which a copy of its `state` can be truncated."""
+
+    def state_bytes(self) -> int:
+        """Size of `state`."""
+
+    def state(self) -> "NDArray[np.uint8]":
+        """The state of all its tokens."""
+
+    def restore(
+        self, tokens: Sequence[int], state: "NDArray[np.uint8]", copies: Sequence[Copy]
+    ) -> bool:
+        """Load a state; False, and no tokens, where it does not fit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

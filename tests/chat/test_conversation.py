@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.chat import slash_commands
+from localspec.chat import conversation_store
 from localspec.chat.answer import Answer, Piece
 from localspec.chat.conversation import Chat
 from localspec.chat.input_loop import handle, read_message, run
@@ -98,7 +98,11 @@ def made(
     *script: Typed, engine: ChatToy | None = None, length: DraftTokens = 3, **more: object
 ) -> tuple[Chat, Person, ChatToy]:
     person, engine = Person(list(script)), engine or ChatToy()
-    kept = {name: more.pop(name) for name in ("system", "turns", "oldest", "file") if name in more}
+    kept = {
+        name: more.pop(name)
+        for name in ("system", "turns", "oldest", "file", "autosave")
+        if name in more
+    }
     settings = {"sampling": SamplingParams(seed=7), "max_tokens": 12} | more
     options = GenerateOptions(draft_tokens=length, **settings)  # type: ignore[arg-type]
     return Chat(engine, person, options, **kept), person, engine  # type: ignore[arg-type]
@@ -743,7 +747,7 @@ def test_files_that_hold_no_conversation(text: str | bytes, tmp_path: Path) -> N
 def test_huge_files_are_not_read(tmp_path: Path) -> None:
     path = tmp_path / "talk.json"
     with path.open("wb") as file:
-        file.truncate(slash_commands.MAX_SAVED_BYTES + 1)
+        file.truncate(conversation_store.MAX_BYTES + 1)
     chat, person, _ = talked("one")
     assert "too large" in refused(chat, person, f"/load {path}").message
     if Path("/dev/zero").exists():

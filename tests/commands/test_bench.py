@@ -52,7 +52,7 @@ def test_verbose_adds_details(bench: Command, monkeypatch: pytest.MonkeyPatch) -
     done = bench("--draft-tokens", "3,auto", "-v")
     _, _, details = done.out.partition("\nMeasured (cost in plain tokens)\n")
     assert re.search(r"^  auto over the best fixed length, 3 +\d.*x \(90% CI .*\)$", details, re.M)
-    assert "\nPossible at these costs, without prompt lookup\n" in details
+    assert "\nEstimated limits of the draft alone, at these costs" in details
     assert re.search(r"^  pair +\d+ MiB \(weights ", details, re.M)
 
 

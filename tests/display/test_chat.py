@@ -22,6 +22,7 @@ from localspec.core.errors import FileProblem
 from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams
 from localspec.display import chat as screen
+from localspec.display.pieces import AnswerStyle
 from tests.support.real_pair import TinyFiles
 from tests.support.toy.chat import Reciter
 
@@ -33,6 +34,7 @@ RECITE = """
 import json, sys
 from tests.support.toy.chat import Reciter
 from localspec.display import console
+from localspec.display.pieces import AnswerStyle
 from localspec.chat.conversation import Chat
 from localspec.chat.input_loop import run
 from localspec.core.generate_options import GenerateOptions
@@ -40,7 +42,7 @@ from localspec.core.sampling_params import SamplingParams
 console.prepare_streams()
 engine = Reciter(json.loads(sys.argv[1]), float(sys.argv[2]))
 from localspec.display.chat import open_screen
-with open_screen() as screen:
+with open_screen(AnswerStyle(stats=True)) as screen:
     run(Chat(engine, screen, GenerateOptions(SamplingParams(temperature=0), 0)))
 """
 # Its answers begin with thoughts, and are Markdown.
@@ -52,7 +54,7 @@ Reciter.encode_chat = lambda self, turns: Prompt(encode(self, turns), Reading(se
 engine = """
 MARKDOWN = RECITE.replace("open_screen()", "open_screen(markdown=True)")
 CLI = "from localspec.cli import main\nmain()\n"
-METER = re.compile(r"tok/s · draft off")
+METER = re.compile(r"(?m)^[\d.–]+ tok/s")
 FIGURES = re.compile(r"(?m)^\d+ tokens · ")
 
 
@@ -119,7 +121,7 @@ def test_an_answer_with_its_meter(columns: int) -> None:
         assert "/help" in terminal.window.text
         shown = next(line for line in terminal.window.view if "tok/s" in line)
         assert "word0" in terminal.window.text  # text and meter at the same time
-        assert "draft off" in shown and not terminal.window.cursor_visible
+        assert METER.match(shown) and not terminal.window.cursor_visible
         terminal.prompt(2)
         text = answer_of(terminal.window)
         assert text == re.sub(" +$", "", "".join(pieces), flags=re.MULTILINE)
@@ -332,19 +334,36 @@ def test_a_dumb_terminal() -> None:
 
 
 def test_the_real_command(tiny: TinyFiles) -> None:
-    flags = ("-m", str(tiny.target), "-md", str(tiny.draft), "-t", "1", "--seed", "3", "-n", "40")
+    flags = ("-m", str(tiny.target), "-md", str(tiny.draft), "-t", "1", "--stats", "-n", "40")
     with Terminal(CLI, "chat", *flags, "--draft", "3") as terminal:
         terminal.prompt(1)
         terminal.type("hello\n")
         terminal.prompt(2)
         figures = [line for line in terminal.window.text.split("\n") if FIGURES.match(line)]
-        assert len(figures) == 1 and "acceptance" in figures[0]
+        assert len(figures) == 1 and "drafted tokens accepted" in figures[0]
         terminal.type("/draft off\nagain\n")
         terminal.prompt(4)
         assert len(FIGURES.findall(terminal.window.text)) == 2
         terminal.type("/nonsense\n")
         terminal.prompt(5)
         assert "There is no command /nonsense" in terminal.window.text
+        leave(terminal)
+
+
+def test_a_killed_chat_continues_where_its_last_answer_ended(tiny: TinyFiles) -> None:
+    flags = ("-m", str(tiny.target), "-t", "1", "--seed", "3", "--draft", "off", "-n", "20")
+    with Terminal(CLI, "chat", *flags) as terminal:
+        terminal.prompt(1)
+        assert f"Target {tiny.target.name}, no draft model" in terminal.window.text
+        terminal.type("hello\n")
+        terminal.prompt(2)
+    with Terminal(CLI, "chat", "--continue", "-t", "1") as terminal:  # the first was killed
+        terminal.prompt(2)
+        assert "continues (2 messages" in terminal.window.text
+        assert terminal.window.text.count(">>> hello") == 1
+        terminal.type("/clear\n")
+        terminal.prompt(3)
+        assert "the one before is saved as 20" in terminal.window.text
         leave(terminal)
 
 
@@ -409,7 +428,7 @@ def chat_process(
 def piped(monkeypatch: pytest.MonkeyPatch, text: str, answers: Sequence[Sequence[str]]) -> Chat:
     """A chat whose messages come from a pipe, run to its end."""
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
-    with screen.open_screen() as ui:
+    with screen.open_screen(AnswerStyle(stats=True)) as ui:
         assert isinstance(ui, screen.PlainChat)
         chat = Chat(Reciter(answers), ui, GenerateOptions(SamplingParams(temperature=0), 0))  # type: ignore[arg-type]
         run(chat)

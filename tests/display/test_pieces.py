@@ -258,7 +258,7 @@ def talked(terminal: Terminal, command: str, turns: int = 1) -> str:
     for turn in range(1, turns + 1) if command == "chat" else ():
         terminal.prompt(turn)
         terminal.type("Ask\n")
-        terminal.wait(lambda window, turn=turn: window.text.count(" tokens · ") == turn)  # type: ignore[misc]
+        terminal.wait(lambda window, turn=turn: window.text.count(" tok/s") == turn)  # type: ignore[misc]
     if command == "chat":
         terminal.prompt(turns + 1)
         terminal.type("\x04")

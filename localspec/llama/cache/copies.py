@@ -2,7 +2,7 @@
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,31 +135,3 @@ def _write_state(
 
 def _pointer(array: NDArray[np.uint8]) -> Any:
     return array.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-
-
-@runtime_checkable
-class Restorable(Protocol):
-    """A sequence whose state can be copied and restored: a `LlamaModel`, a slot of it; no head."""
-
-    @property
-    def n_ctx(self) -> int: ...
-
-    @property
-    def tokens(self) -> list[int]: ...
-
-    def returns_to(self, length: int) -> int:
-        """How many tokens need not be read again, at least, after `truncate` to this length."""
-
-    def reusable_lengths(self) -> ReusableLengths:
-        """Lengths to which a copy of its `state` can be truncated."""
-
-    def state_bytes(self) -> int:
-        """Size of `state`."""
-
-    def state(self) -> NDArray[np.uint8]:
-        """The state of all its tokens."""
-
-    def restore(
-        self, tokens: Sequence[int], state: NDArray[np.uint8], copies: Sequence[Copy] = ()
-    ) -> bool:
-        """Load a state; False, and no tokens, where it does not fit."""

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from localspec.core.errors import FileProblem
 from localspec.core.files import appearing_when_complete, open_regular, remove_abandoned
-from localspec.llama.cache.copies import Restorable
 from localspec.llama.model import LlamaModel
 
 FORMAT = 1
@@ -59,15 +58,13 @@ def require_state_file(path: Path) -> None:
         )
 
 
-def write_state(path: Path, model: LlamaModel, sequence: Restorable | None = None) -> int:
-    """Write tokens and state of the model, or of a ``sequence`` of it; returns the bytes.
+def write_state(path: Path, model: LlamaModel) -> int:
+    """Write the model's tokens and state; returns the bytes. Only the user may read a new file.
 
-    Only the user may read a new file. Raises OSError when it cannot be written; whatever was there
-    is then unchanged.
+    Raises OSError when it cannot be written; whatever was there is then unchanged.
     """
-    sequence = model if sequence is None else sequence
-    state = sequence.state()
-    tokens = np.array(sequence.tokens, "<i4")
+    state = model.state()
+    tokens = np.array(model.tokens, "<i4")
     header = json.dumps(
         _identity(model)
         | {"tokens": len(tokens), "state": len(state), "sha256": _digest(tokens.tobytes(), state)}
@@ -81,11 +78,11 @@ def write_state(path: Path, model: LlamaModel, sequence: Restorable | None = Non
             return file.tell()
 
 
-def read_state(path: Path, model: LlamaModel, sequence: Restorable | None = None) -> None:
-    """Restore the model, or a ``sequence`` of it, from the file.
+def read_state(path: Path, model: LlamaModel) -> None:
+    """Restore the model from the file, unless another model made it or it is damaged.
 
     Raises OSError when it cannot be read, and ValueError with the reason, a clause, for a file that
-    another model made or that is damaged; the model is then as before, or empty.
+    must not be used; the model is then as before, or empty.
     """
     with open_regular(path) as file:
         header = _read_header(file)
@@ -101,7 +98,7 @@ def read_state(path: Path, model: LlamaModel, sequence: Restorable | None = None
         raise ValueError("it is damaged")
     if tokens.min() < 0 or tokens.max() >= model.n_vocab:
         raise ValueError("it holds tokens that the model does not have")
-    if not (model if sequence is None else sequence).restore(tokens.tolist(), state):
+    if not model.restore(tokens.tolist(), state):
         raise ValueError("llama.cpp does not take its state")
 
 
@@ -155,14 +152,14 @@ def _identity(model: LlamaModel) -> dict[str, Any]:
     identity = {
         "format": FORMAT,
         "name": header.name or header.path.name,
-        "model": _fingerprint([*header.paths, *(lora.path for lora in model.options.loras)]),
+        "model": fingerprint([*header.paths, *(lora.path for lora in model.options.loras)]),
         "settings": settings,
     }
     plain: dict[str, Any] = json.loads(json.dumps(identity, default=str))
     return plain
 
 
-def _fingerprint(paths: Sequence[Path]) -> str:
+def fingerprint(paths: Sequence[Path]) -> str:
     """A digest of a model's files by samples: hashing gigabytes would take as long as reading.
 
     Models of one family may have the same size and the same beginning, which is the vocabulary;

@@ -48,6 +48,24 @@ class Reply(ABC):
         }
 
     @abstractmethod
+    def whole(self, answers: Answers) -> Json:
+        """The reply as one object, when the answers are complete."""
+
+    @abstractmethod
+    def events(
+        self, answers: Answers, first: tuple[Choice, Piece], request_id: str
+    ) -> AsyncIterator[bytes]:
+        """The reply as server-sent events; an error in the middle is the last of them."""
+
+    def reported(self, entries: Sequence[TokenLogprob]) -> list[TokenLogprob]:
+        """Without the token that ended the answer."""
+        return [entry for entry in entries if not self.engine.is_stop(entry.token)]
+
+
+class OpenAIReply(Reply):
+    """A reply with a list of choices."""
+
+    @abstractmethod
     def content(self, choice: Choice) -> Json:
         """What a choice holds of a complete answer."""
 
@@ -56,7 +74,6 @@ class Reply(ABC):
         """What a piece adds to its choice, one event each."""
 
     def whole(self, answers: Answers) -> Json:
-        """The reply as one object, when the answers are complete."""
         choices = [
             {
                 "index": choice.index,
@@ -71,24 +88,19 @@ class Reply(ABC):
     async def events(
         self, answers: Answers, first: tuple[Choice, Piece], request_id: str
     ) -> AsyncIterator[bytes]:
-        """The reply as server-sent events; an error in the middle is the last of them."""
         try:
             for body in self._chunks(answers, *first):
-                yield _event(body)
+                yield event(body)
             async for choice, piece in answers:
                 for body in self._chunks(answers, choice, piece):
-                    yield _event(body)
+                    yield event(body)
         except Exception as error:
-            yield _event(describe(error, request_id)[1])
+            yield event(describe(error, request_id)[1])
             return
         if self.request.includes_usage:
             body = {**self._head, "choices": [], **self._totals(answers), **self._warnings}
-            yield _event(body)
+            yield event(body)
         yield format_sse_event(data_str="[DONE]")
-
-    def reported(self, entries: Sequence[TokenLogprob]) -> list[TokenLogprob]:
-        """Without the token that ended the answer."""
-        return [entry for entry in entries if not self.engine.is_stop(entry.token)]
 
     def _chunks(self, answers: Answers, choice: Choice, piece: Piece) -> Iterator[Json]:
         common = dict(self._head)
@@ -115,7 +127,7 @@ def warning_headers(warnings: Sequence[str]) -> dict[str, str]:
     return {WARNINGS_HEADER: text.encode("ascii", "replace").decode()} if warnings else {}
 
 
-def _event(body: Json) -> bytes:
+def event(body: Json) -> bytes:
     return format_sse_event(data_str=json.dumps(body, ensure_ascii=False, separators=(",", ":")))
 
 

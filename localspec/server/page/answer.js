@@ -3,9 +3,9 @@
 // Why nothing is drafted, by the controller's status; as the terminal's meter says it.
 const STATUS = {
   recently_slower: "recently slower than plain",
-  verification_too_slow: "verification too slow here",
-  draft_too_often_wrong: "draft too often wrong",
-  answer_too_short: "answer too short for its prompt",
+  verification_too_slow: "costs more than it can gain here",
+  draft_too_often_wrong: "too often wrong",
+  answer_too_short: "reading the prompt costs more than it would gain",
 };
 const ENDS = {
   stop: "",
@@ -101,18 +101,22 @@ class Text {
 
 /** The figures of an answer in the terminal meter's words; more of them once it has ended. */
 function words(figures) {
-  const { tokens, speed, drafted, accepted, rounds, length, status, ended } = figures;
+  const { tokens, speed, gain, drafted, accepted, rounds, status, ended } = figures;
   if (speed === undefined) return [ended ?? "waiting for the first token"];
-  const parts = [`${speed.toFixed(1)} tok/s`];
-  if (ended !== undefined) parts.unshift(`${tokens} tokens`);
-  if (drafted) parts.push(`acceptance ${Math.round((100 * accepted) / drafted)}%`);
+  const parts = [];
+  if (drafted && gain) parts.push(`about ${gain.toFixed(2)}x plain`);
+  if (drafted) parts.push(`${accepted} of ${drafted} drafted tokens accepted`);
+  if (STATUS[status]) parts.push(off(status, drafted));
+  else if (!drafted && status !== "off") parts.push("nothing drafted");
+  const rate = `${speed.toFixed(1)} tok/s`;
+  if (ended === undefined) return [rate, ...parts.slice(0, 1)];
   if (drafted && rounds) parts.push(`${(tokens / rounds).toFixed(2)} tokens/round`);
-  if (ended === undefined || STATUS[status]) parts.push(drafting(length, status));
-  return ended === undefined ? parts : [...parts, ...closing(figures)];
+  return [`${tokens} tokens`, rate, ...parts, ...closing(figures)];
 }
 
-function drafting(length, status) {
-  return `draft ${length || "off"}` + (STATUS[status] ? ` (${STATUS[status]})` : "");
+function off(status, drafted) {
+  const what = status === "recently_slower" ? "drafting" : "the draft";
+  return `${what} ${drafted ? "now " : ""}off (${STATUS[status]})`;
 }
 
 function closing({ prompt, cached, firstText, seed, ended }) {
@@ -131,10 +135,11 @@ export function noteFigures(figures, { timings, draft, choices = [] }) {
     figures.drafted = timings.draft_n;
     figures.accepted = timings.draft_n_accepted;
     figures.rounds = timings.rounds;
+    figures.gain = timings.draft_speedup;
     figures.prompt = timings.prompt_n;
     figures.cached = timings.cache_n;
   }
-  if (draft) [figures.length, figures.status] = [draft.tokens, draft.status];
+  if (draft) figures.status = draft.status;
   const { seed, finish_reason } = choices[0] ?? {};
   if (seed !== undefined) figures.seed = seed;
   if (finish_reason) figures.ended = finish_reason;

@@ -1,14 +1,12 @@
 """The queue: first in, first out; each job runs in the slot with the longest cached prefix."""
 
-import asyncio
 import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from localspec.core.errors import UsageError
 from localspec.engine.generate import TextEngine
@@ -24,7 +22,6 @@ from localspec.server.queue.limits import (
 from localspec.server.queue.worker import Worker
 from localspec.speculative.prefix import common_prefix
 
-Result = TypeVar("Result")
 _LIMITS = Limits()
 _RECENT = 16  # answers whose mean duration estimates Retry-After
 
@@ -103,24 +100,6 @@ class Scheduler:
         """What each slot does now."""
         with self._lock:
             return [SlotState(i, each not in self._idle) for i, each in enumerate(self._workers)]
-
-    async def in_slot(self, index: int, act: Callable[[TextEngine], Result]) -> Result:
-        """The result of ``act`` in the thread of a slot, when its answer under way has ended."""
-        done = Future[Result]()
-
-        def task(engine: TextEngine) -> None:
-            if done.set_running_or_notify_cancel():
-                try:
-                    with engine.answering():
-                        done.set_result(act(engine))
-                except BaseException as error:
-                    done.set_exception(error)
-
-        with self._lock:
-            if self._closing:
-                raise Closing
-            self._workers[index].take(task)
-        return await asyncio.wrap_future(done)
 
     def close(self, seconds: float = 0.0) -> None:
         """Refuse waiting and new jobs, and return when those under way have ended.

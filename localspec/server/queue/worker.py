@@ -16,8 +16,6 @@ from localspec.server.queue.limits import AnswerTimeout
 
 _SAVE_PROFILE = 60.0  # seconds at least between two writes of the pair profile
 
-Task = Callable[[TextEngine], None]  # that a slot does between answers; raises nothing
-
 
 class Worker:
     """Takes jobs, one at a time; ``free`` is called in its thread at the end of each.
@@ -38,7 +36,7 @@ class Worker:
         self._prefixes = prefixes
         self._answer_seconds = answer_seconds
         self._free = free
-        self._jobs: SimpleQueue[Job | Task | None] = SimpleQueue()
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._saved_at = time.monotonic()
         self._job: Job | None = None  # under way
         self._alive_at = 0.0  # its last sign of progress
@@ -55,8 +53,8 @@ class Worker:
         job, alive_at = self._job, self._alive_at
         return job if monotonic() - alive_at > seconds else None
 
-    def take(self, job: "Job | Task | None") -> None:
-        """Do this next, behind the answer under way; None ends the thread."""
+    def take(self, job: Job | None) -> None:
+        """Answer this job next; None ends the thread after the answer under way."""
         self._jobs.put(job)
 
     def join(self, seconds: float | None = None) -> None:
@@ -65,9 +63,6 @@ class Worker:
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            if not isinstance(job, Job):
-                job(self._engine)
-                continue
             error: BaseException | None = None
             self._alive_at, self._job = monotonic(), job
             try:
