@@ -24,6 +24,17 @@ def listed(localspec: Command, *flags: str) -> dict[str, Any]:
     return {each["name"]: (each["value"], each["from"]) for each in document["settings"]}
 
 
+def test_an_argument_wins_over_a_variable(
+    localspec: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_TARGET", "nosuch")
+    assert localspec("export", "demo", "--to", "llama-server").code == 0
+    assert "Two targets" in localspec("chat", "demo", "-m", "other").err
+    monkeypatch.setenv("LOCALSPEC_TARGET", "demo")
+    assert "no pair named 'nosuch'" in localspec("chat", "nosuch").err
+    assert localspec("run", "hello", "-n", "2").code == 0  # where words are the prompt
+
+
 def test_values_are_set_listed_and_forgotten(
     localspec: Command, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
