@@ -54,16 +54,16 @@ def config(
     setting, that over the file's value for all models.
     """
     if context.invoked_subcommand is None:
-        _list(everything, as_json)
+        _list(everything, as_json, header)
 
 
 @config_app.command("list", hidden=True)
-def config_list(as_json: JsonFlag = False) -> None:
+def config_list(as_json: JsonFlag = False, header: HeaderFlag = True) -> None:
     """The same as ``config`` alone."""
-    _list(False, as_json)
+    _list(False, as_json, header)
 
 
-def _list(everything: bool, as_json: bool) -> None:
+def _list(everything: bool, as_json: bool, header: bool) -> None:
     from localspec.display import models as lists
 
     rows = [

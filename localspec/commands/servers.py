@@ -11,7 +11,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 import typer
 
-from localspec.commands.flags.answer import JsonFlag
+from localspec.commands.flags.answer import HeaderFlag, JsonFlag
 from localspec.core.errors import LocalspecError, UsageError
 from localspec.display import console
 
@@ -23,7 +23,7 @@ _REPLY_SECONDS, _MOST_BYTES = 3, 2**22
 _END_SECONDS = 15.0  # more than answers under way have to complete
 
 
-def ps(as_json: JsonFlag = False) -> None:
+def ps(as_json: JsonFlag = False, header: HeaderFlag = True) -> None:
     """List the servers that run on this machine: model, address, slots, since when.
 
     Where they need a key, set LOCALSPEC_API_KEY to see how many slots are busy.
@@ -47,7 +47,8 @@ def ps(as_json: JsonFlag = False) -> None:
             )
             for server, state, busy in found
         ]
-        lists.table(("MODEL", "URL", "SLOTS", "STATE", "SINCE", "PID"), rows, ("PID", "SINCE"))
+        columns = ("MODEL", "URL", "SLOTS", "STATE", "SINCE", "PID")
+        lists.table(columns, rows, ("PID", "SINCE"), header=header)
     else:
         console.note(f"No server is running. {_START}")
 
