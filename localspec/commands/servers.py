@@ -96,12 +96,10 @@ def _state(server: "RunningServer") -> str:
 
 def _busy(server: "RunningServer") -> int | None:
     """How many answers are under way; None where it does not tell."""
-    counts = re.findall(
-        r"^localspec_requests_processing(?:\{.*\})? ([0-9.]+)$",
-        _asked(server, "/metrics") or "",
-        re.MULTILINE,
-    )
-    return int(sum(map(float, counts))) if counts else None
+    if not (text := _asked(server, "/metrics")):
+        return None
+    counts = re.findall(r"^localspec_requests_processing(?:\{.*\})? ([0-9.]+)$", text, re.MULTILINE)
+    return int(sum(map(float, counts)))
 
 
 def _asked(server: "RunningServer", path: str) -> str | None:
