@@ -12,7 +12,7 @@ from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
 import typer
 
-from localspec.commands.flags.answer import JsonFlag
+from localspec.commands.flags.answer import HeaderFlag, JsonFlag
 from localspec.core.errors import LocalspecError, UsageError
 from localspec.display import console
 
@@ -24,7 +24,7 @@ _REPLY_SECONDS, _MOST_BYTES = 3, 2**22
 _END_SECONDS = 15.0  # more than answers under way have to complete
 
 
-def ps(as_json: JsonFlag = False) -> None:
+def ps(as_json: JsonFlag = False, header: HeaderFlag = True) -> None:
     """List the servers that run on this machine: model, address, slots, since when.
 
     Where they need a key, set LOCALSPEC_API_KEY to see how many slots are busy.
@@ -48,7 +48,8 @@ def ps(as_json: JsonFlag = False) -> None:
             )
             for server, state, busy in found
         ]
-        lists.table(("MODEL", "URL", "SLOTS", "STATE", "SINCE", "PID"), rows, ("PID", "SINCE"))
+        columns = ("MODEL", "URL", "SLOTS", "STATE", "SINCE", "PID")
+        lists.table(columns, rows, ("PID", "SINCE"), header=header)
     else:
         console.note(f"No server is running. {_START}")
 
@@ -96,12 +97,10 @@ def _state(server: "RunningServer") -> str:
 
 def _busy(server: "RunningServer") -> int | None:
     """How many answers are under way; None where it does not tell."""
-    counts = re.findall(
-        r"^localspec_requests_processing(?:\{.*\})? ([0-9.]+)$",
-        _asked(server, "/metrics") or "",
-        re.MULTILINE,
-    )
-    return int(sum(map(float, counts))) if counts else None
+    if not (text := _asked(server, "/metrics")):
+        return None
+    counts = re.findall(r"^localspec_requests_processing(?:\{.*\})? ([0-9.]+)$", text, re.MULTILINE)
+    return int(sum(map(float, counts)))
 
 
 def _asked(server: "RunningServer", path: str) -> str | None:

@@ -271,7 +271,7 @@ def test_localspec_alone_offers_the_pairs_that_are_here(
 ) -> None:
     asked: list[str] = []
 
-    def request(name: str, *_: object) -> None:
+    def request(name: str, *_: object, **__: object) -> None:
         asked.append(name)
         raise SystemExit
 

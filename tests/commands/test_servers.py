@@ -22,7 +22,7 @@ def test_a_running_server_is_listed_until_it_ends(
     monkeypatch.setenv("LOCALSPEC_API_KEY", "first,second")
     with serving(ServedToy()) as site, announced(site.url, ["toy"], 2):
         (server,) = json.loads(localspec("ps", "--json").out)["servers"]
-        shown = localspec("ps").out.split("\t")
+        shown = localspec("ps", "--no-header").out.split("\t")
     assert server["models"] == ["toy"] and server["url"] == site.url and server["slots"] == 2
     assert server["state"] == "ready" and server["busy"] == 0
     assert shown[:4] == ["toy", site.url, "0 of 2 busy", "ready"]
