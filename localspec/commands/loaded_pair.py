@@ -80,10 +80,9 @@ class LoadedPair:
         request, before = make_request(name, given), self._request
         find_files(request)  # raises while this pair is loaded
         now, then = chat.options, self._options
-        names = [*sampling_fields()]
         changed = {
             each: getattr(now.sampling, each)
-            for each in names
+            for each in sampling_fields()
             if getattr(now.sampling, each) != getattr(then.sampling, each)
         }
         self._open.close()

@@ -1,6 +1,7 @@
 """The command ``serve``: an OpenAI-compatible HTTP server."""
 
 from contextlib import closing
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from localspec.commands.flags.llama_command import LlamaCommand
 from localspec.commands.flags.pair import NamesArgument, PairFlags
 from localspec.commands.flags.serving import ServingFlags
 from localspec.commands.flags.template import TemplateFlags
-from localspec.commands.serve_models import is_several, serve_models
+from localspec.commands.serve_models import is_several, say_where, serve_models
 from localspec.commands.session import (
     Request,
     lookup_cache,
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from localspec.server.service import Service
 
 _PACKAGES = ("fastapi", "uvicorn", "prometheus_client")  # of the extra
+# What a front's command line says of its own clients, and not of the processes of its models.
+_OF_A_FRONT = ("host", "alias", "api_key_file", "cors_origins", "max_connections")
+_PRIVATE = {name: getattr(ServingFlags(), name) for name in (*_OF_A_FRONT, "ssl_cert_file")}
+_PRIVATE |= {"port": 0, "ssl_key_file": None}
 
 
 @spread_groups
@@ -49,21 +54,14 @@ def serve(
     templating.check()
     name = names[0] if names else None
     if (hosting := Hosting.from_environment()) is not None:
-        private = ServingFlags(**_own(serving), api_key=hosting.key)
+        serving = replace(serving, **_PRIVATE, api_key=hosting.key)
         given = {name: value for name, value in given.items() if name != "target"}
         with hosting.reporting():
-            _serve_model(name, given, private, templating, hosting)
+            _serve_model(name, given, serving, templating, hosting)
     elif is_several(names, given, serving):
         serve_models(names or [], given, serving)
     else:
         _serve_model(name, given, serving, templating)
-
-
-def _own(serving: ServingFlags) -> dict[str, Any]:
-    """The flags that a model's process takes from the front's command line."""
-    limits = ("parallel", "max_queue", "queue_timeout", "timeout", "cache_ram", "max_body")
-    fields = (*limits, "max_tokens", "strict_fields")
-    return {"port": 0} | {name: getattr(serving, name) for name in fields}
 
 
 def _serve_model(
@@ -101,7 +99,7 @@ def _serve_model(
                 hosting.report(socket.getsockname()[1], _mapped(engine), model_meta(service))
                 server.run([socket])
             else:
-                console.note(f"Listening on {address} ({_named(service)}).")
+                say_where(address, _named(service))
                 with announced(address, [service.model], len(service.scheduler.slots())):
                     server.run([socket])
     if hosting is None:

@@ -55,7 +55,7 @@ def serve_models(names: Sequence[str], given: Given, serving: ServingFlags) -> N
         server = FrontServer(app, models, console.note, tls=tls, most_by_address=most)
         listen(socket)
         shown = ", ".join(model.name for model in found[:8]) + (", ..." if found[8:] else "")
-        console.note(f"Listening on {url(socket, tls)} (models {shown}).")
+        say_where(url(socket, tls), f"models {shown}")
         with announced(url(socket, tls), [model.name for model in found], serving.parallel):
             server.run([socket])
     console.note("The server has ended.")
@@ -119,3 +119,9 @@ def _in_folder(folder: Path) -> Iterator["Model"]:
     for model in find_models((), (folder,)).models:
         path = model.path
         yield Model((path.stem, path.name), str(path), model.n_bytes)
+
+
+def say_where(address: str, models: str) -> None:
+    """The first lines of a server: address and models, page, API, how to end it."""
+    console.note(f"Listening on {address} ({models}).")
+    console.note(f"Page: {address}/  ·  API: {address}/v1  ·  Ctrl-C ends the server.")

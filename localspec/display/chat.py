@@ -19,7 +19,7 @@ from localspec.core.errors import FileProblem, LocalspecError, UsageError
 from localspec.core.interrupt import held_interrupt
 from localspec.display import clipboard, console
 from localspec.display.answer import compared, figures, meter, only_thoughts
-from localspec.display.growing_text import GrowingText, MarkdownText, PlainText
+from localspec.display.growing_text import MarkdownText, PlainText
 from localspec.display.pieces import PLAIN, AnswerStyle, AnswerWriter
 
 if TYPE_CHECKING:
@@ -170,10 +170,9 @@ class ChatScreen(_Screen):
         self._editor = LineEditor(commands, history)
         self._live: Live | None = None
         self._look = look
-        self._markdown = (
-            markdown and look.origins == "hidden" and not self._console.is_dumb_terminal
-        )
-        self._fold = True
+        # Nothing may change that shows the origin of its tokens, or that cannot be redrawn.
+        self._fold = look.origins == "hidden" and not self._console.is_dumb_terminal
+        self._markdown = markdown and self._fold
         self._draw_at = 0.0
         self._echo = Echo()
         self._begin_answer()
@@ -216,7 +215,7 @@ class ChatScreen(_Screen):
     def _begin_answer(self) -> None:
         self._thoughts: PlainText | None = None
         self._thought_tokens = 0
-        self._answer: GrowingText = (MarkdownText if self._markdown else PlainText)(self._console)
+        self._answer = (MarkdownText if self._markdown else PlainText)(self._console)
 
     def _take(self, piece: Piece) -> None:
         """Add the texts of a piece; the first text of the answer ends the thoughts."""
@@ -276,7 +275,7 @@ class ChatScreen(_Screen):
         # cannot be removed again.
         height = self._console.height
         rows = max(1, height - 3) if height > 2 else 0
-        growing: GrowingText = self._thoughts or self._answer
+        growing = self._thoughts or self._answer
         if self._thoughts is not None and self._fold:
             rows = min(rows, _THOUGHT_ROWS)
         else:

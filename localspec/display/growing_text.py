@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from localspec.core.formatting import printable
 
@@ -15,26 +15,6 @@ if TYPE_CHECKING:
     Line = list[Segment]
 
 
-class GrowingText(Protocol):
-    """Text that is printed as far as it is final, and drawn where it may still change."""
-
-    def add(self, text: str, style: str = "") -> None:
-        """Add text; control characters are replaced."""
-        ...
-
-    def final(self, rows: int) -> "Iterator[RenderableType]":
-        """What is to be printed for good, once; the rest should not need more than ``rows``."""
-        ...
-
-    def unfinished(self, rows: int) -> "Iterable[RenderableType]":
-        """The last ``rows`` of what may still change."""
-        ...
-
-    def end(self) -> "Iterator[RenderableType]":
-        """All that was not printed, as the text is complete."""
-        ...
-
-
 class PlainText:
     """Text as the model wrote it, in styles: a line is final when the next begins."""
 
@@ -45,6 +25,7 @@ class PlainText:
         self._line = Text()
 
     def add(self, text: str, style: str = "") -> None:
+        """Add text; control characters are replaced."""
         text, start = printable(text), len(self._line)
         last = self._line.spans[-1] if self._line.spans else None
         if last is not None and last.style == style and last.end == start:
@@ -54,15 +35,18 @@ class PlainText:
             self._line.stylize(style, start)
 
     def final(self, rows: int) -> "Iterator[RenderableType]":
+        """What is to be printed for good, once."""
         *whole, self._line = self._line.split("\n", allow_blank=True)
         yield from whole
 
     def unfinished(self, rows: int) -> "Iterable[RenderableType]":
+        """The last ``rows`` of what may still change."""
         lines = self._line.split("\n", allow_blank=True)
         wrapped = [row for line in lines for row in line.wrap(self._console, self._console.width)]
         return wrapped[max(0, len(wrapped) - rows) :]
 
     def end(self) -> "Iterator[RenderableType]":
+        """All that was not printed, as the text is complete."""
         yield from self.final(0)
         if self._line:
             yield self._line
@@ -91,9 +75,11 @@ class MarkdownText:
         self._rows: list[Line] = []
 
     def add(self, text: str, style: str = "") -> None:
+        """Add text; control characters are replaced."""
         self._source += printable(text)
 
     def final(self, rows: int) -> "Iterator[RenderableType]":
+        """What is to be printed for good, once, so that the rest may fit into ``rows``."""
         if not (blocks := self._blocks()):
             return
         begun = blocks[-1].line == self._source.count("\n")  # its first line is not complete
@@ -114,10 +100,12 @@ class MarkdownText:
             del self._rows[:ready]
 
     def unfinished(self, rows: int) -> "Iterable[RenderableType]":
+        """The last ``rows`` of what may still change."""
         shown = self._rows[max(0, len(self._rows) - rows) :]
         return [_joined(shown)] if shown else []
 
     def end(self) -> "Iterator[RenderableType]":
+        """All that was not printed, as the text is complete."""
         yield from self.final(2)
         if self._rows:
             yield _joined(self._rows)

@@ -24,6 +24,17 @@ def listed(localspec: Command, *flags: str) -> dict[str, Any]:
     return {each["name"]: (each["value"], each["from"]) for each in document["settings"]}
 
 
+def test_an_argument_wins_over_a_variable(
+    localspec: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_TARGET", "nosuch")
+    assert localspec("export", "demo", "--to", "llama-server").code == 0
+    assert "Two targets" in localspec("chat", "demo", "-m", "other").err
+    monkeypatch.setenv("LOCALSPEC_TARGET", "demo")
+    assert "no pair named 'nosuch'" in localspec("chat", "nosuch").err
+    assert localspec("run", "hello", "-n", "2").code == 0  # where words are the prompt
+
+
 def test_values_are_set_listed_and_forgotten(
     localspec: Command, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,7 +77,10 @@ def test_a_model_that_is_not_here_is_said(localspec: Command) -> None:
     [
         (["set", "temprature", "1"], "Did you mean temperature"),
         (["set", "target", "x.gguf"], "There is no setting 'target'."),
-        (["set", "temperature", "warm"], "temperature: 'warm' is no number from 0 to"),
+        (
+            ["set", "temperature", "warm"],
+            "temperature: expected a number from 0 to 100",
+        ),
         (["set", "temperature", "true"], "temperature: this is no switch"),
         (["set", "temperature", "1", "2"], "temperature takes one value."),
         (["set", "mmap", "maybe"], "mmap: 'maybe' is neither true nor false"),
@@ -84,7 +98,7 @@ def test_what_cannot_be_is_refused(
     ("text", "said"),
     [
         ("tmperature = 1", "Did you mean temperature?"),
-        ("temperature = 'warm'", "temperature: 'warm' is no number"),
+        ("temperature = 'warm'", "temperature: expected a number"),
         ("temperature = [1, 2]", "temperature takes one value."),
         ("temperature", "Expected '='"),
         ("models = 3", "models is no table"),

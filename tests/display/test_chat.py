@@ -52,7 +52,7 @@ from localspec.engine.text_stream import Prompt, Reading
 encode, form = Reciter.encode_chat, tagged("<think>", "</think>")
 Reciter.encode_chat = lambda self, turns: Prompt(encode(self, turns), Reading(self.piece, form))
 engine = """
-MARKDOWN = RECITE.replace("open_screen()", "open_screen(markdown=True)")
+MARKDOWN = RECITE.replace("open_screen(", "open_screen(markdown=True, look=")
 CLI = "from localspec.cli import main\nmain()\n"
 METER = re.compile(r"(?m)^[\d.–]+ tok/s")
 FIGURES = re.compile(r"(?m)^\d+ tokens · ")

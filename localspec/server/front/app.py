@@ -13,12 +13,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from localspec.server.app import MAX_BODY, guarded, new_app, while_connected
 from localspec.server.errors import BadRequest, describe, request_id
-from localspec.server.front.metrics import FrontMetrics, merged
+from localspec.server.front.metrics import merged
 from localspec.server.front.models import Model, Models
 from localspec.server.front.process import ModelProcess
 from localspec.server.guard import LOOPBACK, Access
 from localspec.server.listen import Server
-from localspec.server.metrics import CONTENT_TYPE
+from localspec.server.metrics import CONTENT_TYPE, RequestMetrics
 
 _METRICS_SECONDS = 5.0  # for those of a model
 _READ_ONLY = ("/props", "/slots")  # with GET and without ?model=, those of the first model
@@ -51,7 +51,7 @@ def make_front(
 ) -> ASGIApp:
     """The application; ``max_body`` bounds a request in bytes, ``say`` gets a log line of each."""
     app = new_app(max_body)
-    metrics = FrontMetrics(models)
+    metrics = RequestMetrics()
     # No connection is used twice: the model's process might close it at that moment.
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
     client = httpx2.AsyncClient(timeout=None, trust_env=False, verify=False, limits=limits)
@@ -98,11 +98,11 @@ def _add_models(app: FastAPI, models: Models) -> None:
 def _entry(models: Models, model: Model) -> dict[str, Any]:
     known: dict[str, Any] = {"id": model.name, "aliases": model.names[1:], "object": "model"}
     known |= {"created": models.created, "owned_by": "localspec", "status": model.status()}
-    return known | ({"meta": model.loaded.process.meta} if model.loaded and model.is_loaded else {})
+    return known | ({"meta": model.process.meta} if model.process else {})
 
 
 def _add_facts(
-    app: FastAPI, models: Models, client: httpx2.AsyncClient, metrics: FrontMetrics
+    app: FastAPI, models: Models, client: httpx2.AsyncClient, metrics: RequestMetrics
 ) -> None:
     """Paths of what the server reports about itself."""
 
@@ -115,23 +115,19 @@ def _add_facts(
     @app.get("/metrics")
     async def text() -> Response:
         """For Prometheus: the front's, and those of loaded models."""
-        loaded = [model.loaded.process for model in models.all if model.is_loaded and model.loaded]
+        loaded = [model.process for model in models.all if model.process is not None]
         texts = await asyncio.gather(*(_metrics(client, process) for process in loaded))
         found = {process.name: text for process, text in zip(loaded, texts, strict=True)}
-        return Response(merged(metrics.text(), found), media_type=CONTENT_TYPE)
+        return Response(merged({"": metrics.text().decode(), **found}), media_type=CONTENT_TYPE)
 
 
 async def _metrics(client: httpx2.AsyncClient, process: ModelProcess) -> str:
     """The metrics of a model; none from one that does not answer."""
-    url, headers = f"{process.url}/metrics", _authorized(process)
+    url = f"{process.url}/metrics"
     try:
-        return (await client.get(url, headers=headers, timeout=_METRICS_SECONDS)).text
+        return (await client.get(url, headers=process.headers, timeout=_METRICS_SECONDS)).text
     except httpx2.HTTPError:
         return ""
-
-
-def _authorized(process: ModelProcess) -> dict[str, str]:
-    return {"authorization": f"Bearer {process.key}"}
 
 
 async def _routed(request: Request, models: Models) -> tuple[Model, bytes]:
@@ -143,7 +139,7 @@ async def _routed(request: Request, models: Models) -> tuple[Model, bytes]:
         return models.find(named), b""
     try:
         body = await request.body()
-        document = json.loads(body)
+        document = json.loads(body or b"{}")
     except ClientDisconnect:
         return models.all[0], b""  # which the relay notices too
     except ValueError:
@@ -181,7 +177,7 @@ class _Relay(Response):
                 async with self._client.stream(
                     request.method,
                     _url(process, request),
-                    headers=[*headers, *_authorized(process).items()],
+                    headers=[*headers, *process.headers.items()],
                     content=self._body,
                 ) as reply:
                     await send(_start(reply))

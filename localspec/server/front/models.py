@@ -19,6 +19,7 @@ _RETRY_AFTER = 5  # seconds
 class Loaded:
     """A model's process, from the first request that needs it; ``users`` are its requests."""
 
+    model: "Model"
     process: ModelProcess
     ready: "asyncio.Task[None] | None" = None
     users: int = 0
@@ -47,14 +48,14 @@ class Model:
         return self.names[0]
 
     @property
-    def is_loaded(self) -> bool:
-        """Whether it answers."""
-        return self.loaded is not None and self.loaded.is_ready
+    def process(self) -> ModelProcess | None:
+        """Its process, once it answers."""
+        return self.loaded.process if self.loaded and self.loaded.is_ready else None
 
     @property
     def state(self) -> str:
         """As llama-server calls it."""
-        return "unloaded" if self.loaded is None else "loaded" if self.is_loaded else "loading"
+        return "unloaded" if self.loaded is None else "loaded" if self.process else "loading"
 
     def status(self) -> dict[str, Any]:
         """The state in llama-server's form, with the reason of a failure."""
@@ -124,19 +125,24 @@ class Models:
         loaded = model.loaded or self._begin(model)
         loaded.users += 1
         loaded.idle.clear()
+        assert loaded.ready is not None
         try:
-            await self._wait_for(loaded)
+            try:
+                async with asyncio.timeout(self._patience):
+                    await asyncio.shield(loaded.ready)
+            except TimeoutError:
+                raise QueueTimeout(self._patience, _RETRY_AFTER) from None
             yield loaded.process
         finally:
             loaded.users -= 1
             loaded.used_at = time.monotonic()
             if not loaded.users:
                 loaded.idle.set()
-                self._unload_later(model, loaded)
+                self._unload_later(loaded)
 
     def load(self, model: Model) -> None:
         """Load the model, in the background; raises BadRequest where it is already."""
-        if model.is_loaded:
+        if model.process is not None:
             raise BadRequest(f"{model.name} is already loaded.", param="model")
         self._spawn(self._use(model))
 
@@ -158,41 +164,32 @@ class Models:
 
     # -- loading -------------------------------------------------------------------------------
 
-    async def _wait_for(self, loaded: Loaded) -> None:
-        assert loaded.ready is not None
-        try:
-            async with asyncio.timeout(self._patience):
-                await asyncio.shield(loaded.ready)
-        except TimeoutError:
-            raise QueueTimeout(self._patience, _RETRY_AFTER) from None
-
     async def _use(self, model: Model) -> None:
         async with self.lease(model):
             pass
 
     def _begin(self, model: Model) -> Loaded:
-        loaded = model.loaded = Loaded(self._launch(model))
+        loaded = model.loaded = Loaded(model, self._launch(model))
         self._processes.add(loaded)
-        loaded.ready = self._spawn(self._bring(model, loaded))
+        loaded.ready = self._spawn(self._bring(loaded))
         return loaded
 
-    async def _bring(self, model: Model, loaded: Loaded) -> None:
+    async def _bring(self, loaded: Loaded) -> None:
         """Load a model when it is its turn, if there still is a request for it."""
         try:
             async with self._turn:
                 if not loaded.users:
                     self._forget(loaded)
                     return
-                await self._load(model, loaded)
+                await self._load(loaded)
         except ModelFailed as failure:
             if loaded in self._processes:  # else it was unloaded meanwhile
-                model.failure = failure
-                self._forget(loaded)
+                self._fail(loaded, failure)
             raise Closing if self._closing else failure from None
-        self._spawn(self._watch(model, loaded))
+        self._spawn(self._watch(loaded))
 
-    async def _load(self, model: Model, loaded: Loaded) -> None:
-        began = time.monotonic()
+    async def _load(self, loaded: Loaded) -> None:
+        began, model = time.monotonic(), loaded.model
         while True:
             await self._make_room(model.n_bytes)
             try:
@@ -201,18 +198,20 @@ class Models:
             except ModelFailed as failure:
                 if not (failure.memory and await self._evict()):
                     raise
-            loaded.process = self._launch(model)
         model.failure = None
         loaded.used_at = time.monotonic()
         self._say(f"{model.name} is loaded ({loaded.used_at - began:.1f} s).")
 
-    async def _watch(self, model: Model, loaded: Loaded) -> None:
+    async def _watch(self, loaded: Loaded) -> None:
         """Note the end of a process that nobody wanted."""
         failure = await loaded.process.ended()
         if loaded in self._processes:
-            model.failure = failure
-            self._forget(loaded)
+            self._fail(loaded, failure)
             self._say(f"{failure.message} The next request for it starts it anew.")
+
+    def _fail(self, loaded: Loaded, failure: ModelFailed) -> None:
+        loaded.model.failure = failure
+        self._forget(loaded)
 
     # -- making room ---------------------------------------------------------------------------
 
@@ -240,22 +239,21 @@ class Models:
     def _ready(self) -> list[Loaded]:
         return [each for each in self._processes if each.is_ready]
 
-    def _unload_later(self, model: Model, loaded: Loaded) -> None:
-        if self._idle_seconds is None:
-            return
+    def _unload_later(self, loaded: Loaded) -> None:
         used_at = loaded.used_at
 
         def unload() -> None:
-            if model.loaded is loaded and not loaded.users and loaded.used_at == used_at:
+            if loaded.model.loaded is loaded and not loaded.users and loaded.used_at == used_at:
                 self._spawn(self._stop(loaded))
 
-        asyncio.get_running_loop().call_later(self._idle_seconds, unload)
+        if self._idle_seconds is not None:
+            asyncio.get_running_loop().call_later(self._idle_seconds, unload)
 
     async def _stop(self, loaded: Loaded) -> None:
-        was_ready = loaded.is_ready
+        told = loaded.is_ready and loaded in self._processes
         self._forget(loaded)
         await loaded.process.stop()
-        if was_ready:
+        if told:
             self._say(f"{loaded.process.name} is unloaded.")
 
     def _forget(self, loaded: Loaded) -> None:
@@ -264,9 +262,8 @@ class Models:
 
     def _detach(self, loaded: Loaded) -> None:
         """Let further requests wait until the model is loaded anew."""
-        for model in self.all:
-            if model.loaded is loaded:
-                model.loaded = None
+        if loaded.model.loaded is loaded:
+            loaded.model.loaded = None
 
     def _spawn(self, work: Any) -> "asyncio.Task[Any]":
         task: asyncio.Task[Any] = asyncio.ensure_future(work)

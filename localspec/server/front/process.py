@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any
 
 from localspec.core import child
@@ -56,7 +57,9 @@ class Hosting:
 
 
 def _tell(**fields: Any) -> None:
+    """Tell the front; what is printed later goes to the log."""
     print(json.dumps(fields), flush=True)
+    os.dup2(2, 1)
 
 
 def _end_with_front() -> None:
@@ -97,26 +100,15 @@ class ModelProcess:
         *,
         trusting: bool = True,
     ) -> None:
-        self.url = ""
-        self.mapped = 0
+        self.name, self.url, self.mapped = names[0], "", 0
         self.meta: Mapping[str, Any] = {}
         self._hosting = Hosting(names, secrets.token_urlsafe(32), trusting)
+        self.headers = {"authorization": f"Bearer {self._hosting.key}"}  # for requests
         self._arguments = arguments
         self._say = say
         self._process: asyncio.subprocess.Process | None = None
         self._log: asyncio.Task[None] | None = None
-        self._rest: asyncio.Task[None] | None = None
         self._stopped = False
-
-    @property
-    def name(self) -> str:
-        """The name of the model."""
-        return self._hosting.names[0]
-
-    @property
-    def key(self) -> str:
-        """The API key of this process."""
-        return self._hosting.key
 
     async def start(self) -> None:
         """Load the model; raises ModelFailed with the child's reason."""
@@ -142,17 +134,23 @@ class ModelProcess:
         if self._stopped and process.stdin is not None:
             process.stdin.close()
         told = await _told(process.stdout)
-        self._rest = asyncio.create_task(_drain(process.stdout))
         if "port" not in told:
-            await self._wait()
-            raise self._failed(told)
+            raise await self.ended(told)
         self.url = f"http://127.0.0.1:{told['port']}"
         self.mapped, self.meta = told["mapped"], told["meta"]
 
-    async def ended(self) -> ModelFailed:
-        """Wait for the process's end, and return its reason."""
+    async def ended(self, told: Mapping[str, Any] = MappingProxyType({})) -> ModelFailed:
+        """Wait for the process's end, and return its reason; ``told`` is its own."""
         await self._wait()
-        return self._failed({})
+        if self._stopped:
+            return self._unloaded()
+        assert self._process is not None
+        code = self._process.returncode
+        if "error" in told:
+            return ModelFailed(*told["error"], memory=told["memory"], process_code=code)
+        message = f"The process of {self.name} ended ({child.Ended(code, '', '').reason})."
+        hint = "Ask again: it is started anew."
+        return ModelFailed(message, hint, status=502, process_code=code)
 
     async def lost(self) -> ModelFailed:
         """Why a connection to the process broke."""
@@ -186,17 +184,6 @@ class ModelProcess:
                     return
                 self._say(f"{self.name}: {line.decode(errors='replace').rstrip()}")
 
-    def _failed(self, told: Mapping[str, Any]) -> ModelFailed:
-        code = None if self._process is None else self._process.returncode
-        if self._stopped:
-            return self._unloaded()
-        if "error" in told:
-            message, hint = told["error"]
-            return ModelFailed(message, hint, memory=told["memory"], process_code=code)
-        reason = child.Ended(code, "", "").reason
-        message = f"The process of {self.name} ended ({reason})."
-        return ModelFailed(message, "Ask again: it is started anew.", status=502, process_code=code)
-
     def _unloaded(self) -> ModelFailed:
         return ModelFailed(f"{self.name} was unloaded.", "Ask again: it is loaded anew.")
 
@@ -210,8 +197,3 @@ async def _told(output: asyncio.StreamReader) -> Mapping[str, Any]:
             document = json.loads(line)
             if isinstance(document, dict):
                 return document
-
-
-async def _drain(output: asyncio.StreamReader) -> None:
-    while await output.read(_LONGEST_LINE):
-        pass
