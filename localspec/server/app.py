@@ -144,13 +144,13 @@ def _add_native(app: FastAPI, service: Service) -> None:
     """llama-server's own paths."""
     engine = service.engine
 
-    @app.post("/completions", responses=ERRORS)
-    @app.post("/completion", responses=ERRORS)
+    @app.post("/completions", responses=answered(dict))
+    @app.post("/completion", responses=answered(dict))
     async def complete(request: Request, body: NativeCompletionRequest) -> Response:
         """Continue a text."""
         return await _answer(service, request, body, NativeReply)
 
-    @app.post("/infill", responses=ERRORS)
+    @app.post("/infill", responses=answered(dict))
     async def infill(request: Request, body: InfillRequest) -> Response:
         """Write what stands between two texts."""
         return await _answer(service, request, body, NativeReply)
