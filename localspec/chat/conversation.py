@@ -14,6 +14,7 @@ from localspec.chat.window import fit, require_prompt_fits, visible
 from localspec.core.errors import LocalspecError
 from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams, sampling_fields
+from localspec.speculative.history import AnswerHistory
 from localspec.speculative.loop import TokenModel
 
 _END_LINES = 8  # of the last answer, shown when a conversation goes on
@@ -27,6 +28,8 @@ class PairProfile(Protocol):
 
 class ChatEngine(Protocol):
     """What a chat needs of `engine.Engine`."""
+
+    history: AnswerHistory | None
 
     @property
     def target(self) -> TokenModel: ...
@@ -61,6 +64,22 @@ class ChatUI(Protocol):
         """Show the figures of the whole conversation."""
         ...
 
+    def compare(self, drafted: Answer, plain: Answer, seed_decides: bool) -> None:
+        """Show the speed of two answers to one question; ``seed_decides`` the text of both."""
+        ...
+
+    def fold_thoughts(self, fold: bool) -> None:
+        """Replace the thoughts of an answer by one line when they end, or leave them."""
+        ...
+
+    def show_thoughts(self, thoughts: str) -> None:
+        """Show thoughts that were folded."""
+        ...
+
+    def copy(self, text: str) -> None:
+        """Put text into the clipboard, and say so; raises UsageError where there is none."""
+        ...
+
     def say(self, sentence: str) -> None:
         """Show a note."""
         ...
@@ -77,6 +96,8 @@ class Chat:
     The prompt contains the ``turns`` from index ``oldest`` on. ``file`` is where the conversation
     was saved or loaded last, and may be overwritten. ``pair`` says which models answer and with
     what settings, as in `SavedConversation`; ``autosave`` is None for a chat that is not saved.
+    ``attached`` is text of files that begins the next message. ``load_pair`` replaces ``engine``,
+    ``options`` and ``pair`` by those of another pair.
     """
 
     engine: ChatEngine
@@ -89,6 +110,15 @@ class Chat:
     file: Path | None = None
     pair: Mapping[str, Any] = field(default_factory=dict)
     autosave: Autosave | None = None
+    attached: str = ""
+    load_pair: "Callable[[Chat, str], None] | None" = None
+
+    def ask(self, text: str) -> None:
+        """Answer a message, behind the text of the files that were read for it."""
+        before = self.turns
+        self.answer([*before, {"role": "user", "content": self.attached + text}])
+        if self.turns is not before:
+            self.attached = ""
 
     def answer(self, turns: list[Message]) -> None:
         """Answer the last user turn and add both to the conversation, also after Ctrl-C.

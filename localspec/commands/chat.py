@@ -1,5 +1,9 @@
 """The command ``chat``: a conversation, turn by turn."""
 
+from collections.abc import Iterable
+from functools import cache
+from typing import Annotated
+
 import typer
 
 from localspec.commands.conversations import (
@@ -9,22 +13,15 @@ from localspec.commands.conversations import (
     system_message,
     with_saved_pair,
 )
-from localspec.commands.flags.answer import AnswerFlags
+from localspec.commands.flags.answer import PANEL, AnswerFlags
 from localspec.commands.flags.conversation import ConversationFlags
 from localspec.commands.flags.grammar import GrammarFlags
 from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.llama_command import LlamaCommand
 from localspec.commands.flags.pair import NameArgument, PairFlags
 from localspec.commands.flags.template import TemplateFlags
-from localspec.commands.session import (
-    generate_options,
-    lookup_cache,
-    make_request,
-    open_engine,
-    prompt_cache,
-    require_prompt_cache,
-    use_template,
-)
+from localspec.commands.loaded_pair import LoadedPair
+from localspec.commands.session import make_request, require_prompt_cache
 from localspec.display import console
 
 
@@ -36,6 +33,12 @@ def chat(
     storing: ConversationFlags,
     given: PairFlags,
     name: NameArgument = None,
+    plain: Annotated[
+        bool,
+        typer.Option(
+            "--plain", help="Show Markdown as the model writes it.", rich_help_panel=PANEL
+        ),
+    ] = False,
 ) -> None:
     """Chat with a model, turn by turn; /help lists the commands."""
     from localspec.chat.conversation import Chat
@@ -49,28 +52,32 @@ def chat(
     name, given, settings = with_saved_pair(saved, name, given)
     request = make_request(name, given, conversation=settings)
     system = system_message(saved, name, answering.system)
-    length = request.draft_tokens
     templating.check()
     require_prompt_cache(answering)
     look = AnswerStyle.asked(answering.hide_reasoning, answering.show_draft, answering.stats)
-    with open_engine(request) as engine, open_screen(look) as screen:
-        use_template(engine, templating, system)
-        conversation = Chat(
-            engine,
-            screen,
-            generate_options(engine, request, length, answering, grammar),
-            pair=pair_document(name, given, request, engine),
-        )
-        begin(conversation, saved, engine, shown=screen.interactive)
-        conversation.system = system
-        conversation.autosave = storing.autosave(saved, conversation)
-        with (
-            lookup_cache(engine, request, default=True),
-            prompt_cache(engine, answering, answers=True),
-        ):
+    with LoadedPair(request, given, answering, templating, grammar) as pair:
+        engine, options = pair.open(request, system)
+        with open_screen(look, markdown=not plain, models=_model_names) as screen:
+            document = pair_document(name, given, request, engine)
+            conversation = Chat(engine, screen, options, pair=document, load_pair=pair.change)
+            begin(conversation, saved, engine, shown=screen.interactive)
+            conversation.system = system
+            conversation.autosave = storing.autosave(saved, conversation)
             failed = run(conversation)
     if failed and not screen.interactive:
         raise typer.Exit(1)  # a person has seen the errors, a script has not
+
+
+@cache
+def _model_names() -> Iterable[str]:
+    """What /model completes: the pairs, and the models on this disk."""
+    from localspec.library.local_models import find_models
+    from localspec.library.pairs import user_pairs
+    from localspec.library.pairs.catalog import load_catalog
+
+    known = [user_pairs.BUNDLED, *(pair.name for pair in load_catalog())]
+    local = [model.name for model in find_models().models]
+    return list(dict.fromkeys([*user_pairs.names(), *known, *local]))
 
 
 def register(app: typer.Typer) -> None:

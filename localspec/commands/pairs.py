@@ -61,9 +61,11 @@ def pair_add(
     """
     from localspec.library.acquire import file_hashes, judge
     from localspec.library.pairs import user_pairs
-    from localspec.library.resolve import Resolver
+    from localspec.library.resolve import Resolver, is_known
 
     user_pairs.require_free(name)
+    if is_known(name):
+        console.note(f"{name} is also a known pair: yours will be used in its place.")
     resolver = Resolver()
     if unstored := unstored_flags(given):
         raise UsageError(

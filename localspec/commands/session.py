@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from localspec.commands.flags.answer import AnswerFlags
 from localspec.commands.flags.groups import Given
 from localspec.commands.flags.template import TemplateFlags
-from localspec.core.config import Branches, DraftTokens
+from localspec.core.config import Branches, DraftTokens, LoadOptions
 from localspec.core.errors import UsageError
 from localspec.core.generate_options import GenerateOptions
 from localspec.core.model_options import DraftOptions, ModelOptions, parse_draft_tokens
@@ -35,7 +35,8 @@ class Request:
     """What a command line asks for, a pair's own settings included.
 
     ``target`` and ``draft.model`` are models as they were named, which ``resolver`` finds;
-    ``given`` are all options with a value, ``sampling`` those of SamplingParams.
+    ``given`` are all options with a value, ``sampling`` those of SamplingParams. ``pair`` is the
+    name of a pair.
     """
 
     resolver: "Resolver"
@@ -44,6 +45,7 @@ class Request:
     models: ModelOptions
     given: Given
     sampling: Mapping[str, object]
+    pair: str | None = None
 
     @property
     def params(self) -> SamplingParams:
@@ -92,7 +94,7 @@ def make_request(
     models = ModelOptions(**picked(given, ModelOptions))
     sampling = {**(defaults or {}), **picked(given, SamplingParams)}
     draft = DraftOptions(named.draft, lengths)
-    return Request(resolver, named.target, draft, models, given, sampling)
+    return Request(resolver, named.target, draft, models, given, sampling, named.pair)
 
 
 def _below(pair: Mapping[str, object], model: str | None) -> dict[str, object]:
@@ -124,6 +126,23 @@ def open_engine(request: Request, parallel: int = 1) -> "Engine":
         from localspec.engine.lookup_cache import require_lookup_cache
 
         require_lookup_cache(request.models.lookup_cache)
+    target, draft = find_files(request)
+    from localspec.engine.engine import Engine
+    from localspec.llama import llama_library
+
+    llama_library.log.verbose = request.models.verbose
+    target = replace(target, parallel=parallel, branches=request.branches)
+    engine = Engine.load(target, draft, lenient=request.models.lenient, say=console.note)
+    for sentence in (*engine.notes, *_without_branches(request, engine)):
+        console.note(sentence)
+    return engine
+
+
+def find_files(request: Request) -> tuple[LoadOptions, LoadOptions | None]:
+    """How to load the target and its draft, which are fetched where they are missing.
+
+    Raises what `PairFinder.find` does.
+    """
     from localspec.library.pairs.files import PairFinder
 
     ui = download_ui(request.models.yes)
@@ -134,16 +153,7 @@ def open_engine(request: Request, parallel: int = 1) -> "Engine":
         request.models.lenient,
         request.given,
     )
-    target, draft = finder.load_options(request.target, request.draft.model, request.draft.lengths)
-    from localspec.engine.engine import Engine
-    from localspec.llama import llama_library
-
-    llama_library.log.verbose = request.models.verbose
-    target = replace(target, parallel=parallel, branches=request.branches)
-    engine = Engine.load(target, draft, lenient=request.models.lenient, say=console.note)
-    for sentence in (*engine.notes, *_without_branches(request, engine)):
-        console.note(sentence)
-    return engine
+    return finder.load_options(request.target, request.draft.model, request.draft.lengths)
 
 
 def _self_draft(target: Path, loading: Given, agree: Callable[[str], bool]) -> Path | None:

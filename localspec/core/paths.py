@@ -9,6 +9,7 @@ from localspec.core.errors import FileProblem
 
 PACKAGE = Path(__file__).resolve().parents[1]
 CHECKOUT = PACKAGE.parent
+Kind = Literal["cache", "config", "data", "state"]
 _DEMO_MODELS = ("target", "draft", "hybrid")
 
 
@@ -96,15 +97,22 @@ def home() -> Path:
     return Path(os.path.expanduser("~"))
 
 
-def system_folder(kind: Literal["cache", "config", "data"]) -> Path:
-    """Where the programs of this user keep caches, settings or data."""
+def state_folder() -> Path:
+    """Where running processes record themselves."""
+    return _own_folder("state")
+
+
+def system_folder(kind: Kind) -> Path:
+    """Where the programs of this user keep caches, settings, data or their state."""
     if sys.platform == "darwin":
         return home() / "Library" / ("Caches" if kind == "cache" else "Application Support")
-    folders = {"cache": ".cache", "config": ".config", "data": ".local/share"}
-    return Path(os.environ.get(f"XDG_{kind.upper()}_HOME") or home() / folders[kind])
+    folders = {"data": ".local/share", "state": ".local/state"}
+    return Path(
+        os.environ.get(f"XDG_{kind.upper()}_HOME") or home() / folders.get(kind, f".{kind}")
+    )
 
 
-def _own_folder(kind: Literal["cache", "config", "data"]) -> Path:
+def _own_folder(kind: Kind) -> Path:
     return _expand(str(system_folder(kind) / "localspec"))
 
 

@@ -19,7 +19,7 @@ from localspec.hub.client import RemoteModel
 from localspec.hub.provenance import Verification
 from localspec.library.local_models import Inventory, LocalModel
 from localspec.library.pairs.catalog import MTP, PairSpec
-from localspec.library.pairs.listing import PairRow
+from localspec.library.pairs.listing import PairRow, recommended
 from localspec.library.sidecars import by_model
 from localspec.library.suggest import Suggestions
 from localspec.metadata.findings import counted
@@ -148,20 +148,29 @@ def model_json(model: LocalModel) -> dict[str, object]:
 
 
 def pairs(rows: Sequence[PairRow], *, header: bool = True) -> None:
-    """Known pairs, one a line, the user's own first."""
+    """Known pairs, one a line, the user's own first; the one to try first here is marked."""
+    best = recommended(rows)
     table(
         ("PAIR", "SIZE", "HERE", "FITS", "GAIN", "FAMILY", "LICENCES"),
-        (_pair_cells(row) for row in rows),
+        (_pair_cells(row, row is best) for row in rows),
         ("LICENCES", "GAIN", "FAMILY"),
         header=header,
     )
+    if best is not None:
+        note(f"Recommended for this machine: {chat_command(best)}")
     note(
         "Details: localspec pair show NAME; download both models: localspec download NAME; "
         "chat with them: localspec chat NAME."
     )
 
 
-def _pair_cells(row: PairRow) -> tuple[str, ...]:
+def chat_command(row: PairRow) -> str:
+    """The command that chats with a pair, and what it downloads first."""
+    download = "" if all(row.here) else f" (downloads {size(row.size)})"
+    return f"localspec chat {row.name}{download}"
+
+
+def _pair_cells(row: PairRow, is_best: bool) -> tuple[str, ...]:
     target, draft = row.here
     here = "both" if target and draft else "target" if target else "draft" if draft else "–"
     gain = "" if row.gain is None else row.gain.what
@@ -173,7 +182,7 @@ def _pair_cells(row: PairRow) -> tuple[str, ...]:
         row.name,
         "" if row.size is None else size(row.size),
         here,
-        {True: "yes", False: "no", None: "?"}[row.fits],
+        "best" if is_best else {True: "yes", False: "no", None: "?"}[row.fits],
         gain,
         row.family,
         "/".join(dict.fromkeys(name for name in row.licenses if name)),

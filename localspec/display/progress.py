@@ -33,7 +33,7 @@ def progress(*, in_bytes: bool = False) -> Iterator[OnProgress]:
                 for other in tasks.values():
                     bar.update(other, visible=False)
                 tasks[label] = bar.add_task(label, total=total)
-            bar.update(tasks[label], completed=done, total=total)
+            bar.update(tasks[label], completed=done, total=total, visible=True)
             if done >= total:
                 bar.remove_task(tasks.pop(label))
                 bar.refresh()

@@ -29,12 +29,13 @@ _OLLAMA = re.compile(r"(?!hf:)[A-Za-z][\w.-]+:(?!.*\.gguf$)[\w.-]+", re.ASCII)  
 
 @dataclass(frozen=True, slots=True)
 class NamedModels:
-    """Models as they were named, each a path or a reference; ``settings`` and a note of a pair."""
+    """Models as they were named, each a path or a reference; of a pair its settings and name."""
 
     target: str
     draft: str | None = None
     settings: Mapping[str, object] = field(default_factory=dict)
     note: str = ""
+    pair: str | None = None
 
     @property
     def models(self) -> list[str]:
@@ -104,7 +105,7 @@ class Resolver:
             return False
         if parse_reference(name) is not None:
             return False
-        return bool(user_pairs.spellings(name)) or _is_known(name) or self._listed(name) is None
+        return bool(user_pairs.spellings(name)) or is_known(name) or self._listed(name) is None
 
     def on_disk(self, name: str) -> Path | None:
         """The file (part 1 of a split one) that a name stands for; None for one still to fetch.
@@ -153,7 +154,7 @@ class Resolver:
         return [model for model in self.inventory.files if model.source != "folder"]
 
 
-def _is_known(name: str) -> bool:
+def is_known(name: str) -> bool:
     """Whether a known pair, not one of the user's own, has this name."""
     name = name.lower()
     return name == user_pairs.BUNDLED or any(pair.name == name for pair in load_catalog())
@@ -175,7 +176,7 @@ def _pair(name: str) -> NamedModels:
             error.message.replace("There is no pair", "There is no file and no pair"),
             "See pairs with: localspec pairs, and the models on this disk with: localspec list",
         ) from None
-    hidden = user_pairs.spellings(name) and _is_known(name)
+    hidden = user_pairs.spellings(name) and is_known(name)
     note = f"{pair.name} is your own pair; the known pair of that name is not used."
     note = note if hidden else f"{name}: the pair {pair.name}." if ":" in name else ""
-    return NamedModels(pair.target, pair.draft, dict(pair.settings), note)
+    return NamedModels(pair.target, pair.draft, dict(pair.settings), note, pair.name)

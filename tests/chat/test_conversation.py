@@ -3,7 +3,7 @@
 import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -44,6 +44,8 @@ class Person:
     sums: list[GenerationStats] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     filled: list[float] = field(default_factory=list)
+    compared: list[tuple[Answer, Answer]] = field(default_factory=list)
+    copied: list[str] = field(default_factory=list)
 
     def read(self) -> str:
         if not self.script:
@@ -70,6 +72,18 @@ class Person:
 
     def show_stats(self, stats: GenerationStats) -> None:
         self.sums.append(stats)
+
+    def compare(self, drafted: Answer, plain: Answer, seed_decides: bool) -> None:
+        self.compared.append((drafted, plain))
+
+    def fold_thoughts(self, fold: bool) -> None:
+        self.said.append(f"fold {fold}")
+
+    def show_thoughts(self, thoughts: str) -> None:
+        self.said.append(thoughts)
+
+    def copy(self, text: str) -> None:
+        self.copied.append(text)
 
     def say(self, sentence: str) -> None:
         self.said.append(sentence)
@@ -445,6 +459,8 @@ def test_no_such_command(line: str) -> None:
     chat, person, engine = talked("one")
     problem = refused(chat, person, line)
     assert line.split()[0] in problem.message and "/help" in problem.hint
+    assert "Did you mean /help?" in refused(chat, person, "/hlep").hint
+    assert "Did you mean temperature?" in refused(chat, person, "/set temprature 1").hint
     assert len(engine.asked) == 1
 
 
@@ -475,12 +491,57 @@ def test_regen_at_temperature_zero_says_that_nothing_changes() -> None:
     )
     first, again, _ = (answer.text for answer in person.answers)
     assert first == again and len(person.said) == 3
-    assert "/set temperature 0.8" in person.said[1]
+    assert "/retry 0.8" in person.said[1]
+
+
+def test_retry_at_a_temperature_once() -> None:
+    chat, person, _ = talked("/set temperature 0", "one", "/retry 5", max_tokens=30)
+    first, other = (answer.text for answer in person.answers)
+    assert first != other and len(chat.turns) == 2
+    assert chat.options.sampling.temperature == 0
+    assert "'hot'" in refused(chat, person, "/retry hot").message
+
+
+def test_compare_answers_twice_and_leaves_the_conversation() -> None:
+    chat, person, engine = talked("one", "/compare")
+    ((drafted, plain),) = person.compared
+    assert drafted.tokens == plain.tokens == person.answers[0].tokens
+    assert drafted.stats.drafted and not plain.stats.drafted
+    assert len(chat.turns) == 2 and chat.total.answers == 1
+    person.script, chat.options = ["/compare"], replace(chat.options, draft_tokens=0)
+    run(chat)
+    assert len(person.compared) == 2 and chat.options.draft_tokens == 0
+
+
+def test_read_begins_the_next_message(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("\ufeffsome \x1b[2Jnotes\n", encoding="utf-8")
+    chat, person, engine = talked(f"/read {file}", "what?", "and?")
+    asked = [content for role, content in said_turns(chat) if role == "user"]
+    assert asked == ["notes.txt:\n\nsome \u241b[2Jnotes\n\nwhat?", "and?"]
+    talked(f"/read {file}", "/clear", engine=engine)
+    assert chat.attached == ""
+    for data in (b"\xff", b"a\0b", b"long words" * 100):
+        file.write_bytes(data)
+        assert refused(chat, person, f"/read {file}") and chat.attached == ""
+    assert "directory" in refused(chat, person, f"/read {tmp_path}").message.lower()
+
+
+def test_copy() -> None:
+    chat, person, _ = made()
+    assert "no answer" in refused(chat, person, "/copy").message
+    text = "```py\none\n```\n\n~~~\ntwo\n```\n~~~\nend"
+    chat.turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": text}]
+    person.script = ["/copy", "/copy code"]
+    run(chat)
+    assert person.copied == [text, "two\n```\n"]
+    assert "all" in refused(chat, person, "/copy all").message
 
 
 def test_regen_and_undo_of_nothing() -> None:
     chat, person, _ = made()
-    assert "nothing to answer" in refused(chat, person, "/regen").message
+    for command in ("/regen", "/compare"):
+        assert "nothing to answer" in refused(chat, person, command).message
     assert "nothing to undo" in refused(chat, person, "/undo").message
 
 
@@ -564,6 +625,9 @@ def test_set() -> None:
     ) == (0.5, 3, 9)
     assert person.said[:3] == ["temperature 0.5", "top_k 3", "seed 9"]
     names = [sentence.split()[0] for sentence in person.said[3:]]
+    _, alone, _ = talked("/set top_p", "/set acceptance")
+    assert alone.said[0].startswith("top_p 0.95 ") and "0 to 1" in alone.said[0]
+    assert "coupled, match, rejection" in alone.said[1]
     assert names == [*SamplingParams.__dataclass_fields__]
     greedy, person, _ = talked("/set temperature 0", "one", "/regen", max_tokens=30)
     assert len({answer.text for answer in person.answers}) == 1
@@ -571,7 +635,7 @@ def test_set() -> None:
 
 @pytest.mark.parametrize(
     "rest",
-    ["warmth 1", "temperature", "temperature hot", "temperature nan", "temperature -1",
+    ["warmth 1", "temperature hot", "temperature nan", "temperature -1",
      "top_k 1.5", "seed -2", "top_p 2", "temperature 1 2", "greedy 1", "__class__ 1",
      "logit_bias 999+1"],
 )  # fmt: skip

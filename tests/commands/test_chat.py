@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from localspec.commands.flags.settings import setting_value
+from localspec.commands.session import Request, open_engine
+from localspec.core.errors import NotEnoughMemory
 from localspec.core.sampling_params import SamplingParams, sampling_fields
+from localspec.engine.engine import Engine
 from tests.support.command import HELLO, Command
 from tests.support.files.tiny_models import write_tiny_model
 from tests.support.real_pair import TinyFiles, interrupt
@@ -19,7 +22,7 @@ def test_a_conversation_through_pipes(chat: Command, run: Command) -> None:
     done = chat("--seed", "5", stdin=f"{HELLO}\nand again\n")
     assert done.code == 0
     first = run(HELLO, "--seed", "5").out
-    assert done.out.startswith(first + "\n") and len(done.out) > len(first) + 8
+    assert done.out.startswith(first) and len(done.out) > len(first) + 8
     one, two = done.err.splitlines()
     assert one.startswith("8 tokens · ") and two.startswith("8 tokens · ")
 
@@ -109,6 +112,30 @@ def test_a_chat_that_cannot_begin(
     done = chat(*(text.replace("BAD", str(bad_files)) for text in arguments))
     assert (done.code, done.out) == (code, "")
     assert words in done.sentences and "Traceback" not in done.err
+
+
+def test_another_model_goes_on(
+    chat: Command, tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = f"/set top_k 7\n{HELLO}\n/model {{}}\nand?\n/set top_k\n"
+    done = chat("--temp", "0", stdin=script.format(tiny.draft))
+    assert done.code == 0 and f"{tiny.draft} goes on with the conversation." in done.err
+    first, other = done.out.splitlines()
+    stays = chat("--temp", "0", stdin=script.format("nothing"))
+    assert stays.code == 1 and "'nothing'" in stays.err
+    assert stays.out.splitlines()[0] == first and stays.out.splitlines()[1] != other
+    failures = iter([False, True, False])
+
+    def failing(request: Request) -> Engine:
+        if next(failures):
+            raise NotEnoughMemory("It does not fit.", "Buy more.")
+        return open_engine(request)
+
+    monkeypatch.setattr("localspec.commands.loaded_pair.open_engine", failing)
+    again = chat("--temp", "0", stdin=script.format(tiny.draft))
+    assert again.code == 1 and "Error: It does not fit." in again.err
+    assert again.out == stays.out
+    assert all("top_k 7" in each.err.splitlines()[-1] for each in (done, stays, again))
 
 
 def test_ctrl_c_ends_an_answer_and_not_the_chat(

@@ -83,8 +83,8 @@ def test_own_heads_are_found(localspec: Command, tmp_path: Path) -> None:
         (["--gpu-memory", "much"], 2, "expected a size such as 24GiB"),
         (["--gpu-memory", "0G"], 2, "expected a size such as 24GiB"),
         (["--gpu-memory", "24"], 2, "expected a size such as 24GiB"),
-        (["--gpus", "0"], 2, "no number from 1 to"),
-        (["-c", "7"], 2, "is no number from 8 to"),
+        (["--gpus", "0"], 2, "whole number from 1 to"),
+        (["-c", "7"], 2, "expected a whole number from 8 to"),
     ],
 )
 def test_wrong_usage(

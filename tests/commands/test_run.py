@@ -195,7 +195,7 @@ def test_verbose_shows_llama_cpps_log(run: Command, monkeypatch: pytest.MonkeyPa
         (["--draft", "3"], 2, "no draft model"),
         (["--draft", "DRAFT", "--draft", "0,2"], 2, "one draft length, not a list"),
         (["--raw", "--system", "x"], 2, "--raw uses no template"),
-        (["--temp", "-1"], 2, "'-1' is no number from 0 to 100."),
+        (["--temp", "-1"], 2, "expected a number from 0 to 100, not '-1'."),
         (["--logit-bias", "5"], 2, "5 is no logit bias"),
         (["-n", "-3"], 2, "Invalid value for '--max-tokens'"),
         (["-dev", "TPU7"], 2, "There is no device 'TPU7'"),

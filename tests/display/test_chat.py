@@ -45,6 +45,14 @@ from localspec.display.chat import open_screen
 with open_screen(AnswerStyle(stats=True)) as screen:
     run(Chat(engine, screen, GenerateOptions(SamplingParams(temperature=0), 0)))
 """
+# Its answers begin with thoughts, and are Markdown.
+THINKING = """
+from localspec.chat.reasoning import tagged
+from localspec.engine.text_stream import Prompt, Reading
+encode, form = Reciter.encode_chat, tagged("<think>", "</think>")
+Reciter.encode_chat = lambda self, turns: Prompt(encode(self, turns), Reading(self.piece, form))
+engine = """
+MARKDOWN = RECITE.replace("open_screen(", "open_screen(markdown=True, look=")
 CLI = "from localspec.cli import main\nmain()\n"
 METER = re.compile(r"(?m)^[\d.–]+ tok/s")
 FIGURES = re.compile(r"(?m)^\d+ tokens · ")
@@ -200,9 +208,12 @@ def test_ctrl_c_shows_what_may_begin_a_stop_string() -> None:
 
 
 def test_keys_typed_during_an_answer_wait_for_the_prompt() -> None:
-    with answering([words(40), ["well"]]) as terminal:
+    with answering([words(40), ["well"], ["two"]]) as terminal:
         terminal.type("typed ahead\n")
-        terminal.prompt(3)
+        terminal.paste("pasted\nahead")
+        terminal.type("\n")
+        terminal.prompt(4)
+        assert len(FIGURES.findall(terminal.window.text)) == 3
         assert answer_of(terminal.window) == "".join(words(40)).rstrip()
         assert answer_of(terminal.window, "typed ahead") == "well"
         terminal.type("shown again")
@@ -259,9 +270,60 @@ def test_a_paste_is_one_message() -> None:
         assert "There is no command" not in terminal.window.text
 
 
-def test_tab_completes_commands() -> None:
-    with chatting([["well"]], "/reg\t") as terminal:
-        assert re.search("(?m)^>>> /regen", terminal.window.text)
+def test_tab_completes_commands_settings_and_files(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("words")
+    lines = ["/und\t", "/set temper\t", "/think sh\t", f"/read {tmp_path}/no\t"]
+    with chatting([["well"]], "ask", *lines) as terminal:
+        for typed in (">>> /undo", "temperature 0 ", "Thoughts are shown", "notes.txt begins"):
+            assert typed in terminal.window.text.replace("\n", "")  # a long path wraps
+
+
+# -- Markdown and thoughts ------------------------------------------------------------------
+
+
+def test_markdown_scrolls_and_nothing_is_lost_or_doubled() -> None:
+    code = ["```python\n", *(f"x{i} = {i}\n" for i in range(40)), "```\n\n"]
+    pieces = [
+        "# Title\n\n",
+        "some **bo",
+        "ld** words\n\n",
+        *code,
+        "- one\n",
+        "- two\n\n",
+        "the end",
+    ]
+    with Terminal(MARKDOWN, json.dumps([pieces]), "0.01", columns=60, rows=12) as terminal:
+        terminal.prompt(1)
+        terminal.type("ask\n")
+        terminal.wait(lambda window: "x30 = 30" in window.view[-4] or "x30" in window.text)
+        assert any("x2 = 2" in line for line in terminal.window.gone)  # while it grows
+        terminal.prompt(2)
+        lines = [line.strip() for line in answer_of(terminal.window).splitlines() if line.strip()]
+        items = ["\u2022 one", "\u2022 two", "the end"]
+        assert lines == ["Title", "some bold words", *(f"x{i} = {i}" for i in range(40)), *items]
+        terminal.type("/copy code\n")
+        terminal.prompt(3)
+        assert terminal.window.clipboard == "".join(code[1:-1])
+
+
+@pytest.mark.parametrize("command", ["/think hide", "/think show"])
+def test_thoughts_are_folded_when_they_end(command: str) -> None:
+    pieces = ["<think>", *words(20, "thought"), "</think>", "*so* be it"]
+    code = MARKDOWN.replace("engine = ", THINKING, 1)
+    with Terminal(code, json.dumps([pieces]), "0.02") as terminal:
+        terminal.prompt(1)
+        terminal.type(f"{command}\n")
+        terminal.prompt(2)
+        terminal.type("ask\n")
+        terminal.wait(lambda window: "thought9" in window.text)
+        terminal.prompt(3)
+        folded = "Thought for 21 tokens; /think shows them."
+        first, last = answer_of(terminal.window).strip().split("\n\n")
+        assert first == (folded if command == "/think hide" else "".join(pieces[1:21]).strip())
+        assert last == "so be it"
+        terminal.type("/think\n")
+        terminal.prompt(4)
+        assert "thought0 thought1" in terminal.window.text
 
 
 def test_a_dumb_terminal() -> None:
@@ -269,14 +331,6 @@ def test_a_dumb_terminal() -> None:
     with chatting([pieces], "ask", seconds=0.01, term="dumb") as terminal:
         assert answer_of(terminal.window).split() == "".join(pieces).split()
         assert "\x1b[1A" not in terminal.raw
-
-
-def test_a_python_without_readline() -> None:
-    before = "import sys; sys.modules['readline'] = None\n"
-    with chatting([["well"]], "ask", before=before) as terminal:
-        assert answer_of(terminal.window) == "well"
-        leave(terminal)
-    assert not paths.history_file().exists()
 
 
 def test_the_real_command(tiny: TinyFiles) -> None:
@@ -391,7 +445,7 @@ def test_pipes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
     assert asked == ["one", "two\nlines", "three"]
     assert len(FIGURES.findall(err)) == 4  # each answer's and those of /stats
     assert "Error: There is no command /nothing." in err and "\x1b" not in err
-    assert ">>>" not in out + err and "/help lists" not in err
+    assert ">>>" not in out + err and "Ctrl-D" not in err
     assert not paths.history_file().exists()
 
 

@@ -164,7 +164,7 @@ def test_pairs_in_a_pipe(streams: Streams) -> None:
     assert {len(row) for row in fields} == {7}
     assert [row[0] for row in fields] == [*(row.name for row in rows), rows[1].name]
     assert fields[0] == ["mine", "", "–", "?", "", "your own", ""]
-    assert fields[-1][3] == "?" and {row[3] for row in fields[1:-1]} <= {"yes", "no", "?"}
+    assert fields[-1][3] == "?" and {row[3] for row in fields[1:-1]} <= {"best", "yes", "no", "?"}
     (coder,) = [row for row in fields if row[0] == "qwen2.5-coder-32b"]
     assert coder[4].endswith(" (?)")  # a gain that nobody could confirm
     assert coder[6] == "apache-2.0"  # of both, told once

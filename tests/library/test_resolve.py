@@ -79,11 +79,11 @@ def test_no_target_and_an_empty_name_are_told() -> None:
 @pytest.mark.usefixtures("mine")
 def test_a_pairs_name_stands_for_both_models_and_its_settings() -> None:
     small = "hf:org/small-GGUF:Q8_0"
-    assert choose("mine", None) == NamedModels("/models/big.gguf", small, SETTINGS, "")
+    assert choose("mine", None) == NamedModels("/models/big.gguf", small, SETTINGS, "", "mine")
     assert choose("Mine", None) == choose("mine", None)
     # Whatever else is named wins, and the settings stay.
     assert choose("mine", "other.gguf") == NamedModels(
-        "/models/big.gguf", "other.gguf", SETTINGS, ""
+        "/models/big.gguf", "other.gguf", SETTINGS, "", "mine"
     )
     assert choose("mine", FIND).draft == FIND
     # As a draft it is the pair's draft, without the settings, which were made for the pair.
@@ -94,7 +94,8 @@ def test_a_pairs_name_stands_for_both_models_and_its_settings() -> None:
 def test_a_known_pair_is_named_likewise_unless_an_own_pair_hides_it() -> None:
     known = find_pair("qwen3-14b")
     choice = choose("qwen3-14b", None)
-    assert choice == NamedModels(str(known.target.reference), known.draft_name, {}, "")
+    target = str(known.target.reference)
+    assert choice == NamedModels(target, known.draft_name, {}, "", "qwen3-14b")
     user_pairs.add("qwen3-14b", "/models/big.gguf", "/models/small.gguf", {})
     choice = choose("qwen3-14b", None)
     assert choice.target == "/models/big.gguf" and "is your own pair" in choice.note

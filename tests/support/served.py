@@ -206,6 +206,7 @@ def serving(
     names: Sequence[str] = ("toy", "other name"),
     slots: Sequence[TextEngine] = (),
     prefixes: PrefixCache | None = None,
+    most_by_address: int | None = None,
 ) -> Iterator[Site]:
     """Serve while the block runs; without defaults, greedy answers of eight tokens.
 
@@ -216,7 +217,7 @@ def serving(
     with closing(Scheduler(slots or [engine], limits or Limits(), prefixes)) as scheduler:
         service = Service(cast("Engine", engine), scheduler, defaults, names)
         app = make_app(service, access, max_body=max_body, say=lines.append)
-        server = Server(app, scheduler, lines.append, grace)
+        server = Server(app, scheduler, lines.append, grace, most_by_address=most_by_address)
         listening = bind("127.0.0.1", 0)
         listen(listening)  # who asks before the server has begun waits
         thread = threading.Thread(target=server.run, args=([listening],))

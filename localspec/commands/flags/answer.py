@@ -29,9 +29,7 @@ class AnswerFlags:
         bounds=Bounds(-2, 2**63 - 1),
         everyday=True,
     )
-    stop: tuple[str, ...] = _answer(
-        (), "--stop", "End before this text; may be repeated.", everyday=True
-    )
+    stop: tuple[str, ...] = _answer((), "--stop", "End before this text; may be repeated.")
     hide_reasoning: bool = _answer(False, "--hide-reasoning", "Show no reasoning.")
     stats: bool = _answer(
         False,

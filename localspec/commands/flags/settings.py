@@ -85,7 +85,11 @@ def filled_in(group: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     if group not in groups_with_settings():
         return {}
     settings = read_settings()
-    found = {**settings.shared, **settings.of_model(values.get("target") or values.get("name"))}
+    first = next(iter(values.get("names") or ()), None)  # of several models
+    found = {
+        **settings.shared,
+        **settings.of_model(values.get("target") or first or values.get("name")),
+    }
     rows = [name for name in options(group) if name in found]
     return {name: found[name] for name in rows if not (values.get("raw") and name in _CHAT)}
 
