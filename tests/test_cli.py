@@ -207,3 +207,43 @@ def test_the_commands_are_those_of_the_readme() -> None:
     groups = {group.name for group in cli.app.registered_groups}
     assert used and used <= known | groups
     assert known == set(COMMANDS) and groups == {"pair", "draft", "config", "sessions"}
+
+
+_COMPLETING = """
+import socket, sys
+socket.socket.connect = None
+sys.argv = ["localspec"]
+from localspec.cli import main
+try:
+    main()
+finally:
+    assert not {"llama_cpp", "numpy", "httpx"} & set(sys.modules), "slow"
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("run de", {"demo"}),
+        ("chat -m my-p", {"my-pair"}),
+        ("run --draft org/", {"org/small-GGUF", "org/small-GGUF/small-Q8_0.gguf"}),
+        ("run -hf org/small-GGUF/", {"org/small-GGUF/small-Q8_0.gguf"}),
+        ("run -ctk q8", {"q8_0"}),
+        ("export demo --to vl", {"vllm"}),
+        ("pair remove m", {"my-pair"}),
+        ("config set temp", {"temperature"}),
+    ],
+)
+def test_the_shell_completes_names(tmp_path: Path, line: str, offered: set[str]) -> None:
+    for file in ("models/org/small-GGUF/small-Q8_0.gguf", "models/pairs/my-pair.toml"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_bytes(b"GGUF")
+    asked = {"_LOCALSPEC_COMPLETE": "complete_bash", "COMP_WORDS": f"localspec {line}"}
+    places = {"LOCALSPEC_MODELS": f"{tmp_path}/models", "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", _COMPLETING],
+        env={**os.environ, **asked, **places, "COMP_CWORD": str(len(line.split()))},
+        capture_output=True,
+        text=True,
+    )
+    assert set(done.stdout.split()) >= offered and done.stderr == "", done

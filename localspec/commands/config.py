@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from localspec.commands.flags.answer import HeaderFlag, JsonFlag
+from localspec.commands.flags.completion import models
 from localspec.commands.flags.groups import variable_of
 from localspec.commands.flags.settings import (
     MODELS,
@@ -30,9 +31,19 @@ if TYPE_CHECKING:
 
 PANEL = "Models and pairs"  # of the help
 _MOST_BYTES = 2**20
-_Name = Annotated[str, typer.Argument(metavar="NAME", help="A setting, such as temperature.")]
+_Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="A setting, such as temperature.",
+        autocompletion=lambda: list(setting_rows()),
+    ),
+]
 _Model = Annotated[
-    str | None, typer.Option("--for", metavar="MODEL", help="Only for this pair or file name.")
+    str | None,
+    typer.Option(
+        "--for", metavar="MODEL", help="Only for this pair or file name.", autocompletion=models
+    ),
 ]
 _SECRET = ("api_key",)
 _ANY_SPELLING = {"ignore_unknown_options": True}  # temperature, or --temp

@@ -9,6 +9,7 @@ import typer
 from localspec.chat import conversation_store
 from localspec.chat.conversation_store import SavedConversation
 from localspec.commands.flags.answer import AnswerFlags, JsonFlag
+from localspec.commands.flags.completion import conversations
 from localspec.commands.flags.groups import Given
 from localspec.commands.flags.pair import stored_settings
 from localspec.commands.flags.settings import filled_in, setting_rows, setting_value
@@ -161,7 +162,8 @@ def sessions(context: typer.Context, as_json: JsonFlag = False) -> None:
 
 @sessions_app.command("show")
 def sessions_show(
-    name: Annotated[str, typer.Argument(metavar="NAME")], as_json: JsonFlag = False
+    name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=conversations)],
+    as_json: JsonFlag = False,
 ) -> None:
     """Print a conversation; with --json, also its models, their hashes and its settings."""
     saved = conversation_store.find(name)
@@ -175,7 +177,9 @@ def sessions_show(
 
 
 @sessions_app.command("rm")
-def sessions_rm(names: Annotated[list[str], typer.Argument(metavar="NAME...")]) -> None:
+def sessions_rm(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", autocompletion=conversations)],
+) -> None:
     """Remove conversations."""
     for name in names:
         conversation_store.remove(name)

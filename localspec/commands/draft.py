@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from localspec.commands.flags.answer import JsonFlag
+from localspec.commands.flags.completion import models
 from localspec.commands.flags.groups import number, spread_groups
 from localspec.commands.flags.llama_command import LlamaCommand
 from localspec.commands.flags.pair import LoadingFlags
@@ -31,7 +32,10 @@ draft_app = typer.Typer(help="Make a draft out of a target itself.", no_args_is_
 @draft_app.command("make", cls=LlamaCommand)
 @spread_groups
 def draft_make(
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="The big model, as in run.")],
+    target: Annotated[
+        str,
+        typer.Argument(metavar="TARGET", help="The big model, as in run.", autocompletion=models),
+    ],
     loading: LoadingFlags,
     layers: Annotated[
         int | None,

@@ -36,6 +36,7 @@ def export(
             "--to",
             metavar="ENGINE",
             parser=choice(*DIALECTS),
+            autocompletion=lambda: list(DIALECTS),
             help=f"The engine that is to run the pair: {', '.join(DIALECTS)}.",
         ),
     ] = None,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from localspec.commands import pairs
+from localspec.commands.flags import completion
 from localspec.commands.flags.answer import HeaderFlag, JsonFlag
 from localspec.commands.session import download_ui
 from localspec.core.errors import IncompatiblePair, LocalspecError, UsageError
@@ -21,20 +22,31 @@ FolderOption = Annotated[
     list[Path] | None, typer.Option("--folder", help="Search this folder too; may be repeated.")
 ]
 TargetOption = Annotated[
-    str | None, typer.Option("--target", "-m", "--model", help="Instead of the argument.")
+    str | None,
+    typer.Option(
+        "--target",
+        "-m",
+        "--model",
+        help="Instead of the argument.",
+        autocompletion=completion.models,
+    ),
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a large download.")]
 
 
 def check(
     target_name: Annotated[
-        str | None, typer.Argument(metavar="TARGET", help=f"The big model. {_MODEL}")
+        str | None,
+        typer.Argument(
+            metavar="TARGET", help=f"The big model. {_MODEL}", autocompletion=completion.models
+        ),
     ] = None,
     draft_name: Annotated[
         str | None,
         typer.Argument(
             metavar="DRAFT",
             help="The small model, named likewise; or mtp, the prediction heads of the target.",
+            autocompletion=completion.models,
         ),
     ] = None,
     target: TargetOption = None,
@@ -98,7 +110,9 @@ def _judge(given: list[str], target: str | None, lenient: bool) -> "PairCheck":
 
 
 def inspect(
-    name: Annotated[str | None, typer.Argument(metavar="MODEL", help=_MODEL)] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help=_MODEL, autocompletion=completion.models)
+    ] = None,
     target: TargetOption = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -154,7 +168,10 @@ def list_models(
 
 def suggest(
     name: Annotated[
-        str | None, typer.Argument(metavar="TARGET", help=f"The big model. {_MODEL}")
+        str | None,
+        typer.Argument(
+            metavar="TARGET", help=f"The big model. {_MODEL}", autocompletion=completion.models
+        ),
     ] = None,
     target: TargetOption = None,
     folder: FolderOption = None,
@@ -190,7 +207,11 @@ def suggest(
 def download(
     names: Annotated[
         list[str],
-        typer.Argument(metavar="MODEL...", help="A pair's name, or models on the Hub."),
+        typer.Argument(
+            metavar="MODEL...",
+            help="A pair's name, or models on the Hub.",
+            autocompletion=completion.models,
+        ),
     ],
     yes: YesOption = False,
     as_json: JsonFlag = False,
@@ -223,7 +244,11 @@ def download(
 def verify(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[MODEL]...", help="Files, references or a pair; default: all."),
+        typer.Argument(
+            metavar="[MODEL]...",
+            help="Files, references or a pair; default: all.",
+            autocompletion=completion.models,
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:

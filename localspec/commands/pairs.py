@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from localspec.commands.flags import completion
 from localspec.commands.flags.answer import HeaderFlag, JsonFlag
 from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.llama_command import LlamaCommand
@@ -104,7 +105,8 @@ def _both_models(name: str, models: ModelOptions, resolver: "Resolver") -> tuple
 
 @pair_app.command("show")
 def pair_show(
-    name: Annotated[str, typer.Argument(metavar="NAME")], as_json: JsonFlag = False
+    name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=completion.pairs)],
+    as_json: JsonFlag = False,
 ) -> None:
     """Show everything known about a pair, yours or a known one."""
     from localspec.display import models as lists
@@ -120,7 +122,9 @@ def pair_show(
 
 
 @pair_app.command("remove")
-def pair_remove(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
+def pair_remove(
+    name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=completion.own_pairs)],
+) -> None:
     """Remove a pair of yours; its models stay where they are."""
     from localspec.library.pairs import user_pairs
 

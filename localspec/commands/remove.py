@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from localspec.commands.flags import completion
 from localspec.commands.pairs import PANEL
 from localspec.core.errors import LocalspecError, UsageError
 from localspec.core.formatting import size
@@ -18,7 +19,12 @@ if TYPE_CHECKING:
 
 def remove(
     names: Annotated[
-        list[str], typer.Argument(metavar="MODEL...", help="Models, or a pair's name for both.")
+        list[str],
+        typer.Argument(
+            metavar="MODEL...",
+            help="Models, or a pair's name for both.",
+            autocompletion=completion.models,
+        ),
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from localspec.commands.flags.completion import models
 from localspec.core.option import Bounds, Option, options
 
 Given = Mapping[str, Any]  # values by the names of their rows, those that were given alone
@@ -173,12 +174,21 @@ def _parameters(row: Option) -> list[inspect.Parameter]:
     known: dict[str, Any] = {"help": row.help_text, "metavar": _metavar(row), "parser": parse}
     known |= {"rich_help_panel": row.panel, "show_default": False}
     known |= {"envvar": variable_of(row), "show_envvar": row.envvar is not None}
+    known |= {"autocompletion": _completion(row)}
     made = typer.Option(*row.flags, **known) if row.flags else typer.Argument(**known)
     found = [_keyword(row.name, Annotated[kind | None, made], None)]
     if row.hidden_flag is not None:
         hidden = typer.Option(row.hidden_flag, hidden=True, **known)
         found.append(_keyword(row.name + _HIDDEN, Annotated[kind | None, hidden], None))
     return found
+
+
+def _completion(row: Option) -> Callable[[], list[str]] | None:
+    """What the shell offers for the value; where that is nothing, files."""
+    words = [*row.choices, *(word for word in row.words if word not in row.choices)]
+    if (row.metavar or "").startswith("MODEL"):
+        return models
+    return (lambda: words) if words else None
 
 
 def _metavar(row: Option) -> str | None:

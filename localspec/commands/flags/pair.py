@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from localspec.commands.flags.completion import models
 from localspec.commands.flags.groups import Given, flag_for
 from localspec.core.config import ROPE_SCALE, LoadOptions, Lora, RopeOptions, parse_lora
 from localspec.core.model_options import ModelOptions, PairOptions
@@ -15,7 +16,11 @@ from localspec.library.pairs.options import picked
 
 NameArgument = Annotated[
     str | None,
-    typer.Argument(metavar="MODEL", help="A pair's name, or the target instead of --target."),
+    typer.Argument(
+        metavar="MODEL",
+        help="A pair's name, or the target instead of --target.",
+        autocompletion=models,
+    ),
 ]
 NamesArgument = Annotated[
     list[str] | None,
