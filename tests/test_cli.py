@@ -221,12 +221,16 @@ finally:
 """
 
 
+_HUB_FILE = "hub/models--org--small-GGUF/snapshots/0a1b/small-Q8_0.gguf"
+
+
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
         ("run de", {"demo"}),
         ("chat -m my-p", {"my-pair"}),
-        ("run --draft org/", {"org/small-GGUF", "org/small-GGUF/small-Q8_0.gguf"}),
+        ("run --draft-model org/", {"org/small-GGUF", "org/small-GGUF/small-Q8_0.gguf"}),
+        ("run --draft o", {"off", "olmo2-32b"}),
         ("run -hf org/small-GGUF/", {"org/small-GGUF/small-Q8_0.gguf"}),
         ("run -ctk q8", {"q8_0"}),
         ("export demo --to vl", {"vllm"}),
@@ -235,11 +239,11 @@ finally:
     ],
 )
 def test_the_shell_completes_names(tmp_path: Path, line: str, offered: set[str]) -> None:
-    for file in ("models/org/small-GGUF/small-Q8_0.gguf", "models/pairs/my-pair.toml"):
+    for file in (_HUB_FILE, "models/pairs/my-pair.toml"):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_bytes(b"GGUF")
     asked = {"_LOCALSPEC_COMPLETE": "complete_bash", "COMP_WORDS": f"localspec {line}"}
-    places = {"LOCALSPEC_MODELS": f"{tmp_path}/models", "HOME": str(tmp_path)}
+    places = {"LOCALSPEC_MODELS": f"{tmp_path}/models", "HF_HUB_CACHE": f"{tmp_path}/hub"}
     done = subprocess.run(
         [sys.executable, "-c", _COMPLETING],
         env={**os.environ, **asked, **places, "COMP_CWORD": str(len(line.split()))},

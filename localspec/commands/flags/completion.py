@@ -30,6 +30,13 @@ def models() -> list[str]:
     return list(dict.fromkeys((*pairs(), *local)))
 
 
+def drafts() -> list[str]:
+    """What --draft takes: words, pairs and models."""
+    from localspec.library.pairs.user_pairs import DRAFT_WORDS
+
+    return [*DRAFT_WORDS, *models()]
+
+
 def conversations() -> list[str]:
     """Saved conversations."""
     from localspec.chat.conversation_store import stored

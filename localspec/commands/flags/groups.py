@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from localspec.commands.flags.completion import models
+from localspec.commands.flags.completion import drafts, models
 from localspec.core.option import Bounds, Option, options
 
 Given = Mapping[str, Any]  # values by the names of their rows, those that were given alone
@@ -185,9 +185,9 @@ def _parameters(row: Option) -> list[inspect.Parameter]:
 
 def _completion(row: Option) -> Callable[[], list[str]] | None:
     """What the shell offers for the value; where that is nothing, files."""
-    words = [*row.choices, *(word for word in row.words if word not in row.choices)]
     if (row.metavar or "").startswith("MODEL"):
-        return models
+        return models if row.metavar == "MODEL" else drafts
+    words = list(dict.fromkeys((*row.choices, *row.words)))
     return (lambda: words) if words else None
 
 

@@ -23,10 +23,10 @@ BUNDLED = "demo"  # the pair that comes with the program
 SHOWN_CHARACTERS = 80  # of a name
 SHOWN_REASON = 600  # characters, enough for the names of all settings
 _NAME = re.compile(rf"(?=.*[A-Za-z])[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME - 1}}}")
-_KEYWORDS = ("auto", "off", "find", "self", MTP)  # what --draft takes besides a model
+DRAFT_WORDS = ("auto", "off", "find", "self", MTP)  # what --draft takes besides a model
 _NAME_RULE = (
     f"A name has up to {MAX_NAME} letters, digits, dots, dashes and underscores, begins with a "
-    f"letter or digit, is no number and none of {', '.join(_KEYWORDS)}, and does not end in .gguf."
+    f"letter or digit, is no number and none of {', '.join(DRAFT_WORDS)}, and does not end in .gguf."
 )
 
 
@@ -38,7 +38,7 @@ def folder() -> Path:
 def is_name(text: str) -> bool:
     """Whether a pair may have this name: nothing that reads as a file or as a draft length."""
     lower = text.lower()
-    return bool(_NAME.fullmatch(text)) and lower not in _KEYWORDS and not lower.endswith(".gguf")
+    return bool(_NAME.fullmatch(text)) and lower not in DRAFT_WORDS and not lower.endswith(".gguf")
 
 
 def add(
