@@ -35,6 +35,19 @@ def test_an_argument_wins_over_a_variable(
     assert localspec("run", "hello", "-n", "2").code == 0  # where words are the prompt
 
 
+def test_errors_say_where_a_value_was_set(
+    localspec: Command, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.parent.mkdir()
+    file.write_text("draft_tokens = 4\n[models.demo]\ndraft_tokens = 99\n")
+    assert f"{file}, models.demo sets draft_tokens." in localspec("run", "demo", "hi").err
+    monkeypatch.setenv("LOCALSPEC_DRAFT_TOKENS", "abc")
+    assert "LOCALSPEC_DRAFT_TOKENS sets draft_tokens." in localspec("run", "demo", "hi").err
+    assert "sets" not in localspec("run", "demo", "hi", "--draft-tokens", "abc").err
+    monkeypatch.setenv("LOCALSPEC_TEMPERATURE", "abc")
+    assert "'LOCALSPEC_TEMPERATURE': expected a number" in localspec("run", "demo", "hi").err
+
+
 def test_values_are_set_listed_and_forgotten(
     localspec: Command, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

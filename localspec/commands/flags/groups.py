@@ -12,6 +12,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from localspec.commands.flags.completion import drafts, models
+from localspec.core.errors import LocalspecError
 from localspec.core.option import Bounds, Option, options
 
 Given = Mapping[str, Any]  # values by the names of their rows, those that were given alone
@@ -92,17 +93,24 @@ def spread_groups(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def command(context: typer.Context, **values: Any) -> None:
-        from localspec.commands.flags.settings import filled_in  # which imports the groups
+        # The module imports the groups.
+        from localspec.commands.flags.settings import filled_in, places_of
 
         values.pop("help_all", None)
-        if may_be_target and values["name"] is not None and _is_variable(context, "target"):
-            values["target"] = None
+        if may_be_target and values["name"] is not None:
+            if source_of(context, "target") == "ENVIRONMENT":
+                values["target"] = None
         everything = dict(values)
-        for name, (make, rows) in groups.items():
-            given = {row.name: _given(row, values) for row in rows}
-            given = {key: each for key, each in given.items() if each is not None}
-            values[name] = make(**{**filled_in(make, everything), **given})
-        function(**values)
+        try:
+            for name, (make, rows) in groups.items():
+                given = {row.name: _given(row, values) for row in rows}
+                given = {key: each for key, each in given.items() if each is not None}
+                values[name] = make(**{**filled_in(make, everything), **given})
+            function(**values)
+        except LocalspecError as problem:
+            places = places_of(context, problem.message)
+            problem.hint = " ".join((*places, problem.hint)).strip()
+            raise
 
     advanced = {row.name for _, rows in groups.values() for row in rows if not row.everyday}
     if advanced:
@@ -114,9 +122,10 @@ def spread_groups(function: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def _is_variable(context: typer.Context, name: str) -> bool:
+def source_of(context: typer.Context, name: str) -> str:
+    """COMMANDLINE, ENVIRONMENT or DEFAULT: where a parameter's value came from."""
     source = context.get_parameter_source(name)
-    return source is not None and source.name == "ENVIRONMENT"
+    return "DEFAULT" if source is None else source.name
 
 
 def given_flags(group: object) -> list[str]:

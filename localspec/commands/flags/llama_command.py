@@ -9,6 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
+from localspec.commands.flags.groups import source_of
 from localspec.display import console
 
 # An option that may stand alone, the values that may follow it, and what it means alone.
@@ -83,7 +84,17 @@ class LlamaCommand(TyperCommand):
         except _UsageError as error:
             if hasattr(error, "possibilities"):  # NoSuchOption
                 error.message = f"{error.message}. {_TABLE}"
+            _name_variable(error, ctx)
             raise
+
+
+def _name_variable(error: Any, context: Any) -> None:
+    """Let the error of a value name the variable that it came from."""
+    param = getattr(error, "param", None)
+    if param is not None and source_of(context, param.name) == "ENVIRONMENT":
+        error.param_hint = f"'{param.envvar}'"
+        if param.is_flag:
+            error.message = "expected true or false."
 
 
 def _unknown(arguments: Sequence[str], known: Mapping[str, Any]) -> Iterator[tuple[str, int]]:

@@ -1,7 +1,9 @@
 """Settings that stay: values of options in the user's file, below flags and variables."""
 
+import os
+import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
@@ -10,7 +12,7 @@ from typing import Any
 
 import typer
 
-from localspec.commands.flags.groups import value_of
+from localspec.commands.flags.groups import source_of, value_of
 from localspec.core import paths
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import read_text
@@ -92,6 +94,28 @@ def filled_in(group: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     }
     rows = [name for name in options(group) if name in found]
     return {name: found[name] for name in rows if not (values.get("raw") and name in _CHAT)}
+
+
+def places_of(context: typer.Context, message: str) -> Iterator[str]:
+    """Where values that an error names were set, if not on the command line."""
+    settings = read_settings()
+    tables = {"": settings.shared, **{f", {MODELS}.{m}": t for m, t in settings.models.items()}}
+    for param in context.command.params:
+        name = param.name or ""
+        source = source_of(context, name)
+        if source == "ENVIRONMENT":
+            found = [(str(param.envvar), os.environ[str(param.envvar)])]
+        elif source == "DEFAULT":
+            found = [(f"{settings.path}{k}", t[name]) for k, t in tables.items() if name in t]
+        else:
+            continue
+        for place, value in found:
+            if any(_names(message, word) for word in (*param.opts, str(value))):
+                yield f"{place} sets {name}."
+
+
+def _names(message: str, word: str) -> bool:
+    return re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", message) is not None
 
 
 def setting_name(text: str) -> str:

@@ -26,7 +26,8 @@ _NAME = re.compile(rf"(?=.*[A-Za-z])[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME - 1}}
 DRAFT_WORDS = ("auto", "off", "find", "self", MTP)  # what --draft takes besides a model
 _NAME_RULE = (
     f"A name has up to {MAX_NAME} letters, digits, dots, dashes and underscores, begins with a "
-    f"letter or digit, is no number and none of {', '.join(DRAFT_WORDS)}, and does not end in .gguf."
+    f"letter or digit, is no number and none of {', '.join(DRAFT_WORDS)}, and does not end in "
+    ".gguf."
 )
 
 
