@@ -99,9 +99,10 @@ def _serve_model(
                 hosting.report(socket.getsockname()[1], _mapped(engine), model_meta(service))
                 server.run([socket])
             else:
-                say_where(address, _named(service))
-                with announced(address, [service.model], len(service.scheduler.slots())):
-                    server.run([socket])
+                with server.capture_signals():
+                    say_where(address, _named(service))
+                    with announced(address, [service.model], len(service.scheduler.slots())):
+                        server.run([socket])
     if hosting is None:
         console.note("The server has ended.")
 

@@ -55,9 +55,11 @@ def serve_models(names: Sequence[str], given: Given, serving: ServingFlags) -> N
         server = FrontServer(app, models, console.note, tls=tls, most_by_address=most)
         listen(socket)
         shown = ", ".join(model.name for model in found[:8]) + (", ..." if found[8:] else "")
-        say_where(url(socket, tls), f"models {shown}")
-        with announced(url(socket, tls), [model.name for model in found], serving.parallel):
-            server.run([socket])
+        address, answering = url(socket, tls), [model.name for model in found]
+        with server.capture_signals():
+            say_where(address, f"models {shown}")
+            with announced(address, answering, serving.parallel):
+                server.run([socket])
     console.note("The server has ended.")
 
 

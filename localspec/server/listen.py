@@ -277,6 +277,8 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Ctrl-C and SIGTERM end the server, a second one the process at once.
 
+        `run` does this too; before it, a signal makes `run` return at once.
+
         Where native code does not return, the process ends all the same, `ending_seconds` after
         the grace of answers.
 

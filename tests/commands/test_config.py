@@ -24,6 +24,7 @@ def listed(localspec: Command, *flags: str) -> dict[str, Any]:
     return {each["name"]: (each["value"], each["from"]) for each in document["settings"]}
 
 
+@pytest.mark.llama
 def test_an_argument_wins_over_a_variable(
     localspec: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,6 +73,7 @@ def test_a_pair_named_like_a_known_one_says_so(mine: list[Path], localspec: Comm
     assert done.err.startswith("Qwen3-14B is also a known pair: yours will be used in its place.")
 
 
+@pytest.mark.llama
 def test_a_pairs_name_wherever_models_are_named(mine: list[Path], localspec: Command) -> None:
     run = json.loads(localspec("run", "-m", "mine", "-n", "8", "Say the thing", "--json").out)
     settings = run["settings"]

@@ -5,7 +5,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -198,6 +198,34 @@ def test_it_answers_and_ends_when_told(tiny: TinyFiles, number: signal.Signals) 
     assert process.returncode == 0 and out == ""
     assert err.count(f"POST {CHAT} 200") == 2 and "Traceback" not in err
     assert err.endswith("The server has ended.\n")
+
+
+_ENDED_AT_ONCE = """
+import os, signal
+from localspec import cli
+from localspec.display import console
+
+note = console.note
+
+def end_when_it_listens(sentence):
+    note(sentence)
+    if sentence.startswith("Listening"):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+console.note = end_when_it_listens
+cli.main()
+"""
+
+
+@pytest.mark.llama
+@pytest.mark.parametrize("others", [(), ("--models-dir", ".")], ids=["one", "several"])
+def test_it_ends_when_told_as_soon_as_it_listens(tiny: TinyFiles, others: Sequence[str]) -> None:
+    command = [sys.executable, "-c", _ENDED_AT_ONCE, "serve", str(tiny.target), "--port", "0"]
+    done = subprocess.run(
+        [*command, *others], capture_output=True, text=True, cwd=tiny.target.parent
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert done.stderr.endswith("The server has ended.\n") and "Traceback" not in done.stderr
 
 
 @pytest.mark.llama
