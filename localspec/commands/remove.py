@@ -30,28 +30,28 @@ def remove(
 ) -> None:
     """Delete models from the models folder, after asking; says what else uses them.
 
-    Records, partial downloads and drafts that were made of the model go with it. Models of other
-    tools are left alone.
+    Records, partial downloads, drafts that were made of the model and what was measured of it go
+    with it. Models of other tools are left alone.
     """
     from localspec.library.removal import removals_of
     from localspec.library.resolve import Resolver
 
     resolver = Resolver()
     found = {each.path: each for name in names for each in removals_of(name, resolver)}
-    drafts = [file for each in found.values() for file in _self_draft(each.path)]
+    made = {file for each in found.values() for file in _made_of(each.path)}
     for each in found.values():
         _describe(each)
     freed = sum(each.n_bytes for each in found.values())
-    if drafts:
-        made = sum(file.stat().st_size for file in drafts)
-        freed += made
-        console.note(f"What was made of it to draft: {size(made)}.")
+    if made:
+        extra = sum(file.stat().st_size for file in made)
+        freed += extra
+        console.note(f"Drafts made of it, and measurements: {size(extra)}.")
     if not yes and not _agreed(f"Delete {size(freed)}?"):
         console.note("Nothing was deleted.")
         raise typer.Exit(1)
     for each in found.values():
         each.delete()
-    for file in drafts:
+    for file in made:
         file.unlink(missing_ok=True)
     console.note(f"Freed {size(freed)}.")
 
@@ -69,13 +69,15 @@ def _agreed(question: str) -> bool:
     return console.ask(question)
 
 
-def _self_draft(target: Path) -> list[Path]:
-    """The files of the draft that was made of a target."""
+def _made_of(model: Path) -> list[Path]:
+    """The files of a draft that was made of a model, and of what was measured of it."""
+    from localspec.engine import profile_store
     from localspec.metadata.header import read_header
-    from localspec.self_draft.store import files_of
+    from localspec.self_draft import store
 
     with suppress(LocalspecError, OSError):  # of a file that is damaged or incomplete
-        return files_of(read_header(target))
+        header = read_header(model)
+        return [*store.files_of(header), *profile_store.files_of(header)]
     return []
 
 

@@ -42,16 +42,24 @@ def profile_path(headers: list[ModelHeader], circumstances: Mapping[str, object]
     calibration; ``circumstances`` is what else costs depend on: device, threads, cache types.
     """
     digest = hashlib.sha256(json.dumps(circumstances, sort_keys=True, default=str).encode())
-    name = f"{_models_digest(headers)}-{digest.hexdigest()[:16]}.json"
-    return paths.cache_folder() / "profiles" / name
+    return _folder() / f"{_models_digest(headers)}-{digest.hexdigest()[:16]}.json"
+
+
+def files_of(header: ModelHeader) -> list[Path]:
+    """All that was measured of a model, alone or in a pair."""
+    return sorted(_folder().glob(f"*{_models_digest([header])}*"))
+
+
+def _folder() -> Path:
+    return paths.cache_folder() / "profiles"
 
 
 def latest(headers: list[ModelHeader]) -> PairProfile | None:
     """The newest profile of these models under any circumstances; None without a valid one."""
-    folder = paths.cache_folder() / "profiles"
     try:
         found = sorted(
-            folder.glob(f"{_models_digest(headers)}-*.json"), key=lambda path: path.stat().st_mtime
+            _folder().glob(f"{_models_digest(headers)}-*.json"),
+            key=lambda path: path.stat().st_mtime,
         )
         return load(found[-1]) if found else None
     except (OSError, ValueError):
@@ -59,11 +67,14 @@ def latest(headers: list[ModelHeader]) -> PairProfile | None:
 
 
 def _models_digest(headers: list[ModelHeader]) -> str:
+    return "+".join(_digest(header.path) for header in headers)
+
+
+def _digest(path: Path) -> str:
     digest = hashlib.sha256(f"{FORMAT} {__version__}".encode())
-    for header in headers:
-        with header.path.open("rb") as file:
-            digest.update(file.read(_HEADER_BYTES))
-        digest.update(str(header.path.stat().st_size).encode())
+    with path.open("rb") as file:
+        digest.update(file.read(_HEADER_BYTES))
+    digest.update(str(path.stat().st_size).encode())
     return digest.hexdigest()[:16]
 
 

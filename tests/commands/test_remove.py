@@ -7,24 +7,29 @@ import pytest
 
 from localspec.core import paths
 from localspec.display import console
+from localspec.engine import profile_store
 from localspec.hub.provenance import record_path
+from localspec.metadata.header import read_header
 from tests.support.command import Command
 from tests.support.library import zoo
 from tests.support.library.hub_pair import PAIR, told
 from tests.support.library.model_folders import some_model
 
 
-def test_a_model_goes_with_its_record_partial_files_and_empty_folders(
-    fetched: list[Path], localspec: Command
-) -> None:
+def test_a_model_goes_with_all_that_belongs_to_it(fetched: list[Path], localspec: Command) -> None:
     big, small = fetched
     partial = big.with_name(f".{big.name}.{'0' * 16}.part")
     partial.write_bytes(bytes(2**20))
     assert localspec("pair", "add", "mine", "-m", PAIR[0], "-md", PAIR[1]).code == 0
+    headers = [read_header(file) for file in fetched]
+    known = [profile_store.profile_path(each, {}) for each in (headers, headers[:1], headers[1:])]
+    for each in known:
+        zoo.put(each, b"{}")
     done = localspec("rm", PAIR[0], "--yes")
     assert done.code == 0 and "big-Q4_K_M.gguf" in done.err and "Freed " in done.err
     assert "used by the pairs mine (yours)" in done.err
     assert not any(each.exists() for each in (big, record_path(big), partial, big.parent))
+    assert [each.exists() for each in known] == [False, False, True]
     assert small.exists() and record_path(small).exists()
     assert told(localspec("rm", PAIR[0], "--yes"))[0].endswith("is not on this disk.")
 
