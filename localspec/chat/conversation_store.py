@@ -23,7 +23,7 @@ MAX_BYTES = 64 * 2**20  # of a file
 MAX_UNNAMED = 1000  # conversations without a name of the user's, the newest
 _NAME = re.compile(r"\w[\w.-]{0,49}")
 _TIME_NAME = re.compile(r"\d{4}-\d\d-\d\d-\d{6}(-\d+)?")
-_NO_CONVERSATION = "Give a file that /save wrote."
+_NO_CONVERSATION = "Give a file that /save wrote, or one that localspec sessions --json names."
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def read_conversation(path: Path, hint: str = _NO_CONVERSATION) -> SavedConversa
         updated = path.stat().st_mtime
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise FileProblem(f"{path} cannot be read: {reason}.", hint) from error
+        raise FileProblem(f"{path.absolute()} cannot be read: {reason}.", hint) from error
     try:
         messages, system = document["messages"], document.get("system")
         if not isinstance(messages, list) or not isinstance(system, str | None):

@@ -16,7 +16,12 @@ from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import read_at_most
 from localspec.core.formatting import one_line, percent, printable
 from localspec.core.model_options import parse_draft_tokens
-from localspec.core.sampling_choice import change_sampling, described, written
+from localspec.core.sampling_choice import (
+    change_sampling,
+    described,
+    sampling_field,
+    written,
+)
 from localspec.core.sampling_params import (
     MAX_SEED,
     require_fixed_length,
@@ -243,7 +248,11 @@ def _set(chat: Chat, rest: str) -> None:
         for name in sampling_fields():
             chat.ui.say(f"{name} {written(chat.options.sampling, name)}")
         return
-    name, _, value = rest.partition(" ")
+    name, _, value = rest.removeprefix("parameter ").partition(" ")
+    if command := COMMANDS.get(f"/{name}"):  # /set system TEXT
+        command.run(chat, value.strip())
+        return
+    name = sampling_field(name)
     if not value.strip():
         chat.ui.say(described(chat.options.sampling, name))
         return
@@ -251,7 +260,6 @@ def _set(chat: Chat, rest: str) -> None:
     require_fixed_length(chat.options.draft_tokens, params)
     chat.engine.token_rules(params)  # refuses a bias of no token
     chat.options = replace(chat.options, sampling=params)
-    name = name.replace("-", "_")
     chat.ui.say(f"{name} {written(chat.options.sampling, name)}")
 
 

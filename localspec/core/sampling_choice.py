@@ -77,12 +77,12 @@ def recommendation(key: str, value: float | int | str) -> str:
 
 
 def change_sampling(params: SamplingParams, name: str, text: str) -> SamplingParams:
-    """The parameters with one of them read from text; ``top-k`` and ``top_k`` are the same.
+    """The parameters with one of them read from text; it is named as in `sampling_field`.
 
     Several texts are told apart by blanks. Raises UsageError for a name that is none, or a value
     that does not fit it.
     """
-    field = _field(name)
+    field = sampling_field(name)
     kind = type(getattr(SamplingParams(), field))  # 0 may stand for 0.0 in the ones given
     try:
         value = _read(text, kind)
@@ -94,7 +94,7 @@ def change_sampling(params: SamplingParams, name: str, text: str) -> SamplingPar
 
 def described(params: SamplingParams, name: str) -> str:
     """The value of a parameter, what it does and what it may be; raises UsageError."""
-    row = options(SamplingParams)[_field(name)]
+    row = options(SamplingParams)[sampling_field(name)]
     values = ", ".join(row.choices) or ("on, off" if isinstance(row.default, bool) else "")
     if row.bounds is not None:
         values = f"{row.bounds.low} to {row.bounds.high}"
@@ -102,8 +102,14 @@ def described(params: SamplingParams, name: str) -> str:
     return f"{row.name} {written(params, row.name)} · {row.help_text}{allowed}"
 
 
-def _field(name: str) -> str:
-    field = name.replace("-", "_")
+def sampling_field(name: str) -> str:
+    """The parameter of this name or flag: ``top-k`` and ``top_k``, ``temp`` and ``temperature``.
+
+    Raises UsageError, with a near name.
+    """
+    rows = options(SamplingParams)
+    flags = {flag.lstrip("-"): row for row in rows for flag in rows[row].flags}
+    field = flags.get(name, name.replace("-", "_"))
     if field in sampling_fields():
         return field
     near = get_close_matches(field, sampling_fields(), 1)

@@ -106,7 +106,8 @@ def convert(notation: str, text: str) -> ReadGrammar:
         schema = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise GrammarError(
-            f"The JSON schema is not JSON: {error}.", 'Give one such as {"type": "object"}.'
+            f"The JSON schema is not JSON: {error}.",
+            'Give one such as {"type": "object"}, or a file with --json-schema-file FILE.',
         ) from error
     return _converted_schema(schema)
 
