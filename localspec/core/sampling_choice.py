@@ -112,7 +112,7 @@ def sampling_field(name: str) -> str:
     field = flags.get(name, name.replace("-", "_"))
     if field in sampling_fields():
         return field
-    near = get_close_matches(field, sampling_fields(), 1)
+    near = get_close_matches(field, [*sampling_fields(), *flags], 1)
     meant = f"Did you mean {near[0]}? " if near else ""
     raise UsageError(
         f"There is no setting {name!r}.", f"{meant}Settings are: {', '.join(sampling_fields())}."

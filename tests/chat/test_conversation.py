@@ -617,7 +617,7 @@ def test_system() -> None:
 
 
 def test_set() -> None:
-    chat, person, _ = talked("/set temperature 0.5", "/set top-k 3", "/set seed  9", "/set")
+    chat, person, _ = talked("/set temp 0.5", "/set parameter top-k 3", "/set seed  9", "/set")
     assert (
         chat.options.sampling.temperature,
         chat.options.sampling.top_k,

@@ -107,7 +107,7 @@ def convert(notation: str, text: str) -> ReadGrammar:
     except (ValueError, RecursionError) as error:
         raise GrammarError(
             f"The JSON schema is not JSON: {error}.",
-            'Give one such as {"type": "object"}, or a file with --json-schema-file FILE.',
+            'Give one such as {"type": "object"}; a file is --json-schema-file FILE.',
         ) from error
     return _converted_schema(schema)
 
