@@ -4,9 +4,10 @@ import errno
 import inspect
 import os
 import sys
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from localspec import __version__
 from localspec.commands import (
@@ -24,11 +25,46 @@ from localspec.commands import (
     servers,
     start,
 )
+from localspec.commands.flags.completion import pairs
 from localspec.core.errors import LocalspecError
 from localspec.display import console
 
+# Commands of other programs, and what does the same here.
+_OURS = {
+    word: ours
+    for words, ours in (
+        ("help", "--help"),
+        ("version", "--version"),
+        ("models", "list"),
+        ("ask prompt generate complete completion", "run MODEL PROMPT"),
+        ("info", "inspect MODEL"),
+        ("search catalog library", "pairs"),
+        ("install get fetch", "download MODEL"),
+        ("create", "pair add NAME"),
+        ("start server", "serve MODEL"),
+        ("settings set", "config"),
+    )
+    for word in words.split()
+}
+
+
+class _Commands(TyperGroup):
+    """The commands; words of other programs are answered with the command that is meant."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        word = args[0]
+        if word not in self.commands and not ctx.resilient_parsing:
+            ours = _OURS.get(word)
+            if ours is None and (word.endswith(".gguf") or word in pairs()):
+                ours = f"chat {word}"
+            if ours is not None:
+                ctx.fail(f"No such command '{word}'. Here it is: localspec {ours}")
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
     name="localspec",
+    cls=_Commands,
     help="Local language models, answered faster with the same text: a small draft model proposes "
     "tokens, the big target model verifies them in one pass (speculative decoding on llama.cpp).",
     epilog="Start with: localspec demo",

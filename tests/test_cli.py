@@ -209,6 +209,17 @@ def test_the_commands_are_those_of_the_readme() -> None:
     assert known == set(COMMANDS) and groups == {"pair", "draft", "config", "sessions"}
 
 
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [("help", "--help"), ("ask", "run MODEL PROMPT"), ("demo.gguf", "chat demo.gguf")],
+)
+def test_words_of_other_programs_name_the_command_here(
+    word: str, meant: str, localspec: Command
+) -> None:
+    done = localspec(word)
+    assert done.code == 2 and f"Here it is: localspec {meant} " in done.err
+
+
 _COMPLETING = """
 import socket, sys
 socket.socket.connect = None

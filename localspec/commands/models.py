@@ -208,7 +208,7 @@ def download(
     names: Annotated[
         list[str],
         typer.Argument(
-            metavar="MODEL...",
+            metavar="MODEL",
             help="A pair's name, or models on the Hub.",
             autocompletion=completion.models,
         ),
@@ -245,7 +245,7 @@ def verify(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[MODEL]...",
+            metavar="MODEL",
             help="Files, references or a pair; default: all.",
             autocompletion=completion.models,
         ),

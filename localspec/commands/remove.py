@@ -21,7 +21,7 @@ def remove(
     names: Annotated[
         list[str],
         typer.Argument(
-            metavar="MODEL...",
+            metavar="MODEL",
             help="Models, or a pair's name for both.",
             autocompletion=completion.models,
         ),

@@ -162,7 +162,7 @@ def is_known(name: str) -> bool:
 
 def _known_as(name: str) -> str:
     """The pair that has the model which Ollama calls ``name``: llama3.1:8b-instruct-q4_0."""
-    plain = name.replace(":", "-")
+    plain = name.removesuffix(":latest").replace(":", "-")
     longest = sorted((pair.name for pair in load_catalog()), key=len, reverse=True)
     model = (each for each in longest if f"{plain.lower()}-".startswith(f"{each}-"))
     return next(model, plain) if ":" in name else name

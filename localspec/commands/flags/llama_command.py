@@ -43,8 +43,9 @@ _IGNORED = {
     **dict.fromkeys(("--draft-p-min", "--spec-draft-p-min"), True),
     **dict.fromkeys(("--draft-p-split", "--spec-draft-p-split"), True),
     **dict.fromkeys(("--jinja", "--no-warmup", "-st", "--single-turn"), False),
+    **dict.fromkeys(("-co", "--color", "--log-disable", "-e", "--escape"), False),
 }
-_COMMANDS = {"-cnv": "localspec chat", "-no-cnv": "localspec run --raw"}
+_COMMANDS = {"-cnv": "localspec chat", "-i": "localspec chat", "-no-cnv": "localspec run --raw"}
 _SHORT = re.compile(r"-[A-Za-z]{2}[A-Za-z-]*")
 _TABLE = "What llama.cpp's flags are called here: docs/llama-cpp-flags.md."
 # Panels that the short help shows as one.
@@ -76,7 +77,7 @@ class LlamaCommand(TyperCommand):
         if not ctx.resilient_parsing:  # while the shell completes a line, nothing is refused
             args = _translated(args, known)
             for unknown, _ in _unknown(args, known):
-                if not _SHORT.fullmatch(unknown):
+                if not _SHORT.fullmatch(unknown) and unknown not in _COMMANDS:
                     continue
                 ctx.fail(f"No such option: {unknown}.{_near(unknown, known)} {_TABLE}")
         try:

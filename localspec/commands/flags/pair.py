@@ -25,7 +25,7 @@ NameArgument = Annotated[
 NamesArgument = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[MODEL]...",
+        metavar="MODEL",
         help="Names of pairs or targets. Default: --target, or all pairs on this disk.",
     ),
 ]
