@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields, replace
+from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -158,6 +159,7 @@ class Model:
             self._free.put(slot)
         self._slots = len(slots)
         self._busy: set[int] = set()  # threads with an open stream
+        self._closed = False
         self._settings({})  # refuses what cannot be before the first answer
 
     @property
@@ -212,7 +214,9 @@ class Model:
 
     def close(self) -> None:
         """Save the pair's profile, and free both models."""
-        self.engine.close()
+        if not self._closed:
+            self._closed = True
+            self.engine.close()
 
     def __enter__(self) -> "Model":
         return self
@@ -227,6 +231,8 @@ class Model:
 
     def _settings(self, changes: Mapping[str, Any]) -> GenerateOptions:
         """The options of one answer: ``changes``, else the pair's, else the model's own."""
+        if self._closed:
+            raise UsageError("The model is closed.", "Load it again: localspec.load(...)")
         given = _with_grammar(changes)
         answering, sampling = _take(given, _ANSWER_OPTIONS), _take(given, sampling_fields())
         _require_empty(given, {*_ANSWER_OPTIONS, *sampling_fields(), "json_schema", "regex"})
@@ -307,7 +313,10 @@ def _take(settings: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
 
 def _require_empty(settings: Mapping[str, Any], known: Iterable[str]) -> None:
     for name in settings:
-        raise UsageError(f"There is no option {name}.", f"Options are: {', '.join(sorted(known))}.")
+        near = get_close_matches(name, sorted(known), 1)
+        meant = f"Did you mean {near[0]}? " if near else ""
+        options = ", ".join(sorted(known))
+        raise UsageError(f"There is no option {name}.", f"{meant}Options are: {options}.")
 
 
 def _length(value: object) -> DraftTokens:

@@ -201,7 +201,7 @@ def test_a_pairs_name_brings_its_draft_and_settings(tiny: TinyFiles) -> None:
         ("self", {}, IncompatiblePair, "draft make"),
         ("mtp", {}, IncompatiblePair, "heads"),
         ("nowhere.gguf", {}, FileProblem, "no file"),
-        ("auto", {"warmth": 1}, UsageError, "There is no option warmth"),
+        ("auto", {"max_token": 1}, UsageError, "no option max_token. Did you mean max_tokens?"),
         ("auto", {"ctx_size": 128, "parallel": 99}, UsageError, "99"),
         (None, {"temperature": -1}, UsageError, "temperature"),
         ("auto", {"draft_tokens": "0,2"}, UsageError, "not a list"),
@@ -217,6 +217,14 @@ def test_what_cannot_be_loaded(
     with pytest.raises(error) as raised:
         localspec.load(tiny.target, draft, **options)  # type: ignore[arg-type]
     assert said in f"{raised.value.message} {raised.value.hint}"
+
+
+def test_a_closed_model_answers_nothing(tiny: TinyFiles) -> None:
+    with localspec.load(tiny.target, threads=1) as model:
+        pass
+    model.close()
+    with pytest.raises(UsageError, match="The model is closed"):
+        model.generate("word")
 
 
 def test_a_fixed_length_needs_a_draft(tiny: TinyFiles, tmp_path: Path) -> None:
