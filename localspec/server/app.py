@@ -23,6 +23,7 @@ from localspec.server.api.documents import (
     Model,
     ModelMeta,
     Models,
+    ResponseObject,
     answered,
 )
 from localspec.server.api.native import (
@@ -37,6 +38,9 @@ from localspec.server.api.native import (
 )
 from localspec.server.api.replies import WARNINGS_HEADER, Reply
 from localspec.server.api.requests import AnswerRequest
+from localspec.server.api.responses.reply import ResponsesReply
+from localspec.server.api.responses.request import ResponsesRequest
+from localspec.server.api.responses.stored import OWNER_HEADER, StoredResponses
 from localspec.server.body import BodyLimits
 from localspec.server.errors import BadRequest, add_error_handlers, request_id
 from localspec.server.guard import LOOPBACK, Access, Guard
@@ -76,6 +80,7 @@ def make_app(
     """The application; ``max_body`` bounds a request in bytes, ``say`` gets a log line of each."""
     app = new_app(max_body)
     _add_answers(app, service)
+    _add_responses(app, service)
     _add_native(app, service)
     _add_facts(app, service)
     return guarded(app, access, max_body, say, service.metrics)
@@ -109,7 +114,7 @@ def guarded(
         served = CORSMiddleware(
             served,
             allow_origins=access.origins,
-            allow_methods=["GET", "POST"],
+            allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],
             expose_headers=["x-request-id", WARNINGS_HEADER],
         )
@@ -138,6 +143,34 @@ def _add_answers(app: FastAPI, service: Service) -> None:
             status=404,  # clients retry on 5xx
             code="unsupported",
         )
+
+
+def _add_responses(app: FastAPI, service: Service) -> None:
+    """Paths of OpenAI's Responses API."""
+    stored = StoredResponses()
+
+    @app.post("/v1/responses", responses=answered(ResponseObject))
+    async def respond(request: Request, body: ResponsesRequest) -> Response:
+        """Answer a conversation, and store it."""
+        body.begin(stored, _owner(request))
+        return await _answer(service, request, body, ResponsesReply)
+
+    @app.get("/v1/responses/{name}", responses=ERRORS)
+    async def response(request: Request, name: str) -> dict[str, Any]:
+        """A stored response."""
+        return stored.response(_owner(request), name)
+
+    @app.delete("/v1/responses/{name}", responses=ERRORS)
+    async def forget(request: Request, name: str) -> dict[str, Any]:
+        """Forget a stored response."""
+        stored.remove(_owner(request), name)
+        return {"id": name, "object": "response", "deleted": True}
+
+
+def _owner(request: Request) -> str:
+    """The key of a request, or of the request to a front: it owns the responses that it stored."""
+    key = request.scope["state"].get("key", "")
+    return f"{key}/{request.headers.get(OWNER_HEADER, '')}"
 
 
 def _add_native(app: FastAPI, service: Service) -> None:

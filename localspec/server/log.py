@@ -11,7 +11,10 @@ from localspec.core.formatting import one_line
 from localspec.server.metrics import RequestMetrics
 
 _QUIET = ("/health", "/v1/health", "/metrics")  # polled every few seconds: not logged
-_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/models", "/props")
+_PATHS = (
+    "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/v1/models",
+    "/props",
+)  # fmt: skip
 
 
 class AccessLog:

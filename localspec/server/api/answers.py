@@ -15,13 +15,17 @@ from localspec.speculative.sampling.logprobs import TokenLogprob
 
 @dataclass(slots=True)
 class Choice:
-    """One of the answers, as far as it has come; ``pieces`` counts those that were added."""
+    """One of the answers, as far as it has come; ``pieces`` counts those that were added.
+
+    ``reasoning_tokens`` are those that released a text of the reasoning.
+    """
 
     index: int
     job: Job
     texts: list[str] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)
+    reasoning_tokens: int = 0
     logprobs: list[TokenLogprob] = field(default_factory=list)
     tool_calls: list[ToolCall] = field(default_factory=list)
     pieces: int = 0
@@ -34,6 +38,7 @@ class Choice:
         self.texts.append(piece.text)
         self.tokens += piece.tokens
         self.thoughts.append(piece.reasoning)
+        self.reasoning_tokens += sum(part.reasoning for part in piece.parts)
         self.logprobs += piece.logprobs
         self.tool_calls += piece.tool_calls
         self.stats = piece.stats

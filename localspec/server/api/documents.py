@@ -138,6 +138,38 @@ class Completion(_Reply):
     choices: list[CompletionChoice]
 
 
+class InputDetails(TypedDict):
+    cached_tokens: int
+    cache_write_tokens: int
+
+
+class OutputDetails(TypedDict):
+    reasoning_tokens: int
+
+
+class ResponseUsage(TypedDict):
+    input_tokens: int
+    input_tokens_details: InputDetails
+    output_tokens: int
+    output_tokens_details: OutputDetails
+    total_tokens: int
+
+
+class ResponseObject(TypedDict):
+    """A response; ``output`` has items of the types message, reasoning and function_call."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    status: Literal["completed", "incomplete"]
+    model: str
+    output: list[dict[str, Any]]
+    usage: ResponseUsage
+    timings: Timings
+    seed: int
+    warnings: NotRequired[list[str]]
+
+
 class ModelMeta(TypedDict):
     n_ctx: int
     n_vocab: int
