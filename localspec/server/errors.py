@@ -32,7 +32,8 @@ _TYPES = {
 }
 # Another request could succeed.
 _CLIENT_ERRORS = (UsageError, GrammarError, TemplateError, TemplateLimitExceeded, PromptTooLong)
-_OTHER_MEDIA = ("image_url", "input_image", "image", "input_audio", "file")  # as a part's type
+# As the type of a part.
+_OTHER_MEDIA = ("image_url", "input_image", "image", "input_audio", "file", "input_file")
 
 
 class BodyRefused(HTTPException):

@@ -24,11 +24,14 @@ OPERATIONS = [
     ("GET", "/v1/models/{name}"), ("GET", "/health"), ("GET", "/v1/health"), ("GET", "/props"),
     ("GET", "/metrics"), ("GET", "/slots"), ("POST", "/completion"), ("POST", "/completions"),
     ("POST", "/infill"), ("POST", "/tokenize"), ("POST", "/detokenize"),
-    ("POST", "/apply-template"),
+    ("POST", "/apply-template"), ("POST", "/v1/responses"), ("GET", "/v1/responses/{name}"),
+    ("DELETE", "/v1/responses/{name}"),
 ]  # fmt: skip
 # What is asked for by its path alone cannot be asked for wrongly.
 CASES = [(*each, GenerationMode.POSITIVE) for each in OPERATIONS]
 CASES += [(*each, GenerationMode.NEGATIVE) for each in OPERATIONS if each[0] == "POST"]
+# The names of models and of responses are guessed.
+REFUSED = ("/v1/embeddings", "/v1/models/{name}", "/v1/responses/{name}")
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
@@ -77,10 +80,11 @@ def test_replies_are_as_documented(
     def ask(case: Case[Any]) -> None:
         if mode is GenerationMode.POSITIVE and isinstance(case.body, dict):
             case.body.pop("model", None)  # which a random name would be none of
+            case.body.pop("previous_response_id", None)
         reply = case.call(base_url=toy_server.url, session=session, timeout=PATIENCE)
         case.validate_response(reply, checks=CHECKS)
         statuses[reply.status_code] += 1
 
     ask()
-    if mode is GenerationMode.POSITIVE and path not in ("/v1/embeddings", "/v1/models/{name}"):
+    if mode is GenerationMode.POSITIVE and path not in REFUSED:
         assert statuses[200]  # enough of it gets past the refusals

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable, Iterable
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
 from fastapi import FastAPI, Request, Response
@@ -11,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from localspec.server.api.responses.stored import OWNER_HEADER, is_stored_by
 from localspec.server.app import MAX_BODY, guarded, new_app, while_connected
 from localspec.server.errors import BadRequest, describe, request_id
 from localspec.server.front.metrics import merged
@@ -23,7 +25,9 @@ from localspec.server.metrics import CONTENT_TYPE, RequestMetrics
 _METRICS_SECONDS = 5.0  # for those of a model
 _READ_ONLY = ("/props", "/slots")  # with GET and without ?model=, those of the first model
 # Headers of one connection, and those that are for the front.
-_NOT_SENT = ("host", "content-length", "authorization", "x-api-key", "origin", "expect")
+_NOT_SENT = (
+    "host", "content-length", "authorization", "x-api-key", "origin", "expect", OWNER_HEADER,
+)  # fmt: skip
 _NOT_RETURNED = ("date", "server")
 _OF_CONNECTION = ("connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade")
 
@@ -134,6 +138,8 @@ async def _routed(request: Request, models: Models) -> tuple[Model, bytes]:
     """The model for a request, and the request's body."""
     named: Any = request.query_params.get("model")
     if request.method != "POST":
+        loaded = [model.name for model in models.all if model.process]
+        named = next((name for name in loaded if is_stored_by(name, request.url.path)), named)
         if named is None and request.url.path not in _READ_ONLY:
             raise HTTPException(404)
         return models.find(named), b""
@@ -170,6 +176,7 @@ class _Relay(Response):
 
     async def _answer(self, request: Request, send: Send) -> None:
         headers = _kept(request.headers.items(), _NOT_SENT)
+        headers.append((OWNER_HEADER, quote(request.scope["state"].get("key", ""))))
         async with self._models.lease(self._model) as process:
             request.scope["state"]["relayed"] = True  # the model's process writes the log line
             events = False

@@ -1,5 +1,6 @@
 """Items of a Responses request, and the chat messages that they become."""
 
+from collections.abc import Sequence
 from itertools import takewhile
 from typing import Annotated, Any, Literal
 
@@ -41,13 +42,10 @@ class ReasoningPart(OpenObject):
     text: Text
 
 
-Part = Annotated[TextPart | RefusalPart, Field(discriminator="type")]
-
-
 class MessageItem(OpenObject):
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
-    content: Text | Annotated[list[Part], _MOST_PARTS]
+    content: Text | Annotated[list[TextPart | RefusalPart], _MOST_PARTS]
 
     def message(self) -> Message:
         """The message; the texts of its parts follow each other."""
@@ -118,7 +116,7 @@ Item = Annotated[
         "function_call_output and reasoning, each as a whole",
     ),
 ]
-Items = Annotated[list[Item], Field(max_length=10_000, fail_fast=True)]
+Items = Annotated[list[Item], Field(min_length=1, max_length=10_000, fail_fast=True)]
 ITEMS: TypeAdapter[list[Item]] = TypeAdapter(list[Item])
 
 
@@ -149,7 +147,7 @@ def with_instructions(instructions: str | None, messages: list[Message]) -> list
     return begun + messages[len(first) :]
 
 
-def _text(content: "str | list[TextPart] | list[TextPart | RefusalPart]") -> str:
+def _text(content: str | Sequence[TextPart | RefusalPart]) -> str:
     if isinstance(content, str):
         return content
     return "\n".join([p.refusal if isinstance(p, RefusalPart) else p.text for p in content])

@@ -23,9 +23,9 @@ def new_id(model: str) -> str:
     return _begins(model) + secrets.token_hex(20)
 
 
-def is_of(model: str, response_id: str) -> bool:
-    """Whether a response is of this model."""
-    return response_id.startswith(_begins(model))
+def is_stored_by(model: str, path: str) -> bool:
+    """Whether a path is that of a response of this model."""
+    return path.startswith(f"/v1/responses/{_begins(model)}")
 
 
 def _begins(model: str) -> str:
