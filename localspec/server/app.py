@@ -14,15 +14,20 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from localspec import __version__
 from localspec.server.api.answers import Answers
+from localspec.server.api.anthropic.reply import MessagesReply
+from localspec.server.api.anthropic.request import MessagesRequest
 from localspec.server.api.chat import ChatReply, ChatRequest
 from localspec.server.api.completions import CompletionReply, CompletionRequest
 from localspec.server.api.documents import (
+    ANTHROPIC_ERRORS,
     ERRORS,
+    AnthropicMessage,
     ChatCompletion,
     Completion,
     Model,
     ModelMeta,
     Models,
+    TokenCount,
     answered,
 )
 from localspec.server.api.native import (
@@ -36,7 +41,7 @@ from localspec.server.api.native import (
     tokenized,
 )
 from localspec.server.api.replies import WARNINGS_HEADER, Reply
-from localspec.server.api.requests import AnswerRequest
+from localspec.server.api.requests import Readable
 from localspec.server.body import BodyLimits
 from localspec.server.errors import BadRequest, add_error_handlers, request_id
 from localspec.server.guard import LOOPBACK, Access, Guard
@@ -129,6 +134,16 @@ def _add_answers(app: FastAPI, service: Service) -> None:
         """Continue a text."""
         return await _answer(service, request, body, CompletionReply)
 
+    @app.post("/v1/messages", responses=answered(AnthropicMessage, ANTHROPIC_ERRORS))
+    async def message(request: Request, body: MessagesRequest) -> Response:
+        """Answer a conversation, in Anthropic's form."""
+        return await _answer(service, request, body, MessagesReply)
+
+    @app.post("/v1/messages/count_tokens", responses=ANTHROPIC_ERRORS)
+    def count_tokens(body: MessagesRequest) -> TokenCount:
+        """Count the tokens of a conversation."""
+        return {"input_tokens": body.count(service)}
+
     @app.post("/v1/embeddings", responses=ERRORS)
     async def embed(body: dict[str, Any]) -> Response:
         """Refused: this server generates text only."""
@@ -178,7 +193,7 @@ def _add_native(app: FastAPI, service: Service) -> None:
 
 
 async def _answer(
-    service: Service, request: Request, body: AnswerRequest, form: type[Reply]
+    service: Service, request: Request, body: Readable, form: type[Reply]
 ) -> Response:
     """Answer a request, whole or streamed, until its client disconnects."""
     requests, warnings = await asyncio.to_thread(body.read, service)

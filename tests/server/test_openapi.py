@@ -24,7 +24,7 @@ OPERATIONS = [
     ("GET", "/v1/models/{name}"), ("GET", "/health"), ("GET", "/v1/health"), ("GET", "/props"),
     ("GET", "/metrics"), ("GET", "/slots"), ("POST", "/completion"), ("POST", "/completions"),
     ("POST", "/infill"), ("POST", "/tokenize"), ("POST", "/detokenize"),
-    ("POST", "/apply-template"),
+    ("POST", "/apply-template"), ("POST", "/v1/messages"), ("POST", "/v1/messages/count_tokens"),
 ]  # fmt: skip
 # What is asked for by its path alone cannot be asked for wrongly.
 CASES = [(*each, GenerationMode.POSITIVE) for each in OPERATIONS]

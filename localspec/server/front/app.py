@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from localspec.server.app import MAX_BODY, guarded, new_app, while_connected
-from localspec.server.errors import BadRequest, describe, request_id
+from localspec.server.errors import BadRequest, describe, error_for, request_id
 from localspec.server.front.metrics import merged
 from localspec.server.front.models import Model, Models
 from localspec.server.front.process import ModelProcess
@@ -217,5 +217,7 @@ def _part(data: bytes, *, more: bool) -> dict[str, Any]:
 
 def _event(failure: Exception, request: Request) -> bytes:
     """An event that the clients of each API take for an error."""
-    body = describe(failure, request_id(request))[1]
-    return b"event: error\ndata: " + json.dumps({"type": "error", **body}).encode() + b"\n\n"
+    name = request_id(request)
+    status, body, _ = describe(failure, name)
+    body = error_for(request.url.path, status, {"type": "error", **body}, name)
+    return b"event: error\ndata: " + json.dumps(body).encode() + b"\n\n"
