@@ -98,6 +98,7 @@ def new_app(max_body: int) -> FastAPI:
     )
     add_error_handlers(app)
     _add_page(app)
+    _add_refusal(app)
     return app
 
 
@@ -119,6 +120,20 @@ def guarded(
             expose_headers=["x-request-id", WARNINGS_HEADER],
         )
     return AccessLog(served, say, metrics)
+
+
+def _add_refusal(app: FastAPI) -> None:
+    """The path of what this server never does."""
+
+    @app.post("/v1/embeddings", responses=ERRORS)
+    async def embed(body: dict[str, Any]) -> Response:
+        """Refused: this server generates text only."""
+        raise BadRequest(
+            "This server generates text; it makes no embeddings.",
+            "Run an embedding model with llama-server --embeddings.",
+            status=404,  # clients retry on 5xx
+            code="unsupported",
+        )
 
 
 def _add_answers(app: FastAPI, service: Service) -> None:
@@ -143,16 +158,6 @@ def _add_answers(app: FastAPI, service: Service) -> None:
     def count_tokens(body: MessagesRequest) -> TokenCount:
         """Count the tokens of a conversation."""
         return {"input_tokens": body.count(service)}
-
-    @app.post("/v1/embeddings", responses=ERRORS)
-    async def embed(body: dict[str, Any]) -> Response:
-        """Refused: this server generates text only."""
-        raise BadRequest(
-            "This server generates text; it makes no embeddings.",
-            "Run an embedding model with llama-server --embeddings.",
-            status=404,  # clients retry on 5xx
-            code="unsupported",
-        )
 
 
 def _add_native(app: FastAPI, service: Service) -> None:

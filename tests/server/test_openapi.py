@@ -17,6 +17,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from localspec.server.front.app import ANSWERED
 from tests.support.served import CHAT, COMPLETIONS, PATIENCE, Site
 
 OPERATIONS = [
@@ -59,6 +60,9 @@ def session() -> Iterator[requests.Session]:
 def test_every_operation_is_fuzzed(schema: Any) -> None:
     found = [each.ok() for each in schema.get_all_operations()]
     assert {(each.method.upper(), each.path) for each in found} == set(OPERATIONS)
+    # A front forwards all that a model answers.
+    answered = {path for method, path in OPERATIONS if method == "POST"}
+    assert answered - {"/v1/embeddings"} == set(ANSWERED)
 
 
 @pytest.mark.parametrize(("method", "path", "mode"), CASES)

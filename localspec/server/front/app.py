@@ -22,6 +22,11 @@ from localspec.server.metrics import CONTENT_TYPE, RequestMetrics
 
 _METRICS_SECONDS = 5.0  # for those of a model
 _READ_ONLY = ("/props", "/slots")  # with GET and without ?model=, those of the first model
+# Any other path is refused before a model is loaded.
+ANSWERED = (
+    "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens",
+    "/completion", "/completions", "/infill", "/tokenize", "/detokenize", "/apply-template",
+)  # fmt: skip
 # Headers of one connection, and those that are for the front.
 _NOT_SENT = ("host", "content-length", "authorization", "x-api-key", "origin", "expect")
 _NOT_RETURNED = ("date", "server")
@@ -137,6 +142,8 @@ async def _routed(request: Request, models: Models) -> tuple[Model, bytes]:
         if named is None and request.url.path not in _READ_ONLY:
             raise HTTPException(404)
         return models.find(named), b""
+    if request.url.path not in ANSWERED:
+        raise HTTPException(404)
     try:
         body = await request.body()
         document = json.loads(body or b"{}")
