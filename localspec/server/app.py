@@ -14,16 +14,21 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from localspec import __version__
 from localspec.server.api.answers import Answers
+from localspec.server.api.anthropic.reply import MessagesReply
+from localspec.server.api.anthropic.request import MessagesRequest
 from localspec.server.api.chat import ChatReply, ChatRequest
 from localspec.server.api.completions import CompletionReply, CompletionRequest
 from localspec.server.api.documents import (
+    ANTHROPIC_ERRORS,
     ERRORS,
+    AnthropicMessage,
     ChatCompletion,
     Completion,
     Model,
     ModelMeta,
     Models,
     ResponseObject,
+    TokenCount,
     answered,
 )
 from localspec.server.api.native import (
@@ -37,7 +42,7 @@ from localspec.server.api.native import (
     tokenized,
 )
 from localspec.server.api.replies import WARNINGS_HEADER, Reply
-from localspec.server.api.requests import AnswerRequest
+from localspec.server.api.requests import Readable
 from localspec.server.api.responses.reply import ResponsesReply
 from localspec.server.api.responses.request import ResponsesRequest
 from localspec.server.api.responses.stored import OWNER_HEADER, StoredResponses
@@ -98,6 +103,7 @@ def new_app(max_body: int) -> FastAPI:
     )
     add_error_handlers(app)
     _add_page(app)
+    _add_refusal(app)
     return app
 
 
@@ -121,6 +127,20 @@ def guarded(
     return AccessLog(served, say, metrics)
 
 
+def _add_refusal(app: FastAPI) -> None:
+    """The path of what this server never does."""
+
+    @app.post("/v1/embeddings", responses=ERRORS)
+    async def embed(body: dict[str, Any]) -> Response:
+        """Refused: this server generates text only."""
+        raise BadRequest(
+            "This server generates text; it makes no embeddings.",
+            "Run an embedding model with llama-server --embeddings.",
+            status=404,  # clients retry on 5xx
+            code="unsupported",
+        )
+
+
 def _add_answers(app: FastAPI, service: Service) -> None:
     """Paths of answers."""
 
@@ -134,15 +154,15 @@ def _add_answers(app: FastAPI, service: Service) -> None:
         """Continue a text."""
         return await _answer(service, request, body, CompletionReply)
 
-    @app.post("/v1/embeddings", responses=ERRORS)
-    async def embed(body: dict[str, Any]) -> Response:
-        """Refused: this server generates text only."""
-        raise BadRequest(
-            "This server generates text; it makes no embeddings.",
-            "Run an embedding model with llama-server --embeddings.",
-            status=404,  # clients retry on 5xx
-            code="unsupported",
-        )
+    @app.post("/v1/messages", responses=answered(AnthropicMessage, ANTHROPIC_ERRORS))
+    async def message(request: Request, body: MessagesRequest) -> Response:
+        """Answer a conversation, in Anthropic's form."""
+        return await _answer(service, request, body, MessagesReply)
+
+    @app.post("/v1/messages/count_tokens", responses=ANTHROPIC_ERRORS)
+    def count_tokens(body: MessagesRequest) -> TokenCount:
+        """Count the tokens of a conversation."""
+        return {"input_tokens": body.count(service)}
 
 
 def _add_responses(app: FastAPI, service: Service) -> None:
@@ -211,7 +231,7 @@ def _add_native(app: FastAPI, service: Service) -> None:
 
 
 async def _answer(
-    service: Service, request: Request, body: AnswerRequest, form: type[Reply]
+    service: Service, request: Request, body: Readable, form: type[Reply]
 ) -> Response:
     """Answer a request, whole or streamed, until its client disconnects."""
     requests, warnings = await asyncio.to_thread(body.read, service)

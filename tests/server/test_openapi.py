@@ -17,6 +17,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from localspec.server.front.app import ANSWERED
 from tests.support.served import CHAT, COMPLETIONS, PATIENCE, Site
 
 OPERATIONS = [
@@ -24,8 +25,8 @@ OPERATIONS = [
     ("GET", "/v1/models/{name}"), ("GET", "/health"), ("GET", "/v1/health"), ("GET", "/props"),
     ("GET", "/metrics"), ("GET", "/slots"), ("POST", "/completion"), ("POST", "/completions"),
     ("POST", "/infill"), ("POST", "/tokenize"), ("POST", "/detokenize"),
-    ("POST", "/apply-template"), ("POST", "/v1/responses"), ("GET", "/v1/responses/{name}"),
-    ("DELETE", "/v1/responses/{name}"),
+    ("POST", "/apply-template"), ("POST", "/v1/messages"), ("POST", "/v1/messages/count_tokens"),
+    ("POST", "/v1/responses"), ("GET", "/v1/responses/{name}"), ("DELETE", "/v1/responses/{name}"),
 ]  # fmt: skip
 # What is asked for by its path alone cannot be asked for wrongly.
 CASES = [(*each, GenerationMode.POSITIVE) for each in OPERATIONS]
@@ -62,6 +63,9 @@ def session() -> Iterator[requests.Session]:
 def test_every_operation_is_fuzzed(schema: Any) -> None:
     found = [each.ok() for each in schema.get_all_operations()]
     assert {(each.method.upper(), each.path) for each in found} == set(OPERATIONS)
+    # A front forwards all that a model answers.
+    answered = {path for method, path in OPERATIONS if method == "POST"}
+    assert answered - {"/v1/embeddings"} == set(ANSWERED)
 
 
 @pytest.mark.parametrize(("method", "path", "mode"), CASES)

@@ -30,6 +30,7 @@ class Choice:
     tool_calls: list[ToolCall] = field(default_factory=list)
     pieces: int = 0
     finish_reason: str | None = None
+    stop_text: str | None = None
     stats: GenerationStats = field(default_factory=GenerationStats)
 
     def add(self, piece: Piece) -> None:
@@ -42,6 +43,8 @@ class Choice:
         self.logprobs += piece.logprobs
         self.tool_calls += piece.tool_calls
         self.stats = piece.stats
+        if piece.stop_text in self.job.request.options.stop:  # else it is the chat template's
+            self.stop_text = piece.stop_text
         called = piece.finish_reason == "stop" and self.tool_calls
         renamed = {"context": "length", "stop": "tool_calls" if called else "stop"}
         self.finish_reason = renamed.get(piece.finish_reason or "", piece.finish_reason)

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from localspec.server.api.responses.stored import OWNER_HEADER, is_stored_by
 from localspec.server.app import MAX_BODY, guarded, new_app, while_connected
-from localspec.server.errors import BadRequest, describe, request_id
+from localspec.server.errors import BadRequest, describe, error_for, request_id
 from localspec.server.front.metrics import merged
 from localspec.server.front.models import Model, Models
 from localspec.server.front.process import ModelProcess
@@ -24,6 +24,12 @@ from localspec.server.metrics import CONTENT_TYPE, RequestMetrics
 
 _METRICS_SECONDS = 5.0  # for those of a model
 _READ_ONLY = ("/props", "/slots")  # with GET and without ?model=, those of the first model
+# Any other path is refused before a model is loaded.
+ANSWERED = (
+    "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens",
+    "/v1/responses",
+    "/completion", "/completions", "/infill", "/tokenize", "/detokenize", "/apply-template",
+)  # fmt: skip
 # Headers of one connection, and those that are for the front.
 _NOT_SENT = (
     "host", "content-length", "authorization", "x-api-key", "origin", "expect", OWNER_HEADER,
@@ -143,6 +149,8 @@ async def _routed(request: Request, models: Models) -> tuple[Model, bytes]:
         if named is None and request.url.path not in _READ_ONLY:
             raise HTTPException(404)
         return models.find(named), b""
+    if request.url.path not in ANSWERED:
+        raise HTTPException(404)
     try:
         body = await request.body()
         document = json.loads(body or b"{}")
@@ -224,5 +232,7 @@ def _part(data: bytes, *, more: bool) -> dict[str, Any]:
 
 def _event(failure: Exception, request: Request) -> bytes:
     """An event that the clients of each API take for an error."""
-    body = describe(failure, request_id(request))[1]
-    return b"event: error\ndata: " + json.dumps({"type": "error", **body}).encode() + b"\n\n"
+    name = request_id(request)
+    status, body, _ = describe(failure, name)
+    body = error_for(request.url.path, status, {"type": "error", **body}, name)
+    return b"event: error\ndata: " + json.dumps(body).encode() + b"\n\n"

@@ -214,6 +214,10 @@ def test_a_model_that_cannot_be_loaded_says_why(tiny: TinyFiles, tmp_path: Path)
     bad = tmp_path / "bad.gguf"
     bad.write_bytes(b"GGUF" + bytes(40))
     with fronted(tiny.target, "--models-dir", tmp_path, "--draft", "off") as (_, client, log):
+        assert client.post("/v1/nothing", json={"model": "target"}).status_code == 404
+        assert client.post("/v1/embeddings", json={"model": "target"}).status_code == 404
+        health = client.get("/health").json()["models"]
+        assert health == {"target": "unloaded", "bad": "unloaded"}
         reply = client.post(CHAT, json={"model": "bad", "messages": []})
         error = reply.json()["error"]
         assert (reply.status_code, error["code"]) == (503, "model_failed")
@@ -221,6 +225,8 @@ def test_a_model_that_cannot_be_loaded_says_why(tiny: TinyFiles, tmp_path: Path)
         assert "bad: Error: " in log.read_text() and f"POST {CHAT} 503" in log.read_text()
         assert client.post(CHAT, json={"model": "no"}).status_code == 404
         assert client.post(CHAT, json=[]).status_code == 400
+        anthropic = client.post("/v1/messages", json={"model": "no"}).json()
+        assert anthropic["type"] == "error" and anthropic["error"]["type"] == "not_found_error"
         assert client.get("/favicon.ico").status_code == 404
         assert client.get("/props?model=target").json()["model"] == "target.gguf"
         health = client.get("/health").json()["models"]
