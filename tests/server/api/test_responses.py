@@ -167,6 +167,30 @@ def test_a_request_becomes_a_chat(toy_server: Site) -> None:
     assert forced[1]["tool_choice"] == {"type": "function", "function": {"name": "weather"}}
 
 
+@pytest.mark.llama
+def test_tools_of_a_namespace(tmp_path: Path) -> None:
+    """As Codex sends those of MCP servers."""
+    from localspec.engine.engine import Engine
+
+    file = write_reciter(tmp_path / "reciter.gguf", HERMES)
+    said = '<tool_call>\n{"name": "mcp__town__weather", "arguments": {}}\n</tool_call>'
+    space = {"type": "namespace", "name": "mcp__town__", "tools": [WEATHER, {"type": "custom"}]}
+    with (
+        reciting(said, "Sunny.") as prompts,
+        Engine.load(LoadOptions(file, threads=1)) as engine,
+        serving(engine, defaults=Defaults()) as site,
+        client(site) as asking,
+    ):
+        tools: Any = [space, {"type": "web_search"}]
+        reply: Any = asking.responses.create(model="toy", input="Rome?", tools=tools)
+        (call,) = reply.output
+        assert (call.namespace, call.name) == ("mcp__town__", "weather")
+        assert [warning.split()[3] for warning in reply.warnings] == ["custom", "web_search"]
+        result: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
+        asking.responses.create(model="toy", input=[call.to_dict(), result])
+    assert '{"name": "mcp__town__weather", "arguments": {}}' in prompts[1]
+
+
 def test_a_conversation_goes_on_until_it_is_forgotten(toy_server: Site, toy: OpenAI) -> None:
     ask = toy.responses.create
     first = ask(model="toy", input="one", instructions="Be brief.")
@@ -225,6 +249,12 @@ def test_what_is_not_here_is_refused(toy: OpenAI, fields: Any, said: str) -> Non
     with pytest.raises(openai.BadRequestError) as refused:
         toy.responses.create(**asked)
     assert said in refused.value.message
+
+
+def test_what_no_reply_can_hold_is_left_out(toy_server: Site) -> None:
+    metadata = {"a": "\ud800", "b": float("nan")}
+    reply = toy_server.post("/v1/responses", {"input": "hello", "metadata": metadata})
+    assert reply.json()["metadata"] == {"a": "?", "b": None}
 
 
 def test_an_answer_that_breaks_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:

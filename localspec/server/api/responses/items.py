@@ -61,11 +61,13 @@ class CallItem(OpenObject):
     type: Literal["function_call"]
     call_id: Name
     name: Name
+    namespace: Name | None = None
     arguments: Text
 
     def message(self) -> Message:
         """An answer with this call."""
-        function = CalledFunction(name=self.name, arguments=self.arguments)
+        name = full_name(self.namespace, self.name) if self.namespace else self.name
+        function = CalledFunction(name=name, arguments=self.arguments)
         call = ToolCall(id=self.call_id, function=function)
         return AssistantMessage(role="assistant", tool_calls=[call])
 
@@ -92,6 +94,11 @@ class ReasoningItem(OpenObject):
         if not text and given.startswith(_THOUGHTS):  # else another server's
             text = given.removeprefix(_THOUGHTS)
         return AssistantMessage(role="assistant", reasoning_content=text)
+
+
+def full_name(namespace: str, name: str) -> str:
+    """The name by which the model knows a tool of a namespace."""
+    return f"{namespace.rstrip('_')}__{name}"
 
 
 def hidden(reasoning: str) -> str:

@@ -1,7 +1,7 @@
 """Output items of a response as they grow, and the events of their stream."""
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from localspec.chat.tools.tool import ToolCall
@@ -16,11 +16,15 @@ _TEXTS = {"message": "output_text", "reasoning": "reasoning_text"}  # by type: t
 class Output:
     """The items so far; the methods yield the events of what they add.
 
-    With ``hides_reasoning``, reasoning is given as ``encrypted_content`` too.
+    ``namespaced`` has name and namespace of tools in one. With ``hides_reasoning``, reasoning is
+    given as ``encrypted_content`` too.
     """
 
-    def __init__(self, *, hides_reasoning: bool) -> None:
+    def __init__(
+        self, namespaced: Mapping[str, Mapping[str, str]], *, hides_reasoning: bool
+    ) -> None:
         self.items: list[Json] = []
+        self._namespaced = namespaced
         self._hides_reasoning = hides_reasoning
         self._open = ""  # the last item, while it grows: its type, or the index of a call
         self._texts: list[str] = []  # of that item
@@ -36,12 +40,12 @@ class Output:
         yield self._event(f"{_TEXTS[kind]}.delta", delta=text, **_logprobs(kind))
 
     def call(self, index: int, call: ToolCall) -> Iterator[Json]:
-        """Add a call of a tool."""
-        yield from self.close()
-        call_id = call.id or f"call_{secrets.token_hex(12)}"
-        yield self._begin(
-            str(index), "function_call", call_id=call_id, name=call.name, arguments=""
-        )
+        """Add to a call of a tool, or begin one: the first part has the name."""
+        if self._open != str(index):
+            yield from self.close()
+            call_id = call.id or f"call_{secrets.token_hex(12)}"
+            names = self._namespaced.get(call.name, {"name": call.name})
+            yield self._begin(str(index), "function_call", call_id=call_id, **names, arguments="")
         self._texts.append(call.arguments)
         yield self._event("function_call_arguments.delta", delta=call.arguments)
 

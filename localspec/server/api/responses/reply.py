@@ -44,7 +44,7 @@ class ResponsesReply(Reply):
     ) -> None:
         super().__init__(request, service, warnings)
         sampling = service.defaults.options.sampling
-        given = request.model_dump(include={*_REPEATED}, by_alias=True)
+        given = _serializable(request.model_dump(include={*_REPEATED}, by_alias=True))
         self._response: Json = {
             "id": new_id(service.model),
             "object": "response",
@@ -57,7 +57,7 @@ class ResponsesReply(Reply):
             "top_p": sampling.top_p,
             **{name: value for name, value in given.items() if value is not None},
         }
-        self._output = Output(hides_reasoning=request.hides_reasoning)
+        self._output = Output(request.namespaced, hides_reasoning=request.hides_reasoning)
 
     def whole(self, answers: Answers) -> Json:
         (choice,) = answers.choices
@@ -78,7 +78,8 @@ class ResponsesReply(Reply):
         numbers = count()
 
         def event(body: Json) -> bytes:
-            data = json.dumps({**body, "sequence_number": next(numbers)}, ensure_ascii=False)
+            numbered = {**body, "sequence_number": next(numbers)}
+            data = json.dumps(numbered, ensure_ascii=False, separators=(",", ":"))
             return format_sse_event(event=body["type"], data_str=data)
 
         yield event({"type": "response.created", "response": self._response})
@@ -131,6 +132,13 @@ class ResponsesReply(Reply):
             "type": "response.failed",
             "response": {**response, "output": self._output.items},
         }
+
+
+def _serializable(fields: Json) -> Json:
+    """Fields of a request without what a reply cannot hold: lone surrogates, NaN."""
+    text = json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
+    found: Json = json.loads(text, parse_constant=lambda name: None)
+    return found
 
 
 def _usage(choice: Choice) -> Json:

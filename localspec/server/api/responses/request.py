@@ -1,5 +1,6 @@
 """Requests of OpenAI's Responses API, answered as chats."""
 
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, PrivateAttr, Tag
@@ -33,6 +34,7 @@ from localspec.server.api.requests import (
 from localspec.server.api.responses.items import (
     Items,
     OpenObject,
+    full_name,
     messages_of,
     type_of,
     with_instructions,
@@ -57,10 +59,35 @@ class OtherTool(OpenObject):
     type: Annotated[str, Field(max_length=100)]
 
 
-Tool = Annotated[
-    Annotated[FunctionTool, Tag("function")] | Annotated[OtherTool, Tag("other")],
-    Discriminator(lambda tool: "function" if type_of(tool) == "function" else "other"),
-]
+def _tag(tool: Any) -> str:
+    kind = type_of(tool)
+    return kind if kind in ("function", "namespace") else "other"
+
+
+SingleTool = Annotated[FunctionTool, Tag("function")] | Annotated[OtherTool, Tag("other")]
+
+
+class Namespace(OpenObject):
+    """Tools of one origin, as Codex sends those of an MCP server."""
+
+    type: Literal["namespace"]
+    name: Name
+    tools: Annotated[
+        list[Annotated[SingleTool, Discriminator(_tag)]],
+        Field(max_length=MAX_TOOLS, fail_fast=True),
+    ]
+
+    def flat(self) -> list[FunctionTool | OtherTool]:
+        """The tools under the names that the model knows."""
+        return [
+            tool.model_copy(update={"name": full_name(self.name, tool.name)})
+            if isinstance(tool, FunctionTool)
+            else tool
+            for tool in self.tools
+        ]
+
+
+Tool = Annotated[SingleTool | Annotated[Namespace, Tag("namespace")], Discriminator(_tag)]
 
 
 class NamedFunctionTool(NamedFunction):
@@ -162,9 +189,19 @@ class ResponsesRequest(AnswerRequest):
         return _ENCRYPTED in (self.include or ())
 
     @property
-    def functions(self) -> list[FunctionTool]:
-        """The tools that can be called."""
-        return [tool for tool in self.tools or () if isinstance(tool, FunctionTool)]
+    def namespaced(self) -> dict[str, dict[str, str]]:
+        """Name and namespace of each tool in one, by the name that the model knows."""
+        return {
+            full_name(space.name, tool.name): {"name": tool.name, "namespace": space.name}
+            for space in self.tools or ()
+            if isinstance(space, Namespace)
+            for tool in space.tools
+            if isinstance(tool, FunctionTool)
+        }
+
+    def _flat(self) -> list[FunctionTool | OtherTool]:
+        groups = [t.flat() if isinstance(t, Namespace) else [t] for t in self.tools or ()]
+        return [*chain.from_iterable(groups)]
 
     def _offered(self) -> list[OfferedTool]:
         """The functions that the choice allows."""
@@ -172,8 +209,8 @@ class ResponsesRequest(AnswerRequest):
         names = {each.name for each in choice.tools} if isinstance(choice, AllowedTools) else None
         return [
             OfferedTool(type="function", function=tool)
-            for tool in self.functions
-            if names is None or tool.name in names
+            for tool in self._flat()
+            if isinstance(tool, FunctionTool) and (names is None or tool.name in names)
         ]
 
     def _choice(self) -> ToolChoice | None:
@@ -189,7 +226,7 @@ class ResponsesRequest(AnswerRequest):
         return form or self.response_format
 
     def _unsupported(self) -> list[str]:
-        kinds = {tool.type for tool in self.tools or () if isinstance(tool, OtherTool)}
+        kinds = {tool.type for tool in self._flat() if isinstance(tool, OtherTool)}
         found = [f"The tool type {one_line(kind)} {_IGNORED}" for kind in sorted(kinds)]
         included = [each for each in self.include or () if each != _ENCRYPTED]
         return found + [f"include: {one_line(each[:60])} {_IGNORED}" for each in included]
