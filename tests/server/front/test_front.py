@@ -173,6 +173,10 @@ def test_a_crash_is_an_error_and_a_restart_and_no_orphan_is_left(
         client.headers["authorization"] = "Bearer secret"
         assert text_of(client.post(COMPLETIONS, json=body("demo", 1)))
         assert text_of(client.post(COMPLETIONS, json=body("red.gguf", 1)))
+        stored = client.post("/v1/responses", json={"model": "red", "input": "x"}).json()["id"]
+        assert client.get(f"/v1/responses/{stored}").json()["id"] == stored
+        other = {"authorization": "Bearer other", "x-localspec-owner": "alice"}
+        assert client.delete(f"/v1/responses/{stored}", headers=other).status_code == 404
         long = body("red", 1, stream=True) | {"max_tokens": 1000}
         with client.stream("POST", COMPLETIONS, json=long) as reply:
             lines = reply.iter_lines()
@@ -186,7 +190,7 @@ def test_a_crash_is_an_error_and_a_restart_and_no_orphan_is_left(
         assert red["status"]["failed"] and red["status"]["exit_code"] == -9
         assert text_of(client.post(COMPLETIONS, json=body("red", 1)))
         metrics = client.get("/metrics", headers={"authorization": "Bearer other"}).text
-        assert 'localspec_requests_by_key_total{key="alice"} 5.0' in metrics
+        assert 'localspec_requests_by_key_total{key="alice"} 7.0' in metrics
         assert 'localspec_tokens_predicted_total{model="red"}' in metrics
         started = children(process.pid).values()
         address = f"http://127.0.0.1:{_port(next(iter(started)))}/v1/models"
