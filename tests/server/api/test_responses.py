@@ -31,7 +31,10 @@ WEATHER: Any = {
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
     "strict": False,
 }
-CALL = 'Let me see.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+# As Codex sends the tools of an MCP server, among those that only OpenAI runs.
+TOWN: Any = {"type": "namespace", "name": "mcp__town__", "tools": [WEATHER, {"type": "custom"}]}
+CALL = '{"name": "mcp__town__weather", "arguments": {"city": "Rome"}}'
+SAID = f"<think>hm, Rome</think>Let me see.\n<tool_call>\n{CALL}\n</tool_call>"
 THINKING = HERMES.replace(
     "+ message.content",
     "+ ('<think>' + message.reasoning_content + '</think>' if message.reasoning_content else '')"
@@ -103,9 +106,10 @@ def test_thoughts_calls_and_their_results(tmp_path: Path, stream: bool) -> None:
     from localspec.engine.engine import Engine
 
     file = write_reciter(tmp_path / "reciter.gguf", THINKING)
-    asked: Any = {"model": "toy", "tools": [WEATHER], "include": ["reasoning.encrypted_content"]}
+    include = ["reasoning.encrypted_content"]
+    asked: Any = {"model": "toy", "tools": [TOWN, {"type": "web_search"}], "include": include}
     with (
-        reciting(f"<think>hm, Rome</think>{CALL}", "It is sunny.") as prompts,
+        reciting(SAID, "It is sunny.") as prompts,
         Engine.load(LoadOptions(file, threads=1)) as engine,
         serving(engine, defaults=Defaults()) as site,
         client(site) as asking,
@@ -122,7 +126,9 @@ def test_thoughts_calls_and_their_results(tmp_path: Path, stream: bool) -> None:
         assert thoughts.content[0].text == "hm, Rome"
         assert first.usage.output_tokens_details.reasoning_tokens > 0
         assert message.content[0].text.strip() == "Let me see."
-        assert call.name == "weather" and json.loads(call.arguments) == {"city": "Rome"}
+        assert (call.namespace, call.name) == ("mcp__town__", "weather")
+        assert json.loads(call.arguments) == {"city": "Rome"}
+        assert [warning.split()[3] for warning in first.warnings] == ["custom", "web_search"]
         result: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
         second = asking.responses.create(input=[result], previous_response_id=first.id, **asked)
         assert second.output_text == "It is sunny."
@@ -132,7 +138,7 @@ def test_thoughts_calls_and_their_results(tmp_path: Path, stream: bool) -> None:
         del items[0]["content"]  # as Codex does
         asking.responses.create(input=[question, *items, result], **asked)
     assert prompts[1] == prompts[2] == prompts[3]
-    assert "<think>hm, Rome</think>Let me see." in prompts[1] and "sunny" in prompts[1]
+    assert SAID in prompts[1] and "sunny" in prompts[1]
 
 
 def heard(site: Site, **fields: Any) -> tuple[Any, dict[str, Any]]:
@@ -165,30 +171,6 @@ def test_a_request_becomes_a_chat(toy_server: Site) -> None:
     assert told["tool_choice"] == "required" and told["variables"] == {"reasoning_effort": "low"}
     forced = heard(toy_server, tools=[WEATHER], tool_choice={"type": "function", "name": "weather"})
     assert forced[1]["tool_choice"] == {"type": "function", "function": {"name": "weather"}}
-
-
-@pytest.mark.llama
-def test_tools_of_a_namespace(tmp_path: Path) -> None:
-    """As Codex sends those of MCP servers."""
-    from localspec.engine.engine import Engine
-
-    file = write_reciter(tmp_path / "reciter.gguf", HERMES)
-    said = '<tool_call>\n{"name": "mcp__town__weather", "arguments": {}}\n</tool_call>'
-    space = {"type": "namespace", "name": "mcp__town__", "tools": [WEATHER, {"type": "custom"}]}
-    with (
-        reciting(said, "Sunny.") as prompts,
-        Engine.load(LoadOptions(file, threads=1)) as engine,
-        serving(engine, defaults=Defaults()) as site,
-        client(site) as asking,
-    ):
-        tools: Any = [space, {"type": "web_search"}]
-        reply: Any = asking.responses.create(model="toy", input="Rome?", tools=tools)
-        (call,) = reply.output
-        assert (call.namespace, call.name) == ("mcp__town__", "weather")
-        assert [warning.split()[3] for warning in reply.warnings] == ["custom", "web_search"]
-        result: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
-        asking.responses.create(model="toy", input=[call.to_dict(), result])
-    assert '{"name": "mcp__town__weather", "arguments": {}}' in prompts[1]
 
 
 def test_a_conversation_goes_on_until_it_is_forgotten(toy_server: Site, toy: OpenAI) -> None:
