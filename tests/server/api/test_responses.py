@@ -221,7 +221,7 @@ def test_the_least_recently_used_go_first() -> None:
             "input.0.content.0.type: This server takes no images",
         ),
         ({"background": True}, "background should be"),
-        ({"conversation": "conv_1"}, "conversation should be"),
+        ({"conversation": "conv_1"}, "conversation: Not supported here"),
         ({"tools": [{"type": "function"}]}, "tools.0.name: Field required"),
         ({"input": []}, "input"),
     ],

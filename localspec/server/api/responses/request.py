@@ -3,7 +3,8 @@
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, PrivateAttr, Tag
+from pydantic import BeforeValidator, Discriminator, Field, PrivateAttr, Tag
+from pydantic_core import PydanticCustomError
 
 from localspec.chat.tools.tool import MAX_TOOLS
 from localspec.core.formatting import one_line
@@ -120,6 +121,14 @@ class Reasoning(RequestObject):
     generate_summary: Any = None
 
 
+def _refuse(given: object) -> None:
+    if given is not None:
+        raise PydanticCustomError("unsupported", "Not supported here; send the texts as input")
+
+
+OnlyNull = Annotated[None, BeforeValidator(_refuse)]
+
+
 class ResponsesRequest(AnswerRequest):
     """POST /v1/responses."""
 
@@ -139,8 +148,8 @@ class ResponsesRequest(AnswerRequest):
     n: Annotated[int, Field(ge=1, le=1), WHOLE] | None = None
     # Unsupported parameters, accepted with values that change nothing.
     background: Annotated[Literal[False], TRUTH] | None = None
-    conversation: None = None
-    prompt: None = None
+    conversation: OnlyNull = None
+    prompt: OnlyNull = None
     top_logprobs: Annotated[int, Field(ge=0, le=0), WHOLE] | None = None
     # Accepted and ignored.
     truncation: Any = None
