@@ -26,7 +26,7 @@ class Output:
         self.items: list[Json] = []
         self._namespaced = namespaced
         self._hides_reasoning = hides_reasoning
-        self._open = ""  # the last item, while it grows: its type, or the index of a call
+        self._open = ""  # the type of the last item, while it grows
         self._texts: list[str] = []  # of that item
 
     def text(self, kind: Literal["message", "reasoning"], text: str) -> Iterator[Json]:
@@ -34,20 +34,20 @@ class Output:
         if self._open != kind:
             yield from self.close()
             own: Json = {"role": "assistant"} if kind == "message" else {"summary": []}
-            yield self._begin(kind, kind, **own, content=[])
+            yield self._begin(kind, **own, content=[])
             yield self._event("content_part.added", part=_part(kind, ""))
         self._texts.append(text)
         yield self._event(f"{_TEXTS[kind]}.delta", delta=text, **_logprobs(kind))
 
-    def call(self, index: int, call: ToolCall) -> Iterator[Json]:
-        """Add to a call of a tool, or begin one: the first part has the name."""
-        if self._open != str(index):
-            yield from self.close()
-            call_id = call.id or f"call_{secrets.token_hex(12)}"
-            names = self._namespaced.get(call.name, {"name": call.name})
-            yield self._begin(str(index), "function_call", call_id=call_id, **names, arguments="")
+    def call(self, call: ToolCall) -> Iterator[Json]:
+        """Add a call of a tool."""
+        yield from self.close()
+        call_id = call.id or f"call_{secrets.token_hex(12)}"
+        names = self._namespaced.get(call.name, {"name": call.name})
+        yield self._begin("function_call", call_id=call_id, **names, arguments="")
         self._texts.append(call.arguments)
         yield self._event("function_call_arguments.delta", delta=call.arguments)
+        yield from self.close()
 
     def close(self, status: str = "completed") -> Iterator[Json]:
         """End the last item."""
@@ -77,10 +77,10 @@ class Output:
         kept = [i for i in self.items if i["status"] == "completed" or i["type"] in _TEXTS]
         return messages_of(ITEMS.validate_python(kept))
 
-    def _begin(self, part: str, kind: str, **fields: object) -> Json:
+    def _begin(self, kind: str, **fields: object) -> Json:
         item_id = f"{_IDS[kind]}_{secrets.token_hex(20)}"
         self.items.append({"id": item_id, "type": kind, "status": "in_progress", **fields})
-        self._open, self._texts = part, []
+        self._open, self._texts = kind, []
         return {**self._place("output_item.added"), "item": self.items[-1]}
 
     def _event(self, kind: str, **fields: object) -> Json:

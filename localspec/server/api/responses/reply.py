@@ -65,8 +65,8 @@ class ResponsesReply(Reply):
             list(self._output.text("reasoning", choice.reasoning))
         if choice.text:
             list(self._output.text("message", choice.text))
-        for i, call in enumerate(choice.tool_calls):
-            list(self._output.call(i, call))
+        for call in choice.tool_calls:
+            list(self._output.call(call))
         *_, last = self._end(choice)
         response: Json = last["response"]
         return response
@@ -85,24 +85,23 @@ class ResponsesReply(Reply):
         yield event({"type": "response.created", "response": self._response})
         yield event({"type": "response.in_progress", "response": self._response})
         try:
-            for body in self._added(*first):
+            for body in self._added(first[1]):
                 yield event(body)
-            async for choice, piece in answers:
-                for body in self._added(choice, piece):
+            async for _, piece in answers:
+                for body in self._added(piece):
                     yield event(body)
+            for body in self._end(answers.choices[0]):
+                yield event(body)
         except Exception as error:
             yield event(self._failed(error, request_id))
-            return
-        for body in self._end(answers.choices[0]):
-            yield event(body)
 
-    def _added(self, choice: Choice, piece: Piece) -> Iterator[Json]:
+    def _added(self, piece: Piece) -> Iterator[Json]:
         """The events of a piece."""
         for reasoning, parts in groupby(piece.parts, lambda part: part.reasoning):
             if text := "".join([part.text for part in parts]):
                 yield from self._output.text("reasoning" if reasoning else "message", text)
-        for i, call in enumerate(piece.tool_calls, len(choice.tool_calls) - len(piece.tool_calls)):
-            yield from self._output.call(i, call)
+        for call in piece.tool_calls:
+            yield from self._output.call(call)
 
     def _end(self, choice: Choice) -> Iterator[Json]:
         """The last events, with the complete response; which is stored."""
