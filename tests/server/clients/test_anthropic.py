@@ -190,51 +190,6 @@ def ask(asking: Any, **fields: Any) -> Any:
     return asking.messages.create(**given)
 
 
-def test_messages_become_those_of_a_chat(toy: Any, toy_server: Site) -> None:
-    billing = "x-anthropic-billing-header: cc_version=2; cch=1;"
-    use = {"type": "tool_use", "id": "a", "name": "weather", "input": {"city": "Rome"}}
-    result = {"type": "tool_result", "tool_use_id": "a", "is_error": True}
-    text = {"type": "text", "text": "and", "cache_control": {"type": "ephemeral"}}
-    turns: Any = [
-        {"role": "user", "content": "hello"},
-        {"role": "user", "content": [text, text]},
-        {"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}, text, use]},
-        {"role": "user", "content": [result | {"content": [text]}, text]},
-    ]
-    system: Any = [{"type": "text", "text": billing}, {"type": "text", "text": "Be brief."}]
-    tokens = toy.messages.count_tokens(model="toy", messages=turns, system=system).input_tokens
-    chat = [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "hello\nand\nand"},
-        {"role": "assistant", "content": "and"},
-        {"role": "tool", "content": "Error: and", "tool_call_id": "a"},
-        {"role": "user", "content": "and"},
-    ]
-    assert tokens == toy_server.ask(messages=chat)["usage"]["prompt_tokens"]
-    none: Any = {"type": "none", "disable_parallel_tool_use": True}
-    ask(toy, tools=[WEATHER], tool_choice=none, thinking={"type": "disabled"})
-    told = toy_server.service.engine.told[-1]  # type: ignore[attr-defined]
-    assert (told["tool_choice"], told["thinking"]) == ("none", False)
-    assert told["tools"][0]["function"]["parameters"] == WEATHER["input_schema"]
-
-
-@pytest.mark.parametrize(
-    ("fields", "sentence"),
-    [
-        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "takes no images"),
-        ({"messages": [*HELLO, {"role": "assistant", "content": "a"}]}, "continues none"),
-        ({"tools": [{"type": "web_search_20250305", "name": "a"}]}, "no tools of its own"),
-        ({"tool_choice": {"type": "tool"}}, "names no tool"),
-        ({"messages": [{"role": "user", "content": "a " * 999}]}, "prompt is too long"),
-        ({"extra_body": {"temperature": -1}}, "temperature should be"),
-    ],
-)
-def test_what_cannot_be_answered(toy: Any, fields: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(anthropic.BadRequestError, match=sentence) as refused:
-        ask(toy, **fields)
-    assert refused.value.type == "invalid_request_error" and refused.value.request_id
-
-
 def test_errors_have_the_client_s_own_types(toy: Any) -> None:
     with pytest.raises(anthropic.NotFoundError):
         ask(toy, model="claude-other")
