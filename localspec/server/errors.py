@@ -87,9 +87,10 @@ def anthropic_error(status: int, body: dict[str, Any], request_id: str) -> dict[
     """The JSON object of an error in Anthropic's form, from that in OpenAI's."""
     error = body["error"]
     kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else error["type"])
-    # Claude Code compacts the conversation where an error begins with these words.
+    # Claude Code knows by these words that the context is full.
     begin = "prompt is too long: " if error["code"] == "context_length_exceeded" else ""
-    found = {"type": kind, "message": begin + error["message"]}
+    details = {"details": {"error_code": error["code"]}} if error["code"] else {}
+    found = {"type": kind, "message": begin + error["message"], **details}
     return {"type": "error", "error": found, "request_id": request_id}
 
 

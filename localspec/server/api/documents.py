@@ -236,9 +236,14 @@ class TokenCount(TypedDict):
     input_tokens: int
 
 
+class ErrorCode(TypedDict):
+    error_code: str
+
+
 class AnthropicErrorDetail(TypedDict):
     type: str
     message: str
+    details: NotRequired[ErrorCode]
 
 
 class AnthropicError(TypedDict):

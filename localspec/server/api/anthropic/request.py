@@ -36,6 +36,18 @@ def _own_tool(kind: object) -> object:
     return kind
 
 
+def _no_thread(thread: object) -> object:
+    """Refuse a thread, of which this server would have to store the messages."""
+    if thread is not None:
+        raise BadRequest(
+            "This server stores no threads.",
+            "Send all messages, without thread.",
+            param="thread",
+            code="thread_unsupported_request",  # where clients send all messages instead
+        )
+    return thread
+
+
 class Tool(RequestObject):
     """``input_schema`` is a JSON schema of the arguments."""
 
@@ -104,6 +116,7 @@ class MessagesRequest(SamplingFields):
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
+    thread: Annotated[None, BeforeValidator(_no_thread)] = None
     # Accepted and ignored: they do not change the answer.
     metadata: Any = None
     service_tier: Any = None
