@@ -35,7 +35,8 @@ class Piece:
 
     ``held`` is text that is held back because it may begin a stop string or a character of several
     tokens; if the answer ends here, it follows. ``logprobs``, if requested, has one entry for each
-    of ``tokens``; ``tool_calls`` are those that the round completed.
+    of ``tokens``; ``tool_calls`` are those that the round completed. ``stop_text`` is the stop
+    string that ended the answer, of the request or of the chat template.
     """
 
     parts: tuple[TextPart, ...]
@@ -47,6 +48,7 @@ class Piece:
     held: tuple[TextPart, ...] = ()
     logprobs: tuple["TokenLogprob", ...] = ()
     tool_calls: tuple[ToolCall, ...] = ()
+    stop_text: str | None = None
 
     def __str__(self) -> str:
         return self.text

@@ -65,7 +65,12 @@ class TextStream:
         self._calls: list[ToolCall] = []
         self._stop = [text for text in stop if text]
         self._held = ""
-        self.stopped = False
+        self.stop_text: str | None = None  # the stop string that ended the answer
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string ended the answer."""
+        return self.stop_text is not None
 
     def push(self, data: bytes, final: bool = False) -> list[tuple[str, bool]]:
         """Text that can be shown now, each piece with whether it is reasoning.
@@ -123,12 +128,12 @@ class TextStream:
         if self.stopped:
             return ""
         self._held += text
-        starts = [(self._held.find(text), len(text)) for text in self._stop]
-        found = [(at + length, at) for at, length in starts if at >= 0]
+        starts = [(self._held.find(text), text) for text in self._stop]
+        found = [(at + len(text), at, text) for at, text in starts if at >= 0]
         if found:
             # The one that ends first, as if the text had come character by character.
-            self.stopped = True
-            ready, self._held = self._held[: min(found)[1]], ""
+            _, at, self.stop_text = min(found)
+            ready, self._held = self._held[:at], ""
             return ready
         keep = 0 if final else max((overlap(self._held, text) for text in self._stop), default=0)
         split = len(self._held) - keep

@@ -14,15 +14,21 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from localspec import __version__
 from localspec.server.api.answers import Answers
+from localspec.server.api.anthropic.reply import MessagesReply
+from localspec.server.api.anthropic.request import MessagesRequest
 from localspec.server.api.chat import ChatReply, ChatRequest
 from localspec.server.api.completions import CompletionReply, CompletionRequest
 from localspec.server.api.documents import (
+    ANTHROPIC_ERRORS,
     ERRORS,
+    AnthropicMessage,
     ChatCompletion,
     Completion,
     Model,
     ModelMeta,
     Models,
+    ResponseObject,
+    TokenCount,
     answered,
 )
 from localspec.server.api.native import (
@@ -36,7 +42,10 @@ from localspec.server.api.native import (
     tokenized,
 )
 from localspec.server.api.replies import WARNINGS_HEADER, Reply
-from localspec.server.api.requests import AnswerRequest
+from localspec.server.api.requests import Readable
+from localspec.server.api.responses.reply import ResponsesReply
+from localspec.server.api.responses.request import ResponsesRequest
+from localspec.server.api.responses.stored import OWNER_HEADER, StoredResponses
 from localspec.server.body import BodyLimits
 from localspec.server.errors import BadRequest, add_error_handlers, request_id
 from localspec.server.guard import LOOPBACK, Access, Guard
@@ -76,6 +85,7 @@ def make_app(
     """The application; ``max_body`` bounds a request in bytes, ``say`` gets a log line of each."""
     app = new_app(max_body)
     _add_answers(app, service)
+    _add_responses(app, service)
     _add_native(app, service)
     _add_facts(app, service)
     return guarded(app, access, max_body, say, service.metrics)
@@ -93,6 +103,7 @@ def new_app(max_body: int) -> FastAPI:
     )
     add_error_handlers(app)
     _add_page(app)
+    _add_refusal(app)
     return app
 
 
@@ -109,11 +120,25 @@ def guarded(
         served = CORSMiddleware(
             served,
             allow_origins=access.origins,
-            allow_methods=["GET", "POST"],
+            allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],
             expose_headers=["x-request-id", WARNINGS_HEADER],
         )
     return AccessLog(served, say, metrics)
+
+
+def _add_refusal(app: FastAPI) -> None:
+    """The path of what this server never does."""
+
+    @app.post("/v1/embeddings", responses=ERRORS)
+    async def embed(body: dict[str, Any]) -> Response:
+        """Refused: this server generates text only."""
+        raise BadRequest(
+            "This server generates text; it makes no embeddings.",
+            "Run an embedding model with llama-server --embeddings.",
+            status=404,  # clients retry on 5xx
+            code="unsupported",
+        )
 
 
 def _add_answers(app: FastAPI, service: Service) -> None:
@@ -129,15 +154,43 @@ def _add_answers(app: FastAPI, service: Service) -> None:
         """Continue a text."""
         return await _answer(service, request, body, CompletionReply)
 
-    @app.post("/v1/embeddings", responses=ERRORS)
-    async def embed(body: dict[str, Any]) -> Response:
-        """Refused: this server generates text only."""
-        raise BadRequest(
-            "This server generates text; it makes no embeddings.",
-            "Run an embedding model with llama-server --embeddings.",
-            status=404,  # clients retry on 5xx
-            code="unsupported",
-        )
+    @app.post("/v1/messages", responses=answered(AnthropicMessage, ANTHROPIC_ERRORS))
+    async def message(request: Request, body: MessagesRequest) -> Response:
+        """Answer a conversation, in Anthropic's form."""
+        return await _answer(service, request, body, MessagesReply)
+
+    @app.post("/v1/messages/count_tokens", responses=ANTHROPIC_ERRORS)
+    def count_tokens(body: MessagesRequest) -> TokenCount:
+        """Count the tokens of a conversation."""
+        return {"input_tokens": body.count(service)}
+
+
+def _add_responses(app: FastAPI, service: Service) -> None:
+    """Paths of OpenAI's Responses API."""
+    stored = StoredResponses()
+
+    @app.post("/v1/responses", responses=answered(ResponseObject))
+    async def respond(request: Request, body: ResponsesRequest) -> Response:
+        """Answer a conversation, and store it."""
+        body.begin(stored, _owner(request))
+        return await _answer(service, request, body, ResponsesReply)
+
+    @app.get("/v1/responses/{name}", responses=ERRORS)
+    async def response(request: Request, name: str) -> dict[str, Any]:
+        """A stored response."""
+        return stored.response(_owner(request), name)
+
+    @app.delete("/v1/responses/{name}", responses=ERRORS)
+    async def forget(request: Request, name: str) -> dict[str, Any]:
+        """Forget a stored response."""
+        stored.remove(_owner(request), name)
+        return {"id": name, "object": "response", "deleted": True}
+
+
+def _owner(request: Request) -> str:
+    """The key of a request, or of the request to a front: it owns the responses that it stored."""
+    key = request.scope["state"].get("key", "")
+    return f"{key}/{request.headers.get(OWNER_HEADER, '')}"
 
 
 def _add_native(app: FastAPI, service: Service) -> None:
@@ -178,7 +231,7 @@ def _add_native(app: FastAPI, service: Service) -> None:
 
 
 async def _answer(
-    service: Service, request: Request, body: AnswerRequest, form: type[Reply]
+    service: Service, request: Request, body: Readable, form: type[Reply]
 ) -> Response:
     """Answer a request, whole or streamed, until its client disconnects."""
     requests, warnings = await asyncio.to_thread(body.read, service)

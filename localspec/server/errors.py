@@ -1,4 +1,4 @@
-"""Errors in the form of OpenAI's API: a JSON object with message, type, param and code."""
+"""Errors in the form of OpenAI's API, or of Anthropic's on its paths."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,8 +6,9 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
 
 from localspec.core.errors import (
     GrammarError,
@@ -30,9 +31,19 @@ _TYPES = {
     404: "not_found_error",
     429: "rate_limit_error",
 }
+_MESSAGES = "/v1/messages"  # Anthropic's path, and the beginning of its others
+_ANTHROPIC_TYPES = {413: "request_too_large", 503: "overloaded_error"}
 # Another request could succeed.
 _CLIENT_ERRORS = (UsageError, GrammarError, TemplateError, TemplateLimitExceeded, PromptTooLong)
-_OTHER_MEDIA = ("image_url", "input_image", "image", "input_audio", "file")  # as a part's type
+_OTHER_MEDIA = (
+    "image_url",
+    "input_image",
+    "image",
+    "input_audio",
+    "file",
+    "input_file",
+    "document",
+)  # as a part's type
 
 
 class BodyRefused(HTTPException):
@@ -60,10 +71,43 @@ class BadRequest(LocalspecError):
 def error_body(
     status: int, message: str, *, param: str | None = None, code: str | None = None
 ) -> dict[str, Any]:
-    """The JSON object of an error."""
+    """The JSON object of an error, in OpenAI's form."""
     kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     place = None if param is None else presentable(param)
     return {"error": {"message": presentable(message), "type": kind, "param": place, "code": code}}
+
+
+def error_for(path: str, status: int, body: dict[str, Any], request_id: str) -> dict[str, Any]:
+    """The JSON object of an error, in the form of the API that the path belongs to."""
+    is_anthropic = path == _MESSAGES or path.startswith(f"{_MESSAGES}/")
+    return anthropic_error(status, body, request_id) if is_anthropic else body
+
+
+def anthropic_error(status: int, body: dict[str, Any], request_id: str) -> dict[str, Any]:
+    """The JSON object of an error in Anthropic's form, from that in OpenAI's."""
+    error = body["error"]
+    kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else error["type"])
+    # Claude Code knows by these words that the context is full.
+    begin = "prompt is too long: " if error["code"] == "context_length_exceeded" else ""
+    details = {"details": {"error_code": error["code"]}} if error["code"] else {}
+    found = {"type": kind, "message": begin + error["message"], **details}
+    return {"type": "error", "error": found, "request_id": request_id}
+
+
+class ErrorResponse(Response):
+    """An error, in the form of the API whose path was requested."""
+
+    def __init__(
+        self, status: int, body: dict[str, Any], headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(status_code=status)
+        self._error = body
+        self._more_headers = headers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        status = self.status_code
+        body = error_for(scope["path"], status, self._error, request_id(Request(scope)))
+        await JSONResponse(body, status, headers=self._more_headers)(scope, receive, send)
 
 
 def refusal(
@@ -71,9 +115,9 @@ def refusal(
     message: str,
     headers: Mapping[str, str] | None = None,
     code: str | None = None,
-) -> JSONResponse:
+) -> ErrorResponse:
     """The reply to a request that is not answered."""
-    return JSONResponse(error_body(status, message, code=code), status, headers=headers)
+    return ErrorResponse(status, error_body(status, message, code=code), headers)
 
 
 def presentable(text: str) -> str:
@@ -104,7 +148,7 @@ def describe(error: BaseException, request_id: str) -> tuple[int, dict[str, Any]
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Reply to every error of an app in OpenAI's form."""
+    """Reply to every error of an app in the form of the API that was requested."""
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(LocalspecError, _failed)
@@ -112,7 +156,7 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _failed)
 
 
-async def _invalid(request: Request, error: Exception) -> JSONResponse:
+async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     errors = [{**each, "loc": each["loc"][1:]} for each in error.errors()]  # without "body"
     return await _failed(request, bad_request(errors, error.body))
@@ -132,7 +176,7 @@ def bad_request(errors: Sequence[Mapping[str, Any]], body: Any) -> BadRequest:
 
 def _sentence(param: str, found: Mapping[str, Any]) -> str:
     """What a field should be, and what it is if that is short."""
-    given = found.get("input")
+    given = found.get("ctx", {}).get("tag", found.get("input"))
     if given in _OTHER_MEDIA:
         return f"{param}: This server takes no images, sound or files, only text."
     expected = found["msg"].removeprefix("Input should be ").partition(", unable to parse")[0]
@@ -153,7 +197,7 @@ def _field_path(body: Any, error: Mapping[str, Any]) -> Iterator[str]:
             body = body[part] if is_name or is_index else None
 
 
-async def _http(request: Request, error: Exception) -> JSONResponse:
+async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     messages = {
         404: f"There is nothing at {request.url.path}.",
@@ -167,13 +211,12 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
     return refusal(error.status_code, message, error.headers)
 
 
-async def _nested(request: Request, error: Exception) -> JSONResponse:
-    return JSONResponse(error_body(400, "The request is nested too deeply."), 400)
+async def _nested(request: Request, error: Exception) -> Response:
+    return refusal(400, "The request is nested too deeply.")
 
 
-async def _failed(request: Request, error: Exception) -> JSONResponse:
-    status, body, headers = describe(error, request_id(request))
-    return JSONResponse(body, status, headers=headers)
+async def _failed(request: Request, error: Exception) -> Response:
+    return ErrorResponse(*describe(error, request_id(request)))
 
 
 def request_id(request: Request) -> str:

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from localspec.core.errors import UsageError
-from localspec.server.errors import TOO_LARGE, refusal
+from localspec.server.errors import TOO_LARGE, ErrorResponse, refusal
 
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 # Without a key, because a browser loads the page before it can send one.
@@ -103,7 +102,7 @@ class Guard:
         else:
             await refused(scope, receive, send)
 
-    def _refused(self, scope: Scope) -> JSONResponse | None:
+    def _refused(self, scope: Scope) -> ErrorResponse | None:
         headers, access = Headers(scope=scope), self._access
         host = headers.get("host", "")
         if not access.is_host(host):
@@ -118,7 +117,9 @@ class Guard:
         if name is not None:
             scope.setdefault("state", {})["key"] = name
         elif access.keys and not _is_open(scope):
-            message = "A key is needed: send Authorization: Bearer KEY, with the key of --api-key."
+            message = (
+                "A key is needed (--api-key): send Authorization: Bearer KEY or x-api-key: KEY."
+            )
             return refusal(401, message, {"WWW-Authenticate": "Bearer"}, "invalid_api_key")
         if scope["method"] == "POST" and not _is_json(headers.get("content-type", "")):
             return refusal(415, "The Content-Type must be application/json.")

@@ -11,7 +11,16 @@ from localspec.core.formatting import one_line
 from localspec.server.metrics import RequestMetrics
 
 _QUIET = ("/health", "/v1/health", "/metrics")  # polled every few seconds: not logged
-_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/models", "/props")
+_PATHS = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/embeddings",
+    "/v1/models",
+    "/props",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+)
 
 
 class AccessLog:
@@ -37,7 +46,8 @@ class AccessLog:
                 status = message["status"]
                 headers = list(message.get("headers", ()))
                 if not any(key == b"x-request-id" for key, _ in headers):  # of another process
-                    headers.append((b"x-request-id", name.encode()))
+                    # The second name is Anthropic's.
+                    headers += [(each, name.encode()) for each in (b"x-request-id", b"request-id")]
                 message = {**message, "headers": headers}
             await send(message)
 

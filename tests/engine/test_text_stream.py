@@ -96,7 +96,7 @@ def test_stop_strings_count_in_the_answer_and_not_in_the_thoughts() -> None:
     assert reader.push(b"<think>the END is not") == [("the END is not", True)]
     assert reader.push(b" yet</think>\n\nso E") == [(" yet", True), ("so ", False)]
     assert reader.push(b"ND more") == []
-    assert reader.stopped and reader.push(b"more", final=True) == []
+    assert reader.stop_text == "END" and reader.push(b"more", final=True) == []
 
 
 def test_a_stop_string_ends_what_comes_in_the_same_piece() -> None:

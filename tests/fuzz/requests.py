@@ -23,7 +23,7 @@ import httpx2
 from tests.fuzz.grammars import chain, lark, nested, optional, regex, rules, schema
 
 DEMO = Path(__file__).parents[2] / "models" / "demo"
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+CHAT, COMPLETIONS, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/messages"
 HELLO = [{"role": "user", "content": "What is a lock?"}]
 FIXED = {"messages": HELLO, "seed": 1, "temperature": 0.8, "max_tokens": 24}
 EVERY = 50  # requests between two checks of the fixed one
@@ -97,6 +97,7 @@ def _grammar(rng: Random) -> dict[str, object]:
 def _odd_fields(rng: Random) -> dict[str, object]:
     names = ["messages", "max_tokens", "temperature", "stop", "n", "seed", "tools", "logit_bias"]
     names += ["top_logprobs", "stream_options", "grammar", "response_format", "draft_tokens", "x"]
+    names += ["system", "thinking", "tool_choice", "output_config"]
     return {name: rng.choice(ODD) for name in rng.sample(names, rng.randint(1, 3))}
 
 
@@ -145,7 +146,7 @@ def _cancelled(client: httpx2.Client, rng: Random) -> str:
 
 def _post(client: httpx2.Client, rng: Random, content: bytes) -> str:
     kind = {"content-type": "application/json"}
-    path = rng.choice([CHAT, COMPLETIONS])
+    path = rng.choice([CHAT, COMPLETIONS, MESSAGES])
     return _status(client.post(path, content=content, headers=kind))
 
 

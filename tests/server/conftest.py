@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.chat.tool_templates import HERMES
 from tests.support.served import ServedToy, Site, serving
 
 
@@ -28,3 +29,18 @@ def server(demo_files: tuple[Path, Path]) -> Iterator[Site]:
         serving(engine, defaults=Defaults(), names=("target", "target.gguf")) as site,
     ):
         yield site
+
+
+@pytest.fixture(scope="module")
+def tool_user(demo_files: tuple[Path, Path]) -> Iterator[Site]:
+    """The bundled pair with a template that tells of tools: it cannot choose them by itself."""
+    from localspec.chat.template import ChatTemplate
+    from localspec.core.config import LoadOptions
+    from localspec.engine.engine import Engine
+    from localspec.server.service import Defaults
+
+    target, draft = (LoadOptions(path, threads=1) for path in demo_files)
+    with Engine.load(target, draft) as engine:
+        engine.template = ChatTemplate(HERMES)
+        with serving(engine, defaults=Defaults()) as site:
+            yield site

@@ -1,1 +1,1 @@
-"""OpenAI's API: parsing requests, writing replies."""
+"""The APIs of OpenAI, Anthropic and llama-server: parsing requests, writing replies."""

@@ -15,17 +15,22 @@ from localspec.speculative.sampling.logprobs import TokenLogprob
 
 @dataclass(slots=True)
 class Choice:
-    """One of the answers, as far as it has come; ``pieces`` counts those that were added."""
+    """One of the answers, as far as it has come; ``pieces`` counts those that were added.
+
+    ``reasoning_tokens`` are those that released a text of the reasoning.
+    """
 
     index: int
     job: Job
     texts: list[str] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)
+    reasoning_tokens: int = 0
     logprobs: list[TokenLogprob] = field(default_factory=list)
     tool_calls: list[ToolCall] = field(default_factory=list)
     pieces: int = 0
     finish_reason: str | None = None
+    stop_text: str | None = None
     stats: GenerationStats = field(default_factory=GenerationStats)
 
     def add(self, piece: Piece) -> None:
@@ -34,9 +39,12 @@ class Choice:
         self.texts.append(piece.text)
         self.tokens += piece.tokens
         self.thoughts.append(piece.reasoning)
+        self.reasoning_tokens += sum(part.reasoning for part in piece.parts)
         self.logprobs += piece.logprobs
         self.tool_calls += piece.tool_calls
         self.stats = piece.stats
+        if piece.stop_text in self.job.request.options.stop:  # else it is the chat template's
+            self.stop_text = piece.stop_text
         called = piece.finish_reason == "stop" and self.tool_calls
         renamed = {"context": "length", "stop": "tool_calls" if called else "stop"}
         self.finish_reason = renamed.get(piece.finish_reason or "", piece.finish_reason)

@@ -98,7 +98,7 @@ class ChatRequest(AnswerRequest):
 class ChatReply(OpenAIReply):
     """Choices with a message, or in a stream with the message's new parts."""
 
-    id_prefix = "chatcmpl"
+    id_prefix = "chatcmpl-"
     kind = "chat.completion"
     chunk_kind = "chat.completion.chunk"
 

@@ -60,7 +60,7 @@ def prompt_of(engine: "Engine", text: str | list[int]) -> Prompt:
 class CompletionReply(OpenAIReply):
     """Choices with a text, or in a stream with the new part of it."""
 
-    id_prefix = "cmpl"
+    id_prefix = "cmpl-"
     kind = chunk_kind = "text_completion"
 
     def __init__(self, *args: Any) -> None:

@@ -1,4 +1,4 @@
-"""Types of the replies, for the OpenAPI document: OpenAI's objects with localspec's fields."""
+"""Types of the replies, for the OpenAPI document: objects of each API with localspec's fields."""
 
 from typing import Any, Literal, NotRequired
 
@@ -138,6 +138,38 @@ class Completion(_Reply):
     choices: list[CompletionChoice]
 
 
+class InputDetails(TypedDict):
+    cached_tokens: int
+    cache_write_tokens: int
+
+
+class OutputDetails(TypedDict):
+    reasoning_tokens: int
+
+
+class ResponseUsage(TypedDict):
+    input_tokens: int
+    input_tokens_details: InputDetails
+    output_tokens: int
+    output_tokens_details: OutputDetails
+    total_tokens: int
+
+
+class ResponseObject(TypedDict):
+    """A response; ``output`` has items of the types message, reasoning and function_call."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    status: Literal["completed", "incomplete"]
+    model: str
+    output: list[dict[str, Any]]
+    usage: ResponseUsage
+    timings: Timings
+    seed: int
+    warnings: NotRequired[list[str]]
+
+
 class ModelMeta(TypedDict):
     n_ctx: int
     n_vocab: int
@@ -158,13 +190,78 @@ class Models(TypedDict):
     data: list[Model]
 
 
+class MessageUsage(TypedDict):
+    """Token counts of Anthropic's API; the cache's are not among the input's."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+
+
+class TextBlock(TypedDict):
+    type: Literal["text"]
+    text: str
+
+
+class ThinkingBlock(TypedDict):
+    type: Literal["thinking"]
+    thinking: str
+    signature: str
+
+
+class ToolUseBlock(TypedDict):
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+class AnthropicMessage(TypedDict):
+    """An answer of Anthropic's API."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[ThinkingBlock | TextBlock | ToolUseBlock]
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+    stop_sequence: str | None
+    usage: MessageUsage
+    timings: Timings
+    warnings: NotRequired[list[str]]
+
+
+class TokenCount(TypedDict):
+    input_tokens: int
+
+
+class ErrorCode(TypedDict):
+    error_code: str
+
+
+class AnthropicErrorDetail(TypedDict):
+    type: str
+    message: str
+    details: NotRequired[ErrorCode]
+
+
+class AnthropicError(TypedDict):
+    type: Literal["error"]
+    error: AnthropicErrorDetail
+    request_id: str
+
+
 ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": Error, "description": "The request is invalid."},
     "5XX": {"model": Error, "description": "The server failed, or has no room now."},
 }
+ANTHROPIC_ERRORS = {status: each | {"model": AnthropicError} for status, each in ERRORS.items()}
 
 
-def answered(reply: type[Any]) -> dict[int | str, dict[str, Any]]:
+def answered(
+    reply: type[Any], errors: dict[int | str, dict[str, Any]] = ERRORS
+) -> dict[int | str, dict[str, Any]]:
     """The responses of a path with answers, whole or streamed."""
     events: dict[str, Any] = {"text/event-stream": {}}
-    return {200: {"model": reply, "content": events}, **ERRORS}
+    return {200: {"model": reply, "content": events}, **errors}

@@ -76,10 +76,13 @@ Message = Annotated[
 ]
 
 
+ToolName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
+
+
 class OfferedFunction(RequestObject):
     """``parameters`` is a JSON schema of the arguments."""
 
-    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
+    name: ToolName
     description: Text | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None

@@ -129,7 +129,8 @@ class NativeReply(Reply):
             "stop": True,
             "model": self._head["model"],
             "truncated": False,
-            "stop_type": "limit" if choice.finish_reason == "length" else "eos",
+            "stop_type": _stop_type(choice),
+            "stopping_word": choice.stop_text or "",
             "tokens_cached": used,
             "has_new_line": "\n" in choice.text,
             "seed": choice.seed,
@@ -149,6 +150,12 @@ class NativeReply(Reply):
             "bytes": list(data),
             "logprob": finite(logprob),
         }
+
+
+def _stop_type(choice: Choice) -> str:
+    if choice.stop_text is not None:
+        return "word"
+    return "limit" if choice.finish_reason == "length" else "eos"
 
 
 def tokenized(engine: "Engine", request: TokenizeRequest) -> Json:

@@ -15,7 +15,7 @@ from localspec.chat.stats import GenerationStats
 from localspec.core.formatting import one_line
 from localspec.server.api.answers import Answers, Choice
 from localspec.server.api.documents import Timings, Usage
-from localspec.server.api.requests import AnswerRequest
+from localspec.server.api.requests import AnswerRequest, Readable
 from localspec.server.errors import describe, presentable
 from localspec.speculative.sampling.logprobs import TokenLogprob
 
@@ -34,13 +34,13 @@ class Reply(ABC):
     kind: ClassVar[str]
     chunk_kind: ClassVar[str]
 
-    def __init__(self, request: AnswerRequest, service: "Service", warnings: Sequence[str]) -> None:
+    def __init__(self, request: Readable, service: "Service", warnings: Sequence[str]) -> None:
         self.request = request
         self.engine = service.engine
         self._warnings = {"warnings": [*map(presentable, warnings)]} if warnings else {}
         self.headers = warning_headers(warnings)
         self._head: Json = {
-            "id": f"{self.id_prefix}-{secrets.token_hex(12)}",
+            "id": f"{self.id_prefix}{secrets.token_hex(12)}",
             "object": self.chunk_kind if request.stream else self.kind,
             "created": int(time.time()),
             "model": service.model,
@@ -64,6 +64,8 @@ class Reply(ABC):
 
 class OpenAIReply(Reply):
     """A reply with a list of choices."""
+
+    request: AnswerRequest
 
     @abstractmethod
     def content(self, choice: Choice) -> Json:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 from pydantic import (
     AliasChoices,
@@ -185,6 +185,15 @@ else:
         __base__=RequestObject,
         **{name: _field(row) for name, row in _ROWS.items()},
     )
+
+
+class Readable(Protocol):
+    """A request for answers, of any API."""
+
+    stream: bool | None
+
+    def read(self, service: "Service") -> tuple[list[GenerationRequest], list[str]]:
+        """One generation request for each answer, and warnings."""
 
 
 class AnswerRequest(SamplingFields):

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable, Iterable
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
 from fastapi import FastAPI, Request, Response
@@ -11,8 +12,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from localspec.server.api.responses.stored import OWNER_HEADER, is_stored_by
 from localspec.server.app import MAX_BODY, guarded, new_app, while_connected
-from localspec.server.errors import BadRequest, describe, request_id
+from localspec.server.errors import BadRequest, describe, error_for, request_id
 from localspec.server.front.metrics import merged
 from localspec.server.front.models import Model, Models
 from localspec.server.front.process import ModelProcess
@@ -22,8 +24,16 @@ from localspec.server.metrics import CONTENT_TYPE, RequestMetrics
 
 _METRICS_SECONDS = 5.0  # for those of a model
 _READ_ONLY = ("/props", "/slots")  # with GET and without ?model=, those of the first model
+# Any other path is refused before a model is loaded.
+ANSWERED = (
+    "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens",
+    "/v1/responses",
+    "/completion", "/completions", "/infill", "/tokenize", "/detokenize", "/apply-template",
+)  # fmt: skip
 # Headers of one connection, and those that are for the front.
-_NOT_SENT = ("host", "content-length", "authorization", "x-api-key", "origin", "expect")
+_NOT_SENT = (
+    "host", "content-length", "authorization", "x-api-key", "origin", "expect", OWNER_HEADER,
+)  # fmt: skip
 _NOT_RETURNED = ("date", "server")
 _OF_CONNECTION = ("connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade")
 
@@ -134,9 +144,13 @@ async def _routed(request: Request, models: Models) -> tuple[Model, bytes]:
     """The model for a request, and the request's body."""
     named: Any = request.query_params.get("model")
     if request.method != "POST":
+        loaded = [model.name for model in models.all if model.process]
+        named = next((name for name in loaded if is_stored_by(name, request.url.path)), named)
         if named is None and request.url.path not in _READ_ONLY:
             raise HTTPException(404)
         return models.find(named), b""
+    if request.url.path not in ANSWERED:
+        raise HTTPException(404)
     try:
         body = await request.body()
         document = json.loads(body or b"{}")
@@ -170,6 +184,7 @@ class _Relay(Response):
 
     async def _answer(self, request: Request, send: Send) -> None:
         headers = _kept(request.headers.items(), _NOT_SENT)
+        headers.append((OWNER_HEADER, quote(request.scope["state"].get("key", ""))))
         async with self._models.lease(self._model) as process:
             request.scope["state"]["relayed"] = True  # the model's process writes the log line
             events = False
@@ -217,5 +232,7 @@ def _part(data: bytes, *, more: bool) -> dict[str, Any]:
 
 def _event(failure: Exception, request: Request) -> bytes:
     """An event that the clients of each API take for an error."""
-    body = describe(failure, request_id(request))[1]
-    return b"event: error\ndata: " + json.dumps({"type": "error", **body}).encode() + b"\n\n"
+    name = request_id(request)
+    status, body, _ = describe(failure, name)
+    body = error_for(request.url.path, status, {"type": "error", **body}, name)
+    return b"event: error\ndata: " + json.dumps(body).encode() + b"\n\n"

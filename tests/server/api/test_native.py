@@ -49,6 +49,13 @@ def test_a_completion_is_that_of_openais_path(server: Site) -> None:
     assert asked(server, "/completions", prompt=again, **GREEDY)["content"] == ours["content"]
 
 
+def test_a_stop_string_is_named(server: Site) -> None:
+    text = asked(server, "/completion", prompt=TEXT, **GREEDY)["content"]
+    stopped = asked(server, "/completion", prompt=TEXT, **GREEDY, stop=["nothing", text[5:8]])
+    assert (stopped["stop_type"], stopped["stopping_word"]) == ("word", text[5:8])
+    assert stopped["content"] == text[: text.index(text[5:8])]
+
+
 def test_a_streamed_completion_ends_with_its_figures(server: Site) -> None:
     whole = asked(server, "/completion", prompt=TEXT, **GREEDY)
     *pieces, last = events(server, "/completion", prompt=TEXT, n_probs=1, **GREEDY)

@@ -91,6 +91,26 @@ def test_a_completion_of_an_editor_is_answered(toy_server: Site) -> None:
     assert reply.status_code == 200, reply.text
 
 
+def test_a_turn_of_claude_code_is_answered(toy_server: Site) -> None:
+    cached = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object"}
+    body = {
+        "model": "toy", "stream": True, "max_tokens": 32000, "metadata": {"user_id": "me"},
+        "system": [{"type": "text", "text": "Be brief.", **cached}],
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "hello", **cached}]}],
+        "tools": [{"name": "Bash", "description": "Runs it", "input_schema": schema, **cached}],
+        "thinking": {"type": "adaptive"}, "output_config": {"effort": "medium"},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+    }  # fmt: skip
+    headers = {
+        "x-api-key": "none", "anthropic-version": "2023-06-01", "x-app": "cli",
+        "anthropic-beta": "claude-code-20250219,interleaved-thinking-2025-05-14",
+        "anthropic-dangerous-direct-browser-access": "true",
+    }  # fmt: skip
+    reply = toy_server.post("/v1/messages?beta=true", body, **headers)
+    assert reply.status_code == 200 and "event: message_stop" in reply.text, reply.text
+
+
 def test_headers_that_programs_add_change_nothing(toy_server: Site) -> None:
     headers = {
         "authorization": "Bearer sk-none", "openai-organization": "me", "x-title": "a program",

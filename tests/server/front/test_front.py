@@ -173,6 +173,10 @@ def test_a_crash_is_an_error_and_a_restart_and_no_orphan_is_left(
         client.headers["authorization"] = "Bearer secret"
         assert text_of(client.post(COMPLETIONS, json=body("demo", 1)))
         assert text_of(client.post(COMPLETIONS, json=body("red.gguf", 1)))
+        stored = client.post("/v1/responses", json={"model": "red", "input": "x"}).json()["id"]
+        assert client.get(f"/v1/responses/{stored}").json()["id"] == stored
+        other = {"authorization": "Bearer other", "x-localspec-owner": "alice"}
+        assert client.delete(f"/v1/responses/{stored}", headers=other).status_code == 404
         long = body("red", 1, stream=True) | {"max_tokens": 1000}
         with client.stream("POST", COMPLETIONS, json=long) as reply:
             lines = reply.iter_lines()
@@ -186,7 +190,7 @@ def test_a_crash_is_an_error_and_a_restart_and_no_orphan_is_left(
         assert red["status"]["failed"] and red["status"]["exit_code"] == -9
         assert text_of(client.post(COMPLETIONS, json=body("red", 1)))
         metrics = client.get("/metrics", headers={"authorization": "Bearer other"}).text
-        assert 'localspec_requests_by_key_total{key="alice"} 5.0' in metrics
+        assert 'localspec_requests_by_key_total{key="alice"} 7.0' in metrics
         assert 'localspec_tokens_predicted_total{model="red"}' in metrics
         started = children(process.pid).values()
         address = f"http://127.0.0.1:{_port(next(iter(started)))}/v1/models"
@@ -214,6 +218,10 @@ def test_a_model_that_cannot_be_loaded_says_why(tiny: TinyFiles, tmp_path: Path)
     bad = tmp_path / "bad.gguf"
     bad.write_bytes(b"GGUF" + bytes(40))
     with fronted(tiny.target, "--models-dir", tmp_path, "--draft", "off") as (_, client, log):
+        assert client.post("/v1/nothing", json={"model": "target"}).status_code == 404
+        assert client.post("/v1/embeddings", json={"model": "target"}).status_code == 404
+        health = client.get("/health").json()["models"]
+        assert health == {"target": "unloaded", "bad": "unloaded"}
         reply = client.post(CHAT, json={"model": "bad", "messages": []})
         error = reply.json()["error"]
         assert (reply.status_code, error["code"]) == (503, "model_failed")
@@ -221,6 +229,8 @@ def test_a_model_that_cannot_be_loaded_says_why(tiny: TinyFiles, tmp_path: Path)
         assert "bad: Error: " in log.read_text() and f"POST {CHAT} 503" in log.read_text()
         assert client.post(CHAT, json={"model": "no"}).status_code == 404
         assert client.post(CHAT, json=[]).status_code == 400
+        anthropic = client.post("/v1/messages", json={"model": "no"}).json()
+        assert anthropic["type"] == "error" and anthropic["error"]["type"] == "not_found_error"
         assert client.get("/favicon.ico").status_code == 404
         assert client.get("/props?model=target").json()["model"] == "target.gguf"
         health = client.get("/health").json()["models"]

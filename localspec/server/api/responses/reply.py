@@ -1,0 +1,152 @@
+"""Replies of OpenAI's Responses API, whole or as events."""
+
+import json
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from itertools import count, groupby
+from typing import TYPE_CHECKING
+
+from fastapi.sse import format_sse_event
+
+from localspec.chat.answer import Piece
+from localspec.server.api.answers import Answers, Choice
+from localspec.server.api.replies import Json, Reply, timings, usage
+from localspec.server.api.responses.output import Output
+from localspec.server.api.responses.request import ResponsesRequest
+from localspec.server.api.responses.stored import new_id
+from localspec.server.errors import describe
+
+if TYPE_CHECKING:
+    from localspec.server.service import Service
+
+_REPEATED = (
+    "instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "previous_response_id",
+    "prompt_cache_key", "reasoning", "safety_identifier", "service_tier", "store", "temperature",
+    "text", "tool_choice", "tools", "top_p", "truncation", "user",
+)  # fmt: skip
+_DEFAULTS: Json = {
+    "background": False, "error": None, "incomplete_details": None, "instructions": None,
+    "max_output_tokens": None, "metadata": {}, "parallel_tool_calls": True,
+    "previous_response_id": None, "reasoning": {"effort": None, "summary": None},
+    "service_tier": "default", "store": True, "text": {"format": {"type": "text"}},
+    "tool_choice": "auto", "tools": [], "truncation": "disabled", "usage": None, "user": None,
+}  # fmt: skip
+
+
+class ResponsesReply(Reply):
+    """A response with a list of items."""
+
+    id_prefix = kind = chunk_kind = "response"
+    request: ResponsesRequest
+
+    def __init__(
+        self, request: ResponsesRequest, service: "Service", warnings: Sequence[str]
+    ) -> None:
+        super().__init__(request, service, warnings)
+        sampling = service.defaults.options.sampling
+        given = _serializable(request.model_dump(include={*_REPEATED}, by_alias=True))
+        self._response: Json = {
+            "id": new_id(service.model),
+            "object": "response",
+            "created_at": int(time.time()),
+            "status": "in_progress",
+            "model": service.model,
+            "output": [],
+            **_DEFAULTS,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            **{name: value for name, value in given.items() if value is not None},
+        }
+        self._output = Output(request.namespaced, hides_reasoning=request.hides_reasoning)
+
+    def whole(self, answers: Answers) -> Json:
+        (choice,) = answers.choices
+        if choice.reasoning:
+            list(self._output.text("reasoning", choice.reasoning))
+        if choice.text:
+            list(self._output.text("message", choice.text))
+        for call in choice.tool_calls:
+            list(self._output.call(call))
+        *_, last = self._end(choice)
+        response: Json = last["response"]
+        return response
+
+    async def events(
+        self, answers: Answers, first: tuple[Choice, Piece], request_id: str
+    ) -> AsyncIterator[bytes]:
+        """Numbered events, without ``[DONE]``."""
+        numbers = count()
+
+        def event(body: Json) -> bytes:
+            numbered = {**body, "sequence_number": next(numbers)}
+            data = json.dumps(numbered, ensure_ascii=False, separators=(",", ":"))
+            return format_sse_event(event=body["type"], data_str=data)
+
+        yield event({"type": "response.created", "response": self._response})
+        yield event({"type": "response.in_progress", "response": self._response})
+        try:
+            for body in self._added(first[1]):
+                yield event(body)
+            async for _, piece in answers:
+                for body in self._added(piece):
+                    yield event(body)
+            for body in self._end(answers.choices[0]):
+                yield event(body)
+        except Exception as error:
+            yield event(self._failed(error, request_id))
+
+    def _added(self, piece: Piece) -> Iterator[Json]:
+        """The events of a piece."""
+        for reasoning, parts in groupby(piece.parts, lambda part: part.reasoning):
+            if text := "".join([part.text for part in parts]):
+                yield from self._output.text("reasoning" if reasoning else "message", text)
+        for call in piece.tool_calls:
+            yield from self._output.call(call)
+
+    def _end(self, choice: Choice) -> Iterator[Json]:
+        """The last events, with the complete response; which is stored."""
+        cut_off = choice.finish_reason == "length"
+        status = "incomplete" if cut_off else "completed"
+        yield from self._output.close(status)
+        response = {
+            **self._response,
+            "status": status,
+            "incomplete_details": {"reason": "max_output_tokens"} if cut_off else None,
+            "completed_at": int(time.time()),
+            "output": self._output.items,
+            "usage": _usage(choice),
+            "seed": choice.seed,
+            "timings": timings(choice.stats),
+            **self._warnings,
+        }
+        self.request.keep(response, self._output.messages())
+        yield {"type": f"response.{status}", "response": response}
+
+    def _failed(self, error: Exception, request_id: str) -> Json:
+        list(self._output.close("incomplete"))
+        found = describe(error, request_id)[1]["error"]
+        told = {"code": found["code"] or "server_error", "message": found["message"]}
+        response = {**self._response, "status": "failed", "error": told}
+        return {
+            "type": "response.failed",
+            "response": {**response, "output": self._output.items},
+        }
+
+
+def _serializable(fields: Json) -> Json:
+    """Fields of a request without what a reply cannot hold: lone surrogates, NaN."""
+    text = json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
+    found: Json = json.loads(text, parse_constant=lambda name: None)
+    return found
+
+
+def _usage(choice: Choice) -> Json:
+    """Token counts under the names of this API."""
+    counts = usage([choice])
+    return {
+        "input_tokens": counts["prompt_tokens"],
+        "input_tokens_details": {**counts["prompt_tokens_details"], "cache_write_tokens": 0},
+        "output_tokens": counts["completion_tokens"],
+        "output_tokens_details": {"reasoning_tokens": choice.reasoning_tokens},
+        "total_tokens": counts["total_tokens"],
+    }

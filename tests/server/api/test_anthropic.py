@@ -1,0 +1,116 @@
+"""Anthropic's Messages API: requests become those of a chat, replies are blocks and events."""
+
+import json
+from typing import Any
+
+import pytest
+
+from localspec.chat.reasoning import tagged
+from localspec.engine.text_stream import Prompt, Reading
+from tests.support.served import HELLO, ServedToy, Site, serving
+
+MESSAGES, COUNT = "/v1/messages", "/v1/messages/count_tokens"
+TEXT = {"type": "text", "text": "and", "cache_control": {"type": "ephemeral"}}
+USE = {"type": "tool_use", "id": "a", "name": "weather", "input": {"city": "Rome"}}
+RESULT = {"type": "tool_result", "tool_use_id": "a", "is_error": True, "content": [TEXT]}
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+TOOL = {"name": "weather", "description": "Tells it", "input_schema": SCHEMA}
+BILLING = "x-anthropic-billing-header: cc_version=2; cch=1;"
+
+
+def asked(site: Site, path: str = MESSAGES, **fields: object) -> Any:
+    reply = site.post(path, {"messages": HELLO} | fields)
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+def test_turns_become_messages_of_a_chat(toy_server: Site) -> None:
+    turns = [
+        {"role": "user", "content": "hello"},
+        {"role": "user", "content": [TEXT, TEXT]},
+        {"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}, TEXT, USE]},
+        {"role": "user", "content": [RESULT, TEXT]},
+    ]
+    system = [{"type": "text", "text": BILLING}, {"type": "text", "text": "Be brief."}]
+    counted = asked(toy_server, COUNT, messages=turns, system=system)
+    chat = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "hello\nand\nand"},
+        {"role": "assistant", "content": "and"},
+        {"role": "tool", "content": "Error: and", "tool_call_id": "a"},
+        {"role": "user", "content": "and"},
+    ]
+    theirs = toy_server.ask(messages=chat)["usage"]["prompt_tokens"]
+    assert counted == {"input_tokens": theirs}
+
+
+def test_tools_and_thinking_are_those_of_a_chat(toy_server: Site) -> None:
+    choice = {"type": "tool", "name": "weather", "disable_parallel_tool_use": True}
+    thinking = {"type": "disabled", "budget_tokens": 5}
+    asked(toy_server, tools=[TOOL], tool_choice=choice, thinking=thinking)
+    told: Any = toy_server.service.engine.told[-1]  # type: ignore[attr-defined]
+    assert told["tool_choice"] == {"type": "function", "function": {"name": "weather"}}
+    assert told["tools"][0]["function"]["parameters"] == SCHEMA
+    assert (told["thinking"], told["variables"]) == (False, {"thinking_budget": 5})
+
+
+class Thinker(ServedToy):
+    """Thinks before it answers."""
+
+    def encode_chat(self, *args: Any, **more: Any) -> Prompt:
+        said = iter(b"<think>hm</think>No")
+        reading = Reading(lambda token: bytes([next(said)]), tagged("<think>", "</think>"))
+        return Prompt(super().encode_chat(*args, **more), reading)
+
+
+def test_events_come_in_their_order() -> None:
+    with serving(Thinker(quirk=None)) as site:
+        whole = asked(site, max_tokens=19)
+        lines = site.post(MESSAGES, {"messages": HELLO, "max_tokens": 19, "stream": True}).text
+    assert whole["content"] == [
+        {"type": "thinking", "thinking": "hm", "signature": ""},
+        {"type": "text", "text": "No"},
+    ]
+    *events, rest = lines.split("\n\n")
+    names, bodies = [], []
+    for event in events:
+        name, data = event.split("\ndata: ")
+        names.append(name.removeprefix("event: "))
+        bodies.append(json.loads(data))
+    assert rest == "" and names == [body["type"] for body in bodies]
+    block = ["content_block_start", "content_block_delta", "content_block_stop"]
+    assert list(dict.fromkeys(names)) == ["message_start", *block, "message_delta", "message_stop"]
+    starts = [body for body in bodies if body["type"] == "content_block_start"]
+    assert [(each["index"], each["content_block"]["type"]) for each in starts] == [
+        (0, "thinking"), (1, "text"),
+    ]  # fmt: skip
+    deltas = [body["delta"] for body in bodies if body["type"] == "content_block_delta"]
+    assert "".join(delta.get("thinking", "") for delta in deltas) == "hm"
+    assert "".join(delta.get("text", "") for delta in deltas) == "No"
+    end = bodies[-2]
+    assert end["delta"] == {"stop_reason": "max_tokens", "stop_sequence": None}
+    assert end["usage"]["output_tokens"] == 19 == whole["usage"]["output_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "takes no images"),
+        ({"messages": [{"role": "user", "content": [RESULT | {"content": [{"type": "image"}]}]}]},
+         "messages.0.content.0.content.0.type: This server takes no images"),
+        ({"messages": [*HELLO, {"role": "assistant", "content": "a"}]}, "continues none"),
+        ({"messages": [{"role": "user", "content": "a " * 999}]}, "prompt is too long: The"),
+        ({"tools": [{"type": "web_search_20250305", "name": "a"}]}, "no tools of its own"),
+        ({"tool_choice": {"type": "tool"}}, "names no tool"),
+        ({"thread": {"type": "create"}}, "stores no threads"),
+        ({"temperature": -1}, "temperature should be"),
+        ({}, "not a JSON object"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_answered(toy_server: Site, fields: dict[str, Any], sentence: str) -> None:
+    reply = toy_server.post(MESSAGES, {"messages": HELLO} | fields if fields else [])
+    body = reply.json()
+    assert reply.status_code == 400 and body["type"] == "error"
+    assert sentence in body["error"]["message"]
+    assert body["error"]["type"] == "invalid_request_error"
+    assert body["request_id"] == reply.headers["request-id"]
