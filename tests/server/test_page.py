@@ -19,7 +19,7 @@ from localspec.chat.answer import Origin
 from localspec.chat.stats import GenerationStats
 from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams
-from localspec.display.answer import meter, status_words
+from localspec.display.answer import status_words
 from localspec.display.pieces import LOOKS
 from localspec.server import app
 from localspec.server.api.replies import timings
@@ -96,7 +96,7 @@ def test_nothing_is_made_of_html_and_nothing_is_in_line() -> None:
 
 
 def test_the_words_are_the_terminals() -> None:
-    script = (FOLDER / "answer.js").read_text("utf-8")
+    script = "".join((FOLDER / name).read_text("utf-8") for name in ("answer.js", "render.js"))
     reasons = {status.value: status_words(status) for status in DraftStatus}
     for name, words in reasons.items():
         assert not words or f'{name}: "{words}"' in script
@@ -118,25 +118,28 @@ def test_an_answer_is_the_apis_by_origin_with_its_figures(load: Open, server: Si
     asked = [{"role": "user", "content": SOURCE}]
     same = {"messages": asked, "temperature": 0, "max_tokens": 40, "draft_tokens": 4}
     reply = server.ask(**same)
-    assert page.turns == [SOURCE, reply["choices"][0]["message"]["content"]]
+    content = reply["choices"][0]["message"]["content"]
+    assert page.turns[0] == SOURCE
+    # Code without its fences.
+    assert page.all(".turn > .body pre")[0].text in content
+    assert page.all(".language")[0].text == "python"
     events = server.stream(**same, return_origins=True)
     assert all(event["draft"] == {"tokens": 4, "status": ""} for event in events)
     runs = [
         run for event in events for choice in event["choices"] for run in choice.get("origins", [])
     ]
     seen = [(c, run["origin"]) for run in runs for c in run["text"] if not c.isspace()]
-    assert page.characters() == seen
+    code = [pair for pair in seen if pair[0] != "`"]
+    assert page.characters() == code[len("python") :]
     assert {origin for _, origin in seen} >= {"draft", "corrected"}
     timings = reply["timings"]
     rate, length = timings["draft_n_accepted"] / timings["draft_n"], 40 / timings["rounds"]
     assert re.fullmatch(
-        rf"40 tokens · [\d.]+ tok/s · acceptance {rate:.0%} · {length:.2f} tokens/round · "
-        r"prompt 20 tokens · TTFT [\d.]+ s · seed \d+ · "
-        r"stopped at a limit: tokens, time or context",
-        page.meters[-1],
+        rf"40 tokens · acceptance {rate:.0%} of \d+ drafted · {length:.2f} tokens/round · "
+        r"drafted by draft model.* · prompt 20 tokens · TTFT [\d.]+ s · seed \d+",
+        page.figures,
     )
-    # A block of code, with its fences in it.
-    assert page.all(".turn > .body > pre")[0].text.startswith("```python\n")
+    assert page.meters[-1].endswith(" · stopped at a limit: tokens, time or context")
 
 
 @pytest.mark.llama
@@ -145,7 +148,7 @@ def test_without_a_draft_nothing_was_drafted(load: Open, server: Site) -> None:
     page.set(temperature=0, max_tokens=30, draft_tokens="off")
     page.ask(SOURCE)
     assert {origin for _, origin in page.characters()} == {"plain"}
-    assert "acceptance" not in page.meters[-1]
+    assert "acceptance" not in page.figures
     assert page.bodies()[-1]["draft_tokens"] == "off"
 
 
@@ -156,7 +159,8 @@ def test_the_meter_is_live_and_stop_ends_the_answer(load: Open) -> None:
         page.send("hello")
         gate.let(4)
         page.wait(lambda: len(page.turns[-1]) >= 2)
-        assert re.fullmatch(r"[\d.]+ tok/s · draft off", page.meters[-1])
+        assert re.fullmatch(r"[\d.]+ tok/s", page.meters[-1])
+        assert " · draft off · " in page.figures
         assert page.busy and not page["send"].is_displayed()
         page["stop"].send_keys(Keys.ENTER)
         page.wait(lambda: not page.busy)
@@ -175,7 +179,11 @@ def test_the_meter_is_live_and_stop_ends_the_answer(load: Open) -> None:
     ("length", "status", "words"),
     [
         (5, DraftStatus.DRAFTING, "draft 5"),
-        (0, DraftStatus.RECENTLY_SLOWER, "draft off (recently slower than plain)"),
+        (
+            0,
+            DraftStatus.RECENTLY_SLOWER,
+            "draft off · not drafting now: recently slower than plain",
+        ),
     ],
 )
 def test_the_meter_says_what_the_terminals_does(
@@ -195,8 +203,9 @@ def test_the_meter_says_what_the_terminals_does(
     )
     page.send("hello")
     page.wait(lambda: page.turns[-1] == "é")
-    assert page.meters == [meter(stats, length, 999, status)]
-    assert page.meters == [f"117.9 tok/s · acceptance 56% · 1.83 tokens/round · {words}"]
+    assert page.meters == ["117.9 tok/s"]
+    figures = "183 tokens · acceptance 56% of 150 drafted · 1.83 tokens/round"
+    assert page.figures.startswith(f"{figures} · drafted by draft model · {words} · ")
 
 
 def test_the_page_follows_an_answer_unless_its_reader_is_elsewhere(load: Open) -> None:
@@ -263,7 +272,7 @@ def test_html_is_text_and_thoughts_are_folded(load: Open, recited: tuple[Site, l
     page = load(site)
     page.set(system="Be <b>kind</b>.")
     page.ask(HOSTILE)
-    assert page.turns == [HOSTILE, f"{HOSTILE}\n\n{WORD}"]
+    assert page.turns == [HOSTILE, HOSTILE + WORD]
     thoughts = page.all(".thoughts .body")[0]
     assert not thoughts.is_displayed()
     page.all(".thoughts summary")[0].click()
@@ -373,7 +382,8 @@ def test_a_key_is_asked_for_and_kept_in_the_tab_alone(load: Open) -> None:
         assert not page["key"].is_displayed() and not page.notice
         page.ask("hello")
         assert page.turns[1]
-        assert page.run("return localStorage.length + document.cookie.length") == 0
+        stored = page.run("return JSON.stringify({...localStorage}) + document.cookie")
+        assert "the key" not in stored
         page.load()
         assert page["model"].text and not page["key"].is_displayed()
 
@@ -381,7 +391,7 @@ def test_a_key_is_asked_for_and_kept_in_the_tab_alone(load: Open) -> None:
 # -- the conversation -----------------------------------------------------------------------
 
 
-def test_a_conversation_outlives_the_page_until_it_is_cleared(page: Page) -> None:
+def test_conversations_outlive_the_page_until_they_are_deleted(page: Page) -> None:
     page.ask("hello")
     page.ask("more")
     told = page.bodies()[-1]["messages"]
@@ -389,11 +399,26 @@ def test_a_conversation_outlives_the_page_until_it_is_cleared(page: Page) -> Non
     seen = page.turns, page.meters, page.characters()
     page.load()
     assert (page.turns, page.meters, page.characters()) == seen
-    page.click("clear")
-    page.browser.switch_to.alert.accept()
+    page.click("new")
     assert page.turns == []
+    page.click("show-list")
+    page.all("#list button")[0].click()
+    assert page.turns == seen[0]
+    page.all("#list button")[-1].click()
+    page.browser.switch_to.alert.accept()
+    assert page.turns == [] and page.all("#list button") == []
     page.load()
     assert page.turns == []
+
+
+def test_a_conversation_is_imported(page: Page, tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "One"}, {"role": "assistant", "content": "**Two**"}]
+    file = tmp_path / "named.json"
+    file.write_text(json.dumps({"system": None, "messages": messages}))
+    page["file"].send_keys(str(file))
+    page.wait(lambda: page.turns == ["One", "Two"])
+    page.ask("Three")
+    assert page.bodies()[-1]["messages"][:2] == messages
 
 
 def test_the_last_answer_can_be_given_again(page: Page) -> None:
@@ -424,7 +449,7 @@ def test_settings_are_sent_and_kept(page: Page) -> None:
     sent = page.bodies()[-1]
     assert {name: sent[name] for name in given} == given
     assert sent["messages"][0] == {"role": "system", "content": "Be kind."}
-    assert "5 tokens · " in page.meters[-1] and " · seed 42 · " in page.meters[-1]
+    assert page.figures.startswith("5 tokens · ") and page.figures.endswith(" · seed 42")
     page.click("open-settings")
     page.all("#settings button[type=reset]")[0].click()
     page.all("#settings button.main")[0].click()
@@ -452,10 +477,12 @@ def test_keys_are_enough(page: Page) -> None:
     page.wait(lambda: len(page.turns) == 2 and not page.busy)
     assert page.turns[0] == "one\ntwo"
     reached = set()
-    for _ in range(12):
+    for _ in range(20):
         page.browser.switch_to.active_element.send_keys(Keys.TAB)
         reached.add(page.browser.switch_to.active_element.get_attribute("id"))
-    assert reached >= {"clear", "open-settings", "show-origins", "question", "again", "send"}
+    assert reached >= {
+        "show-list", "new", "open-settings", "show-origins", "question", "again", "send",
+    }  # fmt: skip
     named = page.run(
         "return [...document.querySelectorAll('input, textarea')]"
         ".filter(e => !e.labels.length || !e.labels[0].textContent.trim()).map(e => e.id)"

@@ -1,5 +1,7 @@
 // An answer on the page: its text by origin, its thoughts, its figures.
 
+import { copyButton, element, MarkdownView } from "./render.js";
+
 // Why nothing is drafted, by the controller's status; as the terminal's meter says it.
 const STATUS = {
   recently_slower: "recently slower than plain",
@@ -11,116 +13,78 @@ const ENDS = {
   stop: "",
   length: "stopped at a limit: tokens, time or context",
 };
-const ORIGINS = ["draft", "lookup", "history", "forced", "corrected", "plain"];
-const OPENS_CODE = /^ {0,3}```[^`]*$/;
-const CLOSES_CODE = /^ {0,3}```\s*$/;
+const SOURCES = {
+  draft: "draft model",
+  lookup: "prompt lookup",
+  history: "earlier answers",
+  forced: "grammar",
+};
 
-/** An element with a class and a text; what a model or a user wrote is never read as HTML. */
-export function element(name, className, text = "") {
-  const made = document.createElement(name);
-  made.className = className;
-  made.textContent = text;
-  return made;
+/** The text of an answer's runs, or that of its thoughts. */
+export function textOf(runs, reasoning = false) {
+  return runs.filter((run) => Boolean(run.reasoning) === reasoning).map((run) => run.text).join("");
 }
 
 /** The view of an answer: `add` its runs of text as they come, `show` its figures. */
 export class AnswerView {
-  constructor() {
+  constructor(turn) {
     this.element = element("article", "turn assistant");
     this.thoughts = element("details", "thoughts");
     this.thoughts.append(element("summary", "", "Thoughts"));
     this.thoughts.hidden = true;
-    this.meter = element("p", "meter");
     const body = element("div", "body");
-    this.element.append(element("h2", "who", "Answer"), this.thoughts, body, this.meter);
-    this.answered = new Text(body);
-    this.thought = new Text(this.thoughts.appendChild(element("div", "body")));
+    this.meter = element("details", "meter");
+    this.meter.append(element("summary"), element("p"));
+    const foot = element("div", "foot");
+    foot.append(this.meter, copyButton(() => textOf(turn.runs)));
+    this.element.append(element("h2", "who", "Answer"), this.thoughts, body, foot);
+    this.answered = new MarkdownView(body);
+    this.thought = new MarkdownView(this.thoughts.appendChild(element("div", "body")));
+    this.add(turn.runs);
+    this.show(turn.figures);
   }
 
-  /** Append a run: text, where it came from, whether it is a thought. */
-  add({ text, origin, reasoning }) {
-    if (reasoning) this.thoughts.hidden = false;
-    (reasoning ? this.thought : this.answered).add(text, ORIGINS.includes(origin) ? origin : "plain");
+  /** Append runs: text, where it came from, whether it is a thought. */
+  add(runs) {
+    const [thoughts, answer] = [runs.filter((run) => run.reasoning), runs.filter((run) => !run.reasoning)];
+    if (thoughts.length) this.thoughts.hidden = false;
+    if (thoughts.length) this.thought.add(thoughts);
+    if (answer.length) this.answered.add(answer);
   }
 
   show(figures) {
-    this.meter.replaceChildren();
-    for (const part of words(figures)) {
-      if (this.meter.hasChildNodes()) this.meter.append(" · ");
-      this.meter.append(element("span", "", part));
-    }
+    const [summary, rest] = this.meter.children;
+    summary.textContent = headline(figures).join(" · ");
+    rest.textContent = details(figures).join(" · ");
+    this.meter.hidden = !summary.textContent;
   }
 }
 
-/** Text as it comes: blocks of text and of code, in them lines, in those a span for each origin. */
-class Text {
-  constructor(parent) {
-    this.parent = parent;
-    this.block = null;
-    this.line = [];
-  }
-
-  add(text, origin) {
-    for (const part of text.split(/(?<=\n)/)) {
-      this.#append(part, origin);
-      if (part.endsWith("\n")) this.#endLine();
-    }
-  }
-
-  /** The indentation of a line has no origin to be seen. */
-  #append(part, origin) {
-    const begins = this.line.every((span) => span.className === "indent");
-    const indent = begins ? part.match(/^[ \t]*/)[0] : "";
-    if (indent) this.#extend(indent, "indent");
-    if (indent.length < part.length) this.#extend(part.slice(indent.length), origin);
-  }
-
-  #extend(text, className) {
-    this.block ??= this.parent.appendChild(element("div", "text"));
-    if (this.line.at(-1)?.className !== className) {
-      this.line.push(this.block.appendChild(element("span", className)));
-    }
-    this.line.at(-1).append(text);
-  }
-
-  /** Let a line of three backticks begin a block of code, or end it. */
-  #endLine() {
-    const line = this.line.map((span) => span.textContent).join("").trimEnd();
-    const inCode = this.block.tagName === "PRE";
-    if (inCode && CLOSES_CODE.test(line)) {
-      this.block = null;
-    } else if (!inCode && OPENS_CODE.test(line)) {
-      const before = this.block;
-      this.block = this.parent.appendChild(element("pre", ""));
-      this.block.append(...this.line);
-      if (!before.hasChildNodes()) before.remove();
-    }
-    this.line = [];
-  }
-}
-
-/** The figures of an answer in the terminal meter's words; more of them once it has ended. */
-function words(figures) {
-  const { tokens, speed, drafted, accepted, rounds, length, status, ended } = figures;
-  if (speed === undefined) return [ended ?? "waiting for the first token"];
+/** Speed and gain, and why the answer ended early. */
+function headline({ speed, speedup, drafted, ended }) {
+  if (speed === undefined) return [ended ?? "waiting for the first token"].filter(Boolean);
   const parts = [`${speed.toFixed(1)} tok/s`];
-  if (ended !== undefined) parts.unshift(`${tokens} tokens`);
-  if (drafted) parts.push(`acceptance ${Math.round((100 * accepted) / drafted)}%`);
+  if (drafted && speedup) parts.push(`about ${speedup.toFixed(2)}x plain`);
+  return [...parts, ENDS[ended] ?? ended].filter(Boolean);
+}
+
+/** The other figures, in the words of the terminal's meter. */
+function details({ speed, tokens, drafted, accepted, rounds, sources, length, status, ended, ...rest }) {
+  if (speed === undefined) return [];
+  const parts = [`${tokens} tokens`];
+  if (drafted) parts.push(`acceptance ${Math.round((100 * accepted) / drafted)}% of ${drafted} drafted`);
   if (drafted && rounds) parts.push(`${(tokens / rounds).toFixed(2)} tokens/round`);
-  if (ended === undefined || STATUS[status]) parts.push(drafting(length, status));
-  return ended === undefined ? parts : [...parts, ...closing(figures)];
+  if (sources?.length) parts.push(`drafted by ${sources.map((name) => SOURCES[name]).join(", ")}`);
+  if (ended === undefined) parts.push(`draft ${length || "off"}`);
+  if (STATUS[status]) parts.push(`not drafting ${ended === undefined ? "now" : "at the end"}: ${STATUS[status]}`);
+  return [...parts, ...closing(rest)];
 }
 
-function drafting(length, status) {
-  return `draft ${length || "off"}` + (STATUS[status] ? ` (${STATUS[status]})` : "");
-}
-
-function closing({ prompt, cached, firstText, seed, ended }) {
+function closing({ prompt, cached, firstText, seed }) {
   const parts = [`prompt ${prompt} tokens` + (cached ? `, ${cached} cached` : "")];
   if (firstText !== undefined) parts.push(`TTFT ${(firstText / 1000).toFixed(2)} s`);
   if (seed !== undefined) parts.push(`seed ${seed}`);
-  const end = ENDS[ended] ?? ended;
-  return end ? [...parts, end] : parts;
+  return parts;
 }
 
 /** What a chunk says, added to the figures so far. */
@@ -128,6 +92,7 @@ export function noteFigures(figures, { timings, draft, choices = [] }) {
   if (timings) {
     figures.tokens = timings.predicted_n;
     figures.speed = timings.predicted_per_second;
+    figures.speedup = timings.draft_speedup;
     figures.drafted = timings.draft_n;
     figures.accepted = timings.draft_n_accepted;
     figures.rounds = timings.rounds;
@@ -135,7 +100,9 @@ export function noteFigures(figures, { timings, draft, choices = [] }) {
     figures.cached = timings.cache_n;
   }
   if (draft) [figures.length, figures.status] = [draft.tokens, draft.status];
-  const { seed, finish_reason } = choices[0] ?? {};
+  const { seed, finish_reason, origins = [] } = choices[0] ?? {};
   if (seed !== undefined) figures.seed = seed;
   if (finish_reason) figures.ended = finish_reason;
+  const named = origins.map((run) => run.origin).filter((origin) => SOURCES[origin]);
+  figures.sources = [...new Set([...(figures.sources ?? []), ...named])];
 }

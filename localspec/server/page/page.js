@@ -1,41 +1,94 @@
-// The conversation: questions sent, answers shown as they come, both kept as long as the tab.
+// The page: the open conversation, questions sent, answers shown as they come.
 
-import { AnswerView, element, noteFigures } from "./answer.js";
-import { answer, Failure, readProps } from "./api.js";
+import { AnswerView, noteFigures } from "./answer.js";
+import { answer, Failure, readModels, readProps } from "./api.js";
+import * as conversations from "./conversations.js";
+import { ModelChooser } from "./models.js";
+import { element } from "./render.js";
 import { Settings } from "./settings.js";
+import { Sidebar } from "./sidebar.js";
 
-const TURNS = "localspec turns";
+const CURRENT = "localspec current"; // the conversation that is open in this tab
 const KEY = "localspec key";
 const ORIGINS_HIDDEN = "localspec origins hidden";
+const LARGEST_FILE = 16 * 1024 * 1024;
 
 const $ = (id) => document.getElementById(id);
 const settings = new Settings($("settings"));
-// A question is {text}; an answer {runs, figures}, a run being what `AnswerView.add` takes.
-let turns = JSON.parse(sessionStorage.getItem(TURNS) ?? "[]");
+const models = new ModelChooser($("models"));
+const store = new conversations.Conversations(localStorage);
+const sidebar = new Sidebar($("list"), store, {
+  open,
+  forget,
+  rename,
+  get current() {
+    return conversation;
+  },
+});
+let conversation = store.read(sessionStorage.getItem(CURRENT)) ?? conversations.newConversation();
 let running = null; // the AbortController of the answer that is on its way
 
-// -- what is kept ---------------------------------------------------------------------------
+// -- conversations --------------------------------------------------------------------------
 
 function keep() {
-  try {
-    sessionStorage.setItem(TURNS, JSON.stringify(turns));
-  } catch {
-    tell("The conversation is too long to be kept: it is lost when this page is loaded again.");
-  }
+  if (!conversation.turns.length) return;
+  conversation.name ||= conversations.firstWords(conversation);
+  conversation.system = settings.system;
+  const problem = store.write(conversation);
+  if (problem && $("notice").hidden) tell(problem);
 }
 
-const textOf = (turn, reasoning) =>
-  turn.runs.filter((run) => run.reasoning === reasoning).map((run) => run.text).join("");
+/** Show another conversation. */
+function change(to) {
+  conversation = to;
+  sessionStorage.setItem(CURRENT, to.id);
+  tell("");
+  redraw();
+  toEnd();
+  $("question").focus();
+}
 
-/** The conversation as a request carries it. */
-function messages() {
-  const told = turns.map((turn) => {
-    if (!turn.runs) return { role: "user", content: turn.text };
-    const thoughts = textOf(turn, true);
-    const said = { role: "assistant", content: textOf(turn, false) };
-    return thoughts ? { ...said, reasoning_content: thoughts } : said;
-  });
-  return settings.system ? [{ role: "system", content: settings.system }, ...told] : told;
+function open(id) {
+  const found = store.read(id);
+  if (running) return;
+  if (!found) return tell("This conversation cannot be read.");
+  settings.system = found.system;
+  change(found);
+}
+
+function begin() {
+  if (!running) change(conversations.newConversation());
+}
+
+function rename(name) {
+  conversation.name = name;
+  keep();
+  refresh();
+}
+
+function forget() {
+  store.delete(conversation.id);
+  begin();
+}
+
+async function importFile(file) {
+  const text = file.size > LARGEST_FILE ? "" : await file.text();
+  const found = conversations.fromFile(text, file.name.replace(/\.json$/, ""));
+  if (running) return;
+  if (!found) return tell(`${file.name} holds no conversation: choose a file that Export or /save wrote.`);
+  settings.system = found.system;
+  change(found);
+  keep();
+  refresh();
+}
+
+/** Follow what another tab stored. */
+function follow({ key }) {
+  const id = conversations.Conversations.idOf(key);
+  if (id === null || running) return;
+  if (id !== conversation.id) return refresh();
+  conversation = store.read(id) ?? conversation;
+  redraw();
 }
 
 // -- what is seen ---------------------------------------------------------------------------
@@ -58,39 +111,45 @@ function following(change) {
 }
 
 function append(turn) {
-  const view = turn.runs ? new AnswerView() : { element: question(turn.text) };
-  for (const run of turn.runs ?? []) view.add(run);
-  if (turn.figures) view.show(turn.figures);
+  const view = turn.runs ? new AnswerView(turn) : { element: question(turn) };
   $("turns").append(view.element);
   return view;
 }
 
-function question(text) {
-  const made = element("article", "turn user");
-  made.append(element("h2", "who", "You"), element("div", "body text", text));
+function question({ role, text }) {
+  const made = element("article", `turn ${role}`);
+  const who = role === "user" ? "You" : "System message";
+  made.append(element("h2", "who", who), element("div", "body text", text));
   return made;
 }
 
 function refresh() {
   const pressed = $("composer").querySelector("button:focus");
+  const { turns } = conversation;
   $("empty").hidden = turns.length > 0;
   $("send").hidden = Boolean(running);
   $("stop").hidden = !running;
-  $("again").hidden = Boolean(running) || !turns.at(-1)?.runs;
-  $("clear").disabled = Boolean(running) || !turns.length;
+  $("again").hidden = Boolean(running) || !turns.length;
+  for (const id of ["new", "import", "models"]) $(id).disabled = Boolean(running);
+  sidebar.show(Boolean(running));
   $("turns").setAttribute("aria-busy", String(Boolean(running)));
   if (pressed?.hidden) $(running ? "stop" : "send").focus();
 }
 
 function redraw() {
   $("turns").replaceChildren();
-  for (const turn of turns) append(turn);
+  for (const turn of conversation.turns) append(turn);
   refresh();
+}
+
+function showList(shown) {
+  $("conversations").hidden = !shown;
+  $("show-list").setAttribute("aria-expanded", String(shown));
 }
 
 function showOrigins() {
   document.body.classList.toggle("uncoloured", !$("show-origins").checked);
-  sessionStorage.setItem(ORIGINS_HIDDEN, $("show-origins").checked ? "" : "yes");
+  localStorage.setItem(ORIGINS_HIDDEN, $("show-origins").checked ? "" : "yes");
 }
 
 // -- asking ---------------------------------------------------------------------------------
@@ -99,7 +158,8 @@ async function ask() {
   const text = $("question").value;
   if (running || !text.trim() || !settings.check()) return;
   $("question").value = "";
-  turns.push({ text });
+  const { turns } = conversation;
+  turns.push({ role: "user", text });
   append(turns.at(-1));
   if (await reply()) return;
   turns.pop(); // back to where it can be sent again
@@ -108,25 +168,28 @@ async function ask() {
 }
 
 async function askAgain() {
-  if (running || !turns.at(-1)?.runs || !settings.check()) return;
-  const former = turns.pop();
+  const { turns } = conversation;
+  if (running || !turns.length || !settings.check()) return;
+  const former = turns.at(-1).runs ? [turns.pop()] : [];
   redraw();
   if (await reply()) return;
-  turns.push(former);
+  turns.push(...former);
   redraw();
 }
 
 /** Answer the last question; false where not a word came, of which the page then says why. */
 async function reply() {
+  const system = settings.system ? [{ role: "system", content: settings.system }] : [];
   const request = {
-    messages: messages(),
+    messages: [...system, ...conversations.messages(conversation)],
     ...settings.request,
+    ...(models.chosen && { model: models.chosen }),
     return_origins: true,
     timings_per_token: true,
   };
-  const turn = { runs: [], figures: {} };
+  const turn = { role: "assistant", runs: [], figures: {} };
   running = new AbortController();
-  turns.push(turn);
+  conversation.turns.push(turn);
   const view = append(turn);
   tell("");
   $("status").textContent = "Answering";
@@ -142,10 +205,11 @@ async function reply() {
   running = null;
   const came = !failure || turn.runs.length > 0;
   if (came) following(() => view.show(turn.figures));
-  else turns.pop();
+  else conversation.turns.pop();
   $("status").textContent = failure ?? "The answer is complete";
+  if (came) keep();
   refresh();
-  keep();
+  if (models.chosen) showModels().catch(() => {}); // their states
   return came;
 }
 
@@ -157,9 +221,9 @@ async function receive(request, turn, view) {
     const choice = chunk.choices?.[0];
     const runs = choice?.origins ?? [];
     if (runs.length) turn.figures.firstText ??= performance.now() - sent;
-    turn.runs.push(...runs);
+    conversations.extend(turn.runs, runs);
     following(() => {
-      runs.forEach((run) => view.add(run));
+      view.add(runs);
       view.show(turn.figures);
     });
   }
@@ -186,9 +250,15 @@ function askForKey() {
   $("key").focus();
 }
 
+async function showModels() {
+  models.show(await readModels(sessionStorage.getItem(KEY)));
+}
+
 async function meet() {
   try {
-    const props = await readProps(sessionStorage.getItem(KEY));
+    await showModels();
+    if (models.chosen && !models.loaded) return tell("");
+    const props = await readProps(sessionStorage.getItem(KEY), models.chosen);
     const model = props.model ?? props.model_alias;
     $("model").textContent = model + (props.draft ? `, draft ${props.draft}` : "");
     settings.showDefaults(props.default_generation_settings);
@@ -218,21 +288,26 @@ $("key-form").addEventListener("submit", (event) => {
 });
 $("again").addEventListener("click", askAgain);
 $("stop").addEventListener("click", () => running?.abort());
-$("clear").addEventListener("click", () => {
-  if (!confirm("Forget this conversation?")) return;
-  turns = [];
-  keep();
-  redraw();
-  $("question").focus();
+$("new").addEventListener("click", begin);
+$("models").addEventListener("change", meet);
+$("show-list").addEventListener("click", () => showList($("conversations").hidden));
+$("import").addEventListener("click", () => $("file").click());
+$("file").addEventListener("change", async () => {
+  for (const file of $("file").files) await importFile(file);
+  $("file").value = "";
 });
 $("open-settings").addEventListener("click", () => settings.open());
-$("show-origins").checked = !sessionStorage.getItem(ORIGINS_HIDDEN);
+$("show-origins").checked = !localStorage.getItem(ORIGINS_HIDDEN);
 $("show-origins").addEventListener("change", showOrigins);
 addEventListener("pagehide", () => {
-  if (running) turns.at(-1).figures.ended = "cut off when this page was left";
+  if (!running) return;
+  conversation.turns.at(-1).figures.ended = "cut off when this page was left";
   keep();
 });
 
+addEventListener("storage", follow);
+
+showList(matchMedia("(min-width: 72rem)").matches);
 showOrigins();
 redraw();
 toEnd();

@@ -1,4 +1,4 @@
-// What is asked for besides the messages, in a dialog; kept as long as the tab.
+// The fields of a request besides its messages, in a dialog; stored in this browser.
 
 const STORE = "localspec settings";
 
@@ -6,13 +6,13 @@ export class Settings {
   constructor(dialog) {
     this.dialog = dialog;
     this.form = dialog.querySelector("form");
-    const kept = JSON.parse(sessionStorage.getItem(STORE) ?? "{}");
-    for (const [name, value] of Object.entries(kept)) {
+    const stored = JSON.parse(localStorage.getItem(STORE) ?? "{}");
+    for (const [name, value] of Object.entries(stored)) {
       if (this.form.elements[name]) this.form.elements[name].value = value;
     }
-    this.form.addEventListener("input", () => this.#keep());
+    this.form.addEventListener("input", () => this.#store());
     // When the event is heard, the fields still hold what they are about to lose.
-    this.form.addEventListener("reset", () => setTimeout(() => this.#keep()));
+    this.form.addEventListener("reset", () => setTimeout(() => this.#store()));
   }
 
   /** Whether all fields hold something that can be sent; shows the first that does not. */
@@ -30,6 +30,11 @@ export class Settings {
   /** The system message; empty for none. */
   get system() {
     return this.form.elements.system.value.trim();
+  }
+
+  set system(text) {
+    this.form.elements.system.value = text;
+    this.#store();
   }
 
   /** The fields of a request that are not left to the server. */
@@ -60,7 +65,7 @@ export class Settings {
     return Object.fromEntries(entries);
   }
 
-  #keep() {
-    sessionStorage.setItem(STORE, JSON.stringify(this.#values()));
+  #store() {
+    localStorage.setItem(STORE, JSON.stringify(this.#values()));
   }
 }

@@ -82,6 +82,8 @@ class Page:
         self._log("performance")
         self._log("browser")
         self.load()
+        self.run("localStorage.clear()")  # of an earlier tab
+        self.load()
 
     def load(self) -> None:
         """Load it, again if it was."""
@@ -142,14 +144,23 @@ class Page:
 
     @property
     def meters(self) -> list[str]:
-        """The figures under each answer."""
-        return [meter.text for meter in self.all(".meter")]
+        """The line under each answer."""
+        return [meter.text for meter in self.all(".meter > summary")]
+
+    @property
+    def figures(self) -> str:
+        """The other figures of the last answer, also while they are folded."""
+        return str(self.all(".meter > p")[-1].get_property("textContent"))
 
     @property
     def turns(self) -> list[str]:
-        """Questions and answers, without thoughts, to the last blank."""
+        """Questions and answers, without thoughts and the bars over code."""
         texts: list[str] = self.run(
-            "return [...document.querySelectorAll('.turn > .body')].map(e => e.textContent)"
+            "return [...document.querySelectorAll('.turn > .body')].map(e => {"
+            "  const copy = e.cloneNode(true);"
+            "  copy.querySelectorAll('.bar').forEach(bar => bar.remove());"
+            "  return copy.textContent;"
+            "})"
         )
         return texts
 
@@ -157,7 +168,7 @@ class Page:
         """Those of the last answer that can be seen, each with the origin that it shows."""
         spans: list[tuple[str, str]] = self.run(
             "return [...[...document.querySelectorAll('.turn > .body')].at(-1)"
-            ".querySelectorAll('span')].map(e => [e.textContent, e.className])"
+            ".querySelectorAll('span')].map(e => [e.textContent, e.className.split(' ')[0]])"
         )
         return [(c, origin) for text, origin in spans for c in text if not c.isspace()]
 
