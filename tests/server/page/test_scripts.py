@@ -36,7 +36,8 @@ SNIPPETS = [
     "|---|\n", "a | b\n", "--- | ---\n", "---\n", "<script>alert(1)</script>",
     "<img src=x onerror=alert(1)>",
     "&lt;", "javascript:alert(1)", "data:text/html,x", "https://a.b/c", "http://",
-    "[x](https://a.b)", "[y](javascript:x)", "'", '"', "//", "/*", "#", "def f", "0x1f", "\0", "\ud800", "\r", "\t",
+    "[x](https://a.b)", "[y](javascript:x)", "'", '"', "//", "/*", "#", "def f",
+    "0x1f", "\0", "\ud800", "\r", "\t",
 ]  # fmt: skip
 
 
