@@ -15,7 +15,12 @@ from localspec.chat.answer import Answer, Piece, collect
 from localspec.core.config import DraftTokens, LoadOptions, RopeOptions
 from localspec.core.errors import IncompatiblePair, UsageError
 from localspec.core.generate_options import GenerateOptions
-from localspec.core.model_options import DraftOptions, choose_draft, parse_draft_tokens
+from localspec.core.model_options import (
+    DraftOptions,
+    ModelOptions,
+    choose_draft,
+    parse_draft_tokens,
+)
 from localspec.core.option import options
 from localspec.core.sampling_choice import choose_sampling
 from localspec.core.sampling_params import (
@@ -36,6 +41,7 @@ from localspec.speculative.history import AnswerHistory
 
 Prompt = str | Sequence[Mapping[str, object]] | Sequence[int]
 
+_LOAD_ROWS = options(LoadOptions, RopeOptions, ModelOptions)
 _LOAD_OPTIONS = {*options(LoadOptions, RopeOptions), "branches"} - {"parallel"}
 _ANSWER_OPTIONS = {field.name for field in fields(GenerateOptions)} - {"sampling"}
 
@@ -77,9 +83,12 @@ def load(
     loading = _take(settings, _LOAD_OPTIONS)
     answering, sampling = _take(settings, _ANSWER_OPTIONS), _take(settings, sampling_fields())
     _require_empty(settings, {*_LOAD_OPTIONS, *_ANSWER_OPTIONS, *sampling_fields()})
+    for name, value in {**loading, "parallel": parallel}.items():
+        _LOAD_ROWS[name].require(value)
     params = choose_sampling(sampling, {}).params
     length = DraftOptions(lengths=lengths).one_length(default_length(params))
     require_fixed_length(length, params)
+    answers = GenerateOptions(draft_tokens=length, **answering)
     finder = PairFinder(resolver, ui, _self_draft, lenient, loading)
     first, second = finder.load_options(named.target, named.draft, lengths)
     branches = 1 if second is None else loading.get("branches", "auto")
@@ -88,7 +97,7 @@ def load(
     for note in [*([named.note] if named.note else []), *engine.notes]:
         on_note(note)
     try:
-        return Model(engine, GenerateOptions(draft_tokens=length, **answering), sampling)
+        return Model(engine, answers, sampling)
     except BaseException:
         engine.close()
         raise
@@ -177,8 +186,8 @@ class Model:
         options = self._settings(changes)
         if isinstance(prompt, str) and raw:
             ids: Sequence[int] = self.engine.encode_text(prompt)
-        elif prompt and not isinstance(prompt, str) and isinstance(prompt[0], int):
-            ids = [token for token in prompt if isinstance(token, int)]
+        elif isinstance(prompt, list | tuple) and prompt and isinstance(prompt[0], int):
+            ids = _token_ids(prompt)
         else:
             messages = _messages(prompt, system)
             ids = self.engine.encode_chat(
@@ -223,8 +232,6 @@ class Model:
         _require_empty(given, {*_ANSWER_OPTIONS, *sampling_fields(), "json_schema", "regex"})
         if "draft_tokens" in answering:
             answering["draft_tokens"] = _length(answering["draft_tokens"])
-        if isinstance(answering.get("stop"), str):
-            answering["stop"] = (answering["stop"],)
         recommended = self.engine.target.header.sampling
         params = choose_sampling({**self._sampling, **sampling}, recommended).params
         self.engine.token_rules(params)
@@ -258,13 +265,25 @@ class Model:
             self._free.put(slot)
 
 
+def _token_ids(prompt: Sequence[object]) -> list[int]:
+    ids = [token for token in prompt if isinstance(token, int)]
+    if len(ids) < len(prompt):
+        raise UsageError("Not all items of the prompt are token ids.", "Give a list of ints.")
+    return ids
+
+
 def _messages(prompt: Prompt, system: str | None) -> list[Mapping[str, object]]:
+    if not isinstance(prompt, str | list | tuple):
+        raise UsageError(
+            f"The prompt is {prompt!r:.60}.",
+            'Expected a str, messages such as [{"role": "user", "content": …}], or token ids.',
+        )
     found: list[Mapping[str, object]] = []
     if system is not None:
         found.append({"role": "system", "content": system})
     if isinstance(prompt, str):
         return [*found, {"role": "user", "content": prompt}]
-    return [*found, *(each for each in prompt if isinstance(each, Mapping))]
+    return [*found, *prompt]
 
 
 def _with_grammar(changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The localspec program: its commands, and errors turned into exit codes."""
 
 import errno
+import inspect
 import os
 import sys
 from typing import Annotated, NoReturn
@@ -8,7 +9,21 @@ from typing import Annotated, NoReturn
 import typer
 
 from localspec import __version__
-from localspec.commands import bench, chat, config, demo, doctor, draft, export, models, run, serve
+from localspec.commands import (
+    bench,
+    chat,
+    config,
+    demo,
+    doctor,
+    draft,
+    export,
+    models,
+    remove,
+    run,
+    serve,
+    servers,
+    start,
+)
 from localspec.core.errors import LocalspecError
 from localspec.display import console
 
@@ -17,7 +32,7 @@ app = typer.Typer(
     help="Local language models, answered faster with the same text: a small draft model proposes "
     "tokens, the big target model verifies them in one pass (speculative decoding on llama.cpp).",
     epilog="Start with: localspec demo",
-    no_args_is_help=True,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -50,6 +65,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option(
@@ -57,8 +73,24 @@ def _root(
         ),
     ] = False,
 ) -> None:
-    """Holds --version; commands hold the rest."""
+    """Without a command: what to do on this machine."""
+    if context.invoked_subcommand is None:
+        start.start(context)
 
 
-for command in (demo, doctor, run, chat, serve, bench, draft, models, export, config):
+def _join_lines(group: typer.Typer) -> None:
+    """Make each paragraph of the help one line, which the terminal wraps; Typer would not."""
+    for each in group.registered_commands:
+        paragraphs = (inspect.getdoc(each.callback) or "").split("\n\n")
+        each.help = "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
+    for inner in group.registered_groups:
+        if inner.typer_instance is not None:
+            _join_lines(inner.typer_instance)
+
+
+for command in (
+    *(demo, doctor, run, chat, serve, servers),
+    *(bench, draft, models, remove, export, config),
+):
     command.register(app)
+_join_lines(app)

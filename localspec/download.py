@@ -21,6 +21,7 @@ from localspec.hub.partial_file import (
     check_space,
     locked_partial,
     partial_path,
+    place_of,
     remove_partial,
     writing,
 )
@@ -119,6 +120,18 @@ def downloaded(reference: Reference, folder: Path) -> list[Path] | None:
         return None
     # Parts of different commits do not belong together, though their headers may agree.
     return [path for path, _ in chosen] if len({commit for _, commit in chosen}) == 1 else None
+
+
+def interrupted(reference: Reference, folder: Path) -> list[Path]:
+    """Places of the files of a reference whose download was interrupted, chosen as on the Hub."""
+    home = folder / _home(reference.repo, reference.revision)
+    places = [place for path in home.rglob(".*.part") if (place := place_of(path))]
+    here = {place.relative_to(home).as_posix(): place for place in places}
+    try:
+        chosen = choose_files(reference, [RemoteFile(name, 0, None) for name in here])
+    except HubProblem:
+        return []
+    return [here[file.path] for file in chosen]
 
 
 def _cached(model: RemoteModel) -> list[Path] | None:

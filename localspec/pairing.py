@@ -371,9 +371,11 @@ def _check_parameters(n_target: int, n_draft: int) -> Iterator[Finding]:
         message = f"The draft is the larger model: {sizes}."
         yield make_finding("draft-not-smaller", message, "Are the roles swapped?")
     elif n_draft == n_target:
-        yield make_finding("draft-not-smaller", f"The draft is as large as the target: {sizes}.")
+        yield make_finding("draft-not-smaller", f"The draft is as big as the target: {sizes}.")
     else:
-        message = f"The target is only {n_target / n_draft:.2g} times the draft: {sizes}."
+        ratio = f"{n_target / n_draft:.1f}".removesuffix(".0")
+        few = f"only {ratio} times as big as the draft" if ratio != "1" else "hardly bigger"
+        message = f"The target is {few}: {sizes}."
         yield make_finding("small-ratio", message)
 
 

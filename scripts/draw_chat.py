@@ -40,7 +40,7 @@ def main() -> None:
     out.print(legend("colours"))
     out.print(Text.assemble((">>> ", "bold"), question))
     out.print(answer)
-    out.print(Text(meter(piece.stats, piece.draft_tokens, COLUMNS, piece.status), style="dim"))
+    out.print(Text(meter(piece.stats, COLUMNS, piece.status), style="dim"))
     picture = out.export_svg(title="localspec chat")
     picture = re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL)  # fonts of a far host
     PICTURE.write_text(picture, encoding="utf-8")

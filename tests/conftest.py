@@ -33,7 +33,7 @@ settings.load_profile("repeatable")
 
 # What leads to the Hub, and to models of other tools.
 FOREIGN = (
-    "XDG_CACHE_HOME XDG_CONFIG_HOME XDG_DATA_HOME HF_ENDPOINT HF_HOME HF_HUB_CACHE "
+    "XDG_CACHE_HOME XDG_CONFIG_HOME XDG_DATA_HOME XDG_STATE_HOME HF_ENDPOINT HF_HOME HF_HUB_CACHE "
     "HUGGINGFACE_HUB_CACHE HF_HUB_OFFLINE HF_TOKEN LLAMA_CACHE LMSTUDIO_HOME OLLAMA_MODELS "
     "JAN_DATA_FOLDER LOCALSPEC_CONFIG"
 ).split()
@@ -63,4 +63,5 @@ def home(tmp_path: Path, proofs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in FOREIGN:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(tool_caches, "OLLAMA_SERVICE", folder / "service")
+    monkeypatch.setattr(tool_caches, "bundled_folder", lambda: folder / "bundled")
     return folder

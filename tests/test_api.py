@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import localspec
-from localspec.core.errors import FileProblem, IncompatiblePair, UsageError
+from localspec.core.errors import FileProblem, GrammarError, IncompatiblePair, UsageError
 from localspec.library.pairs import user_pairs
 from tests.support.real_pair import TinyFiles
 
@@ -72,6 +72,14 @@ def test_options_of_one_answer(model: localspec.Model) -> None:
         ({"draft_tokens": "some"}, "no draft length"),
         ({"regex": "a", "json_schema": {}}, "Both json_schema and regex"),
         ({"logit_bias": ("999999+1",)}, "999999"),
+        ({"temperature": "hot"}, "temperature is 'hot', expected a number"),
+        ({"top_k": 2.5}, "top-k is 2.5, expected a whole number"),
+        ({"max_tokens": "8"}, "max-tokens is '8', expected a whole number"),
+        ({"logprobs": "a"}, "logprobs is 'a'"),
+        ({"stop": 5}, "stop is 5, expected a list"),
+        ({"logit_bias": "5+1"}, "logit-bias is '5\\+1', expected a list"),
+        ({"tools": "x"}, "tools is 'x'"),
+        ({"tools": ["x"]}, r"tools\[0\] is 'x'"),
     ],
 )
 def test_options_that_cannot_be(
@@ -80,6 +88,35 @@ def test_options_that_cannot_be(
     with pytest.raises(UsageError, match=said) as raised:
         model.generate(QUESTION, **changes)
     assert raised.value.hint
+
+
+@pytest.mark.parametrize("given", [{"regex": 4}, {"json_schema": 5}, {"json_schema": {1}}])
+def test_grammars_that_cannot_be(model: localspec.Model, given: dict[str, Any]) -> None:
+    with pytest.raises(GrammarError) as raised:
+        model.generate(QUESTION, **given)
+    assert raised.value.hint
+
+
+@pytest.mark.parametrize("prompt", [5, None, b"hi", [5, "a"], ["a"], {"role": "user"}])
+def test_what_is_no_prompt(model: localspec.Model, prompt: Any) -> None:
+    with pytest.raises(UsageError) as raised:
+        model.generate(prompt)
+    assert raised.value.hint
+
+
+@pytest.mark.parametrize("messages", ["hi", ["hi"], None])
+def test_what_are_no_messages(model: localspec.Model, messages: Any) -> None:
+    with pytest.raises(UsageError, match="^messages") as raised:
+        model.engine.encode_chat(messages)
+    assert "role" in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    "given", [{"ctx_size": "big"}, {"parallel": "2"}, {"branches": "x"}, {"max_tokens": "8"}]
+)
+def test_wrong_types_are_refused_before_loading(given: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="expected a whole number"):
+        localspec.load("demo", **given)
 
 
 def test_a_thread_has_one_open_stream(model: localspec.Model) -> None:

@@ -15,7 +15,7 @@ from tests.support.real_pair import TinyFiles
 
 COMMANDS = (
     *("demo", "doctor", "run", "chat", "bench", "check", "inspect", "list", "suggest", "pairs"),
-    *("download", "verify", "serve", "export"),
+    *("download", "verify", "rm", "serve", "export", "ps", "stop"),
 )
 
 
@@ -49,7 +49,7 @@ def test_a_standard_input_that_cannot_be_read_is_none(tiny: TinyFiles) -> None:
     flags = ("-m", tiny.target, "-t", "1", "-n", "2", "--draft", "off")
     with Path(os.devnull).open("w") as unreadable:
         done = process("run", *flags, "ab", stdin=unreadable)
-        assert done.returncode == 0 and done.stderr.startswith("2 tokens · ")
+        assert done.returncode == 0 and " tok/s · stopped at " in done.stderr
         none = process("run", *flags, stdin=unreadable)
         assert none.returncode == 2 and "There is no prompt." in none.stderr
         chat = process("chat", *flags, stdin=unreadable)
@@ -90,12 +90,17 @@ def test_help_of_everything(localspec: Command) -> None:
         done = localspec(command, "--help")
         assert (done.code, done.err) == (0, "")
         assert f"localspec {command} [OPTIONS]" in done.out
-        without = ("chat", "serve", "export")
+        without = ("chat", "serve", "export", "stop", "rm")
         assert bool(re.search(r"--json\s", done.out)) == (command not in without)
 
 
+def test_a_paragraph_of_the_help_breaks_where_the_line_is_full() -> None:
+    done = process("export", "--help", env=os.environ | {"COLUMNS": "400"})
+    assert "or with auto, it is the best fixed one by what auto learnt of the pair" in done.stdout
+
+
 def test_help_of_pairs(localspec: Command) -> None:
-    for command in ("add", "show", "remove"):
+    for command in ("add", "list", "show", "remove"):
         done = localspec("pair", command, "--help")
         assert done.code == 0 and f"localspec pair {command} [OPTIONS]" in done.out
 
@@ -201,4 +206,4 @@ def test_the_commands_are_those_of_the_readme() -> None:
     }
     groups = {group.name for group in cli.app.registered_groups}
     assert used and used <= known | groups
-    assert known == set(COMMANDS) and groups == {"pair", "draft", "config"}
+    assert known == set(COMMANDS) and groups == {"pair", "draft", "config", "sessions"}

@@ -18,7 +18,7 @@ from localspec.bench.padding.pad import (
 from localspec.bench.plan import BenchPlan, Variant
 from localspec.bench.run import compare_variants, run_bench
 from localspec.core import paths
-from localspec.core.config import LoadOptions
+from localspec.core.config import DraftTokens, LoadOptions
 from localspec.engine.engine import Engine
 from localspec.metadata.header import ModelHeader, read_header
 
@@ -57,10 +57,20 @@ class PairResult:
     draft: ModelHeader
     comparison: Comparison
 
+    @property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """Of plain decoding and the one variant."""
+        return (self.comparison,)
+
+    @property
+    def quantization(self) -> str:
+        """That of both models."""
+        return self.comparison.task
+
     def as_json(self) -> dict[str, object]:
         """Plain data for ``--json``."""
         return {
-            "quantization": self.comparison.task,
+            "quantization": self.quantization,
             "bundled": [header.as_json() for header in self.bundled],
             "target": self.target.as_json(),
             "draft": self.draft.as_json(),
@@ -90,6 +100,12 @@ class HybridResult:
         }
 
 
+def demo_tokens(model: str, length: DraftTokens, repeats: int, max_tokens: int) -> int:
+    """How many tokens the demo of the "pair" or the "hybrid" generates at most."""
+    variants = 2 if model == "pair" else 4 if length == "auto" else 3
+    return len(QUANTIZATIONS) * len(QUESTIONS) * variants * repeats * max_tokens
+
+
 def run_demo(
     plan: BenchPlan,
     threads: int | None = None,
@@ -97,11 +113,11 @@ def run_demo(
 ) -> Iterator[PairResult]:
     """Measure every quantisation of the padded pair; one result at a time."""
     bundled = read_header(paths.demo_pair()[0]), read_header(paths.demo_pair()[1])
-    for quantization in QUANTIZATIONS:
+    for i, quantization in enumerate(QUANTIZATIONS):
         files = padded_pair(quantization, on_progress)
 
-        def on_answer(task: str, done: int, total: int) -> None:
-            on_progress(f"measuring the {task} pair", done, total)
+        def on_answer(task: str, done: int, total: int, before: int = i) -> None:
+            on_progress("measuring", before * total + done, len(QUANTIZATIONS) * total)
 
         with Engine.load(*_load_options(files, threads)) as engine:
             assert engine.draft is not None
@@ -116,9 +132,12 @@ def run_hybrid_demo(
     on_progress: Progress = lambda label, done, total: None,
 ) -> Iterator[HybridResult]:
     """Measure every quantisation of the padded hybrid; one result at a time."""
-    for quantization in QUANTIZATIONS:
+    for i, quantization in enumerate(QUANTIZATIONS):
         files = padded_hybrid(quantization, on_progress)
-        on_answer = partial(on_progress, f"measuring the {quantization} hybrid")
+
+        def on_answer(done: int, total: int, before: int = i) -> None:
+            on_progress("measuring", before * total + done, len(QUANTIZATIONS) * total)
+
         with open_variants(files, plan, threads) as variants:
             engine = variants[0].engine
             prompts = {

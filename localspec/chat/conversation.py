@@ -1,19 +1,23 @@
 """A conversation with one engine: turns, settings, and the interfaces it needs."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from localspec.chat.answer import Answer, Piece, collect
+from localspec.chat.conversation_store import Autosave, SavedConversation
 from localspec.chat.message import Message, assistant_turn
 from localspec.chat.stats import GenerationStats
 from localspec.chat.window import fit, require_prompt_fits, visible
 from localspec.core.errors import LocalspecError
 from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.sampling_params import SamplingParams, sampling_fields
+from localspec.speculative.history import AnswerHistory
 from localspec.speculative.loop import TokenModel
+
+_END_LINES = 8  # of the last answer, shown when a conversation goes on
 
 
 class PairProfile(Protocol):
@@ -24,6 +28,8 @@ class PairProfile(Protocol):
 
 class ChatEngine(Protocol):
     """What a chat needs of `engine.Engine`."""
+
+    history: AnswerHistory | None
 
     @property
     def target(self) -> TokenModel: ...
@@ -58,6 +64,22 @@ class ChatUI(Protocol):
         """Show the figures of the whole conversation."""
         ...
 
+    def compare(self, drafted: Answer, plain: Answer, seed_decides: bool) -> None:
+        """Show the speed of two answers to one question; ``seed_decides`` the text of both."""
+        ...
+
+    def fold_thoughts(self, fold: bool) -> None:
+        """Replace the thoughts of an answer by one line when they end, or leave them."""
+        ...
+
+    def show_thoughts(self, thoughts: str) -> None:
+        """Show thoughts that were folded."""
+        ...
+
+    def copy(self, text: str) -> None:
+        """Put text into the clipboard, and say so; raises UsageError where there is none."""
+        ...
+
     def say(self, sentence: str) -> None:
         """Show a note."""
         ...
@@ -72,7 +94,10 @@ class Chat:
     """A conversation with one engine; ``options`` apply to each answer.
 
     The prompt contains the ``turns`` from index ``oldest`` on. ``file`` is where the conversation
-    was saved or loaded last, and may be overwritten.
+    was saved or loaded last, and may be overwritten. ``pair`` says which models answer and with
+    what settings, as in `SavedConversation`; ``autosave`` is None for a chat that is not saved.
+    ``attached`` is text of files that begins the next message. ``load_pair`` replaces ``engine``,
+    ``options`` and ``pair`` by those of another pair.
     """
 
     engine: ChatEngine
@@ -83,6 +108,17 @@ class Chat:
     oldest: int = 0
     total: GenerationStats = field(default_factory=GenerationStats)
     file: Path | None = None
+    pair: Mapping[str, Any] = field(default_factory=dict)
+    autosave: Autosave | None = None
+    attached: str = ""
+    load_pair: "Callable[[Chat, str], None] | None" = None
+
+    def ask(self, text: str) -> None:
+        """Answer a message, behind the text of the files that were read for it."""
+        before = self.turns
+        self.answer([*before, {"role": "user", "content": self.attached + text}])
+        if self.turns is not before:
+            self.attached = ""
 
     def answer(self, turns: list[Message]) -> None:
         """Answer the last user turn and add both to the conversation, also after Ctrl-C.
@@ -105,6 +141,47 @@ class Chat:
                 "out. /undo forgets this one; --max-tokens bounds each."
             )
 
+    def document(self) -> dict[str, object]:
+        """The conversation as it is saved, with the sampling of its next answer."""
+        params = self.options.sampling
+        sampling = {name: getattr(params, name) for name in sampling_fields()}
+        settings = {**self.pair.get("settings", {}), **sampling}
+        pair = {**self.pair, "settings": settings}
+        return {"system": self.system, "messages": [*self.turns], "pair": pair}
+
+    def begin_again(self) -> str:
+        """Forget the turns; returns a sentence about what is still stored of them."""
+        name = self.autosave.name if self.autosave is not None and self.turns else None
+        self.turns, self.oldest, self.file = [], 0, None
+        if self.autosave is None or name is None:
+            return "The conversation is forgotten."
+        self.autosave = Autosave()
+        return f"A new conversation begins; the one before is saved as {name}."
+
+    def resume(self, saved: SavedConversation) -> None:
+        """Go on with the turns and the system message of a saved conversation."""
+        self.begin_again()
+        self.turns, self.system = saved.messages, saved.system
+        if self.autosave is not None:
+            self.autosave = Autosave(None, self.document())
+
+    def show_end(self) -> None:
+        """Show the last question and how its answer ends."""
+        for turn in self.turns[-2:]:
+            *_, asked = turn["content"].splitlines() or [""]
+            lines = [f">>> {asked}"] if turn["role"] == "user" else _last_lines(turn["content"])
+            for line in lines:
+                self.ui.say(line.expandtabs(4))
+
+    def save(self) -> None:
+        """Save what is new; a problem is told once, and then nothing more is saved."""
+        try:
+            if self.autosave is not None:
+                self.autosave.save(self)
+        except LocalspecError as problem:
+            self.autosave = None
+            self.ui.complain(problem)
+
     def encode(self, turns: Sequence[Message], oldest: int) -> list[int]:
         """Token ids of the system message and of the turns from ``oldest`` on."""
         messages = visible(turns, oldest)
@@ -126,6 +203,11 @@ class Chat:
         if left_out := unseen(turns[self.oldest : oldest]):
             self.ui.say(f"The context of {n_ctx} tokens is full. {left_out}")
         return oldest, prompt
+
+
+def _last_lines(text: str) -> list[str]:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return ["…", *lines[-_END_LINES:]] if len(lines) > _END_LINES else lines
 
 
 def unseen(left_out: Sequence[Message]) -> str:

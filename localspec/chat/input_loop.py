@@ -13,6 +13,7 @@ def run(chat: Chat) -> int:
     hinted, failed = False, 0
     while True:
         try:
+            chat.save()
             text = chat.ui.read()
         except EOFError:
             return failed
@@ -39,7 +40,7 @@ def handle(chat: Chat, text: str) -> bool:
         return obey(chat, text)
     if text.strip():
         text = text.removeprefix("/")  # a doubled slash stands for one
-        chat.answer([*chat.turns, {"role": "user", "content": text}])
+        chat.ask(text)
     return True
 
 
@@ -65,6 +66,11 @@ def read_message(read_line: Callable[[bool], str]) -> str:
         except EOFError:
             break
     return "\n".join(parts)
+
+
+def is_unfinished(text: str) -> bool:
+    """Whether a block between triple quotes has begun and not ended."""
+    return text.lstrip().startswith('"""') and text.count('"""') % 2 == 1
 
 
 def _no_command(text: str) -> str:

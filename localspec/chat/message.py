@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, NotRequired, TypedDict
 
-from localspec.chat.tools.tool import MAX_DEPTH, is_shallow, parsed
+from localspec.chat.tools.tool import MAX_DEPTH, is_shallow, parsed, require_objects
 from localspec.core.errors import UsageError
 
 ROLES = ("system", "user", "assistant")
@@ -55,6 +55,7 @@ def read_messages(entries: Sequence[Mapping[str, object]]) -> list[Message]:
     As in llama.cpp, the role developer means system (all models but gpt-oss, whose template makes
     no difference), and content parts are joined by line breaks.
     """
+    require_objects(entries, "messages", '{"role": "user", "content": …}')
     return [_read(entry, f"messages[{i}]") for i, entry in enumerate(entries)]
 
 

@@ -1,35 +1,40 @@
 """Slash commands of a chat: names, help, functions."""
 
-import json
+import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
+from localspec.chat.answer import collect
 from localspec.chat.conversation import Chat, unseen
-from localspec.chat.message import Message, parse_message
+from localspec.chat.conversation_store import read_conversation, write_conversation
+from localspec.chat.message import Message
+from localspec.chat.window import require_prompt_fits
 from localspec.core.errors import FileProblem, UsageError
-from localspec.core.files import appearing_when_complete, read_at_most
-from localspec.core.formatting import percent
+from localspec.core.files import read_at_most
+from localspec.core.formatting import one_line, percent, printable
 from localspec.core.model_options import parse_draft_tokens
-from localspec.core.sampling_choice import change_sampling, written
+from localspec.core.sampling_choice import change_sampling, described, written
 from localspec.core.sampling_params import (
     MAX_SEED,
     require_fixed_length,
     sampling_fields,
 )
 
-MAX_SAVED_BYTES = 64 * 2**20
+_MOST_READ = 4 * 2**20  # bytes of a file for a message
+_FENCE = re.compile(r"(?ms)^ *(`{3,}|~{3,})[^\n]*\n(.*?)(?:^ *\1[`~]*[ \t]*$|\Z)")
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A slash command; ``usage`` shows its arguments."""
+    """A slash command; ``usage`` shows its arguments, ``words`` are those that it completes."""
 
     usage: str
     help: str
     run: Callable[[Chat, str], None]
+    words: Callable[[], Iterable[str]] = tuple
 
 
 def _help(chat: Chat, rest: str) -> None:
@@ -47,25 +52,123 @@ def _exit(chat: Chat, rest: str) -> None:
 
 
 def _clear(chat: Chat, rest: str) -> None:
-    chat.turns, chat.oldest, chat.file = [], 0, None
-    chat.ui.say("The conversation is forgotten.")
+    chat.attached = ""
+    chat.ui.say(chat.begin_again())
 
 
-def _regenerate(chat: Chat, rest: str) -> None:
+def _retry(chat: Chat, rest: str) -> None:
+    turns, before = _to_last_question(chat), chat.options.sampling
+    sampling = change_sampling(before, "temperature", rest) if rest else before
+    require_fixed_length(chat.options.draft_tokens, sampling)
+    if sampling.greedy:
+        chat.ui.say(
+            "At temperature 0 the same question gets the same answer. For another one: /retry 0.8."
+        )
+    # The same seed would give the same answer.
+    sampling = replace(sampling, seed=secrets.randbelow(MAX_SEED + 1))
+    chat.options = replace(chat.options, sampling=sampling)
+    try:
+        chat.answer(turns)
+    finally:
+        sampling = replace(sampling, temperature=before.temperature)
+        chat.options = replace(chat.options, sampling=sampling)
+
+
+def _to_last_question(chat: Chat) -> list[Message]:
     turns = list(chat.turns)
     if turns and turns[-1]["role"] == "assistant":
         turns.pop()
     if not turns:
         raise UsageError("There is nothing to answer again.", "Ask something first.")
-    if chat.options.sampling.greedy:
-        chat.ui.say(
-            "At temperature 0 the same question gets the same answer. For another one: "
-            "/set temperature 0.8, then /regen."
+    return turns
+
+
+def _compare(chat: Chat, rest: str) -> None:
+    turns, engine, options = _to_last_question(chat), chat.engine, chat.options
+    if not _can_draft(chat):
+        raise UsageError("Nothing drafts here.", "Start chat with --draft FILE.gguf.")
+    if not options.draft_tokens:
+        options = replace(options, draft_tokens="auto")
+        engine.profile.introduce(chat.ui.say)
+    prompt = chat.encode(turns, chat.oldest)
+    chat.ui.say("Answering the last question twice, drafted and plain; Ctrl-C stops.")
+    history, engine.history = engine.history, None  # it holds this very answer
+    try:
+        drafted = collect(engine.stream(prompt, options))
+        plain = drafted
+        if drafted.finish_reason != "cancelled":
+            plain = collect(engine.stream(prompt, replace(options, draft_tokens=0)))
+    finally:
+        engine.history = history
+    if plain.finish_reason == "cancelled":
+        chat.ui.say("Stopped.")
+        return
+    chat.ui.compare(drafted, plain, options.sampling.seed_decides)
+
+
+def _can_draft(chat: Chat) -> bool:
+    looks_up = chat.options.prompt_lookup and chat.engine.can_roll_back
+    return chat.engine.draft is not None or looks_up
+
+
+def _model(chat: Chat, rest: str) -> None:
+    if not rest or chat.load_pair is None:
+        raise UsageError(
+            "/model needs the name of a pair or a model.",
+            "Type /model NAME; localspec pairs and localspec list show names.",
         )
-    # The same seed would give the same answer.
-    sampling = replace(chat.options.sampling, seed=secrets.randbelow(MAX_SEED + 1))
-    chat.options = replace(chat.options, sampling=sampling)
-    chat.answer(turns)
+    chat.load_pair(chat, rest)
+    chat.oldest = 0  # the other context may hold more
+
+
+def _read(chat: Chat, rest: str) -> None:
+    path = _named(rest, "/read")
+    try:
+        text = read_at_most(path, _MOST_READ).decode("utf-8-sig")
+        if "\0" in text:
+            raise ValueError("it is not text")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise FileProblem(
+            f"{path} cannot be read: {reason}.", "Give a text file in UTF-8."
+        ) from error
+    attached = f"{chat.attached}{one_line(path.name)}:\n\n{printable(text).rstrip()}\n\n"
+    tokens = len(chat.encode([{"role": "user", "content": attached}], 0))
+    require_prompt_fits(tokens, chat.engine.target.n_ctx)
+    chat.attached = attached
+    chat.ui.say(f"{path} begins the next message, of {tokens} tokens so far. /clear forgets it.")
+
+
+def _copy(chat: Chat, rest: str) -> None:
+    if rest not in ("", "code"):
+        raise UsageError(
+            f"/copy takes code or nothing, not {rest!r}.", "Type /copy, or /copy code."
+        )
+    answers = [turn["content"] for turn in chat.turns if turn["role"] == "assistant"]
+    if not answers:
+        raise UsageError("There is no answer to copy.", "Ask something first.")
+    text = answers[-1]
+    if rest:
+        blocks = [found[2] for found in _FENCE.finditer(text)]
+        if not blocks:
+            raise UsageError("The last answer has no code block.", "Type /copy for all of it.")
+        text = blocks[-1]
+    chat.ui.copy(text)
+
+
+def _think(chat: Chat, rest: str) -> None:
+    if rest not in ("", "show", "hide"):
+        raise UsageError(f"/think takes show or hide, not {rest!r}.", "Type /think show.")
+    if rest:
+        chat.ui.fold_thoughts(rest == "hide")
+        chat.ui.say(f"Thoughts are {'folded when they end' if rest == 'hide' else 'shown'}.")
+    if rest == "hide":
+        return
+    thoughts = [turn.get("reasoning_content") for turn in chat.turns][-1:]
+    if thoughts and thoughts[0]:
+        chat.ui.show_thoughts(thoughts[0])
+    elif not rest:
+        chat.ui.say("The last answer has no thoughts.")
 
 
 def _undo(chat: Chat, rest: str) -> None:
@@ -116,9 +219,7 @@ def _draft(chat: Chat, rest: str) -> None:
     if lengths:
         require_fixed_length(lengths[0], chat.options.sampling)
         chat.options = replace(chat.options, draft_tokens=lengths[0])
-    if chat.options.draft_tokens == "auto" and (
-        chat.engine.draft or (chat.options.prompt_lookup and chat.engine.can_roll_back)
-    ):
+    if chat.options.draft_tokens == "auto" and _can_draft(chat):
         chat.engine.profile.introduce(chat.ui.say)
     chat.ui.say(f"Draft length: {chat.options.draft_tokens or 'off'}.")
 
@@ -143,6 +244,9 @@ def _set(chat: Chat, rest: str) -> None:
             chat.ui.say(f"{name} {written(chat.options.sampling, name)}")
         return
     name, _, value = rest.partition(" ")
+    if not value.strip():
+        chat.ui.say(described(chat.options.sampling, name))
+        return
     params = change_sampling(chat.options.sampling, name, value.strip())
     require_fixed_length(chat.options.draft_tokens, params)
     chat.engine.token_rules(params)  # refuses a bias of no token
@@ -153,13 +257,10 @@ def _set(chat: Chat, rest: str) -> None:
 
 def _save(chat: Chat, rest: str) -> None:
     path = _named(rest, "/save")
-    document = {"system": chat.system, "messages": chat.turns}
     try:
         if path.is_file() and path != chat.file:
             raise FileProblem(f"{path} exists already.", "Choose another name, or remove it first.")
-        text = json.dumps(document, ensure_ascii=False, indent=1) + "\n"
-        with appearing_when_complete(path) as partial:
-            partial.write_text(text, encoding="utf-8")
+        write_conversation(path, chat.document())
     except (OSError, ValueError) as error:  # ValueError: half a surrogate pair, a NUL in the name
         raise FileProblem(f"{path} cannot be written: {error}.", "Try another name.") from error
     chat.file = path
@@ -168,16 +269,11 @@ def _save(chat: Chat, rest: str) -> None:
 
 def _load(chat: Chat, rest: str) -> None:
     path = _named(rest, "/load")
-    try:
-        document = json.loads(read_at_most(path, MAX_SAVED_BYTES).decode("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise FileProblem(
-            f"{path} cannot be read: {reason}.", "Give a file that /save wrote."
-        ) from error
-    chat.system, chat.turns = _parse_saved(document, path)
-    chat.oldest, chat.file = 0, path
+    saved = read_conversation(path)
+    chat.resume(saved)
+    chat.file = path
     chat.ui.say(f"{len(chat.turns)} messages loaded from {path}.")
+    chat.show_end()
     _say_ignored(chat)
 
 
@@ -190,34 +286,48 @@ def _named(rest: str, command: str) -> Path:
         raise FileProblem(f"{rest} cannot be found: {error}", "Try another name.") from error
 
 
-def _parse_saved(document: Any, path: Path) -> tuple[str | None, list[Message]]:
-    """System message and turns of a saved conversation; raises FileProblem for another file."""
-    try:
-        messages, system = document["messages"], document.get("system")
-        if not isinstance(messages, list) or not isinstance(system, str | None):
-            raise ValueError("messages must be a list, system a text")
-        return system, [parse_message(entry) for entry in messages]
-    except (KeyError, TypeError, ValueError) as error:
-        raise FileProblem(
-            f"{path} holds no saved conversation.", "Give a file that /save wrote."
-        ) from error
-
-
 COMMANDS = {
     "/help": Command("", "show this", _help),
     "/exit": Command("", "leave, as Ctrl-D does", _exit),
     "/clear": Command("", "forget the conversation", _clear),
-    "/regen": Command("", "answer the last question again, with another seed", _regenerate),
+    "/retry": Command(
+        "[TEMPERATURE]",
+        "answer the last question again, with another seed; once at this temperature",
+        _retry,
+    ),
     "/undo": Command("", "forget the last question and its answer", _undo),
+    "/read": Command("FILE", "begin the next message with a text file", _read),
+    "/copy": Command(
+        "[code]",
+        "copy the last answer, or its last code block, to the clipboard",
+        _copy,
+        lambda: ["code"],
+    ),
+    "/think": Command(
+        "[show|hide]",
+        "show the thoughts of the last answer; show or fold those to come",
+        _think,
+        lambda: ["show", "hide"],
+    ),
+    "/compare": Command("", "answer the last question drafted and plain: speed, text", _compare),
+    "/model": Command("NAME", "continue with another pair or model", _model),
     "/stats": Command("", "figures of the whole conversation", _stats),
     "/context": Command("", "how full the context is", _context),
-    "/draft": Command("N|auto|off", "change the draft length", _draft),
-    "/system": Command("TEXT|off", "change the system message", _system),
-    "/set": Command("NAME VALUE", "change sampling, such as: /set temperature 0.7", _set),
+    "/draft": Command("N|auto|off", "change the draft length", _draft, lambda: ["auto", "off"]),
+    "/system": Command("TEXT|off", "change the system message", _system, lambda: ["off"]),
+    "/set": Command(
+        "NAME [VALUE]",
+        "show or change sampling, such as: /set temperature 0.7",
+        _set,
+        lambda: (f"{name} " for name in sampling_fields()),
+    ),
     "/save": Command("FILE", "write the conversation to a file", _save),
     "/load": Command("FILE", "continue a saved conversation", _load),
 }
-ALIASES = {"/?": "/help", "/bye": "/exit", "/quit": "/exit", "/regenerate": "/regen"}
+ALIASES = {
+    **{"/?": "/help", "/bye": "/exit", "/quit": "/exit"},
+    **{"/regen": "/retry", "/regenerate": "/retry"},
+}
 
 
 def names_command(text: str) -> bool:
@@ -230,7 +340,12 @@ def obey(chat: Chat, line: str) -> bool:
     name, rest = _split(line)
     command = COMMANDS.get(ALIASES.get(name, name))
     if command is None:
-        raise UsageError(f"There is no command {name}.", "Type /help for the commands.")
+        near = get_close_matches(name, [*COMMANDS, *ALIASES], 1, 0.7)
+        raise UsageError(
+            f"There is no command {name}.",
+            f"{f'Did you mean {near[0]}? ' if near else ''}/help lists the commands; a message "
+            "that begins with a slash needs two.",
+        )
     command.run(chat, rest)
     return command.run is not _exit
 

@@ -3,9 +3,11 @@
 from dataclasses import dataclass, field, fields
 from itertools import zip_longest
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from localspec.speculative.loop import Prefill, Round
+
+Drafter = Literal["", "draft model", "prediction heads"]
 
 
 class SourceStats(NamedTuple):
@@ -42,7 +44,8 @@ class GenerationStats:
     that were not the first candidate of their place in a tree. ``first_tokens`` counts tokens from
     the last pass over a prompt: that time is in ``prompt_seconds``, so tokens per second leave them
     out. Each has its own round. ``plain_seconds`` is the estimated time of plain decoding, 0 where
-    costs are not known. ``slowest_round`` is in seconds.
+    costs are not known. ``slowest_round`` is in seconds. ``drafter`` is the kind of draft that was
+    loaded, empty for none.
     """
 
     answers: int = 0
@@ -65,6 +68,7 @@ class GenerationStats:
     accepted_at: list[int] = field(default_factory=list)
     sources: dict[str, SourceStats] = field(default_factory=dict)
     passes: dict[int, PassStats] = field(default_factory=dict)
+    drafter: Drafter = ""
 
     def start(self, prefill: Prefill) -> None:
         """Count the reading of a prompt."""
@@ -121,6 +125,7 @@ class GenerationStats:
         if not known:
             self.plain_seconds = 0.0
         self.slowest_round = max(self.slowest_round, other.slowest_round)
+        self.drafter = self.drafter or other.drafter
         if self.ttft_s is None:
             self.ttft_s = other.ttft_s
         both = zip_longest(self.accepted_at, other.accepted_at, fillvalue=0)

@@ -60,7 +60,7 @@ def run_batch(
             console.note(f"{written} of {len(lines)} lines have a result in {batching.output}.")
             if batch.errors:
                 console.note(f"{batch.errors} of them are errors: see status_code.")
-            answers.figures(batch.stats, "stop", None)
+            answers.figures(batch.stats, "stop", None, full=not console.is_quiet())
 
 
 def _appending(path: Path) -> TextIO:

@@ -4,11 +4,12 @@ import os
 import shlex
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from localspec.commands.flags.answer import JsonFlag
+from localspec.commands.flags.answer import HeaderFlag, JsonFlag
 from localspec.commands.flags.groups import variable_of
 from localspec.commands.flags.settings import (
     MODELS,
@@ -21,6 +22,8 @@ from localspec.core import paths
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import appearing_when_complete, read_text
 from localspec.display import console
+from localspec.hub.reference import parse_reference
+from localspec.library.pairs import user_pairs
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
@@ -31,6 +34,7 @@ _Name = Annotated[str, typer.Argument(metavar="NAME", help="A setting, such as t
 _Model = Annotated[
     str | None, typer.Option("--for", metavar="MODEL", help="Only for this pair or file name.")
 ]
+_SECRET = ("api_key",)
 _ANY_SPELLING = {"ignore_unknown_options": True}  # temperature, or --temp
 config_app = typer.Typer(
     help="Settings that stay: list them, set and unset them.", invoke_without_command=True
@@ -42,22 +46,37 @@ def config(
     context: typer.Context,
     everything: Annotated[bool, typer.Option("--all", help="Defaults too.")] = False,
     as_json: JsonFlag = False,
+    header: HeaderFlag = True,
 ) -> None:
     """List settings, each with where it comes from: a variable, the file or the default.
 
     A flag wins over a variable, that over the file's value for a model, that over a pair's own
     setting, that over the file's value for all models.
     """
-    if context.invoked_subcommand is not None:
-        return
+    if context.invoked_subcommand is None:
+        _list(everything, as_json, header)
+
+
+@config_app.command("list", hidden=True)
+def config_list(as_json: JsonFlag = False, header: HeaderFlag = True) -> None:
+    """The same as ``config`` alone."""
+    _list(False, as_json, header)
+
+
+def _list(everything: bool, as_json: bool, header: bool) -> None:
     from localspec.display import models as lists
 
-    rows = [row for row in _listed() if everything or row[2] != "default"]
+    rows = [
+        (name, "(hidden)" if value and name in _SECRET else value, place)
+        for name, value, place in _listed()
+        if everything or place != "default"
+    ]
     if as_json:
         named = [dict(zip(("name", "value", "from"), row, strict=True)) for row in rows]
         console.json_line({"settings": named})
     elif rows:
-        lists.table(("setting", "value", "from"), [(n, _shown(v), place) for n, v, place in rows])
+        cells = [(n, _shown(v), place) for n, v, place in rows]
+        lists.table(("SETTING", "VALUE", "FROM"), cells, header=header)
     else:
         console.note("Nothing is set. Try: localspec config set temperature 0.7")
 
@@ -100,6 +119,18 @@ def config_set(
         table = document.setdefault(MODELS, {}).setdefault(model, {})
     table[name] = given if given is values else given[0]
     _write(document)
+    if model is not None and not _is_here(model):
+        console.note(f"No pair or model here is called {model!r}: see localspec pairs and list.")
+
+
+def _is_here(model: str) -> bool:
+    """Whether a pair, a file or a reference has this name."""
+    from localspec.library.resolve import Resolver, is_known
+
+    if user_pairs.spellings(model) or is_known(model) or parse_reference(model) is not None:
+        return True
+    here = [Path(model), *(each.path for each in Resolver().inventory.files)]
+    return here[0].exists() or any(model in (path.name, path.stem) for path in here[1:])
 
 
 @config_app.command("unset", context_settings=_ANY_SPELLING)
@@ -112,6 +143,8 @@ def config_unset(name: _Name, model: _Model = None) -> None:
     if name not in table:
         raise UsageError(f"{name} is not set.", "List the settings: localspec config")
     del table[name]
+    if model is not None and not table:
+        del document[MODELS][model]
     _write(document)
 
 
@@ -128,11 +161,13 @@ def config_edit() -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     try:
-        subprocess.run([*shlex.split(editor), str(path)], check=True)
-    except (OSError, ValueError, subprocess.CalledProcessError) as error:
-        raise FileProblem(
-            f"{editor} did not edit {path}: {error}.", "Set EDITOR to an editor of yours."
-        ) from error
+        code = subprocess.run([*shlex.split(editor), str(path)]).returncode
+        reason = f"its exit code is {code}"
+    except (OSError, ValueError) as error:
+        code, reason = 1, getattr(error, "strerror", None) or str(error)
+    if code:
+        hint = "Set EDITOR to an editor of yours."
+        raise FileProblem(f"{editor} did not edit {path}: {reason}.", hint)
     read_settings()
 
 

@@ -56,7 +56,7 @@ def demo(
     as_json: JsonFlag = False,
 ) -> None:
     """Compare plain and speculative decoding on the bundled models; no network."""
-    from localspec.bench.demo import run_demo, run_hybrid_demo
+    from localspec.bench.demo import demo_tokens, run_demo, run_hybrid_demo
     from localspec.bench.plan import BenchPlan
     from localspec.display import bench as bench_display
     from localspec.engine.loading.notes import missing_gpu
@@ -67,23 +67,36 @@ def demo(
     for sentence in missing_gpu():
         console.note(sentence)
     if not as_json:
-        bench_display.demo_intro(model, length)
+        bench_display.demo_intro(model, length, demo_tokens(model, length, repeats, max_tokens))
     plan = BenchPlan(SamplingParams(temperature=0), (0, length), repeats, max_tokens)
     run: Callable[..., Iterator[PairResult | HybridResult]]
     run = run_demo if model == "pair" else run_hybrid_demo
     results = []
     with progress() as on_progress:
         for result in run(plan, threads, on_progress):
-            results.append(result.as_json())
+            results.append(result)
             if not as_json:
                 bench_display.demo_result(result, verbose=verbose)
-    if as_json:
+    if not as_json:
+        bench_display.demo_end(results, _next_command())
+    else:
         settings = {"repeats": repeats, "max_tokens": max_tokens, "temperature": 0}
         machine_facts = {"cpu": machine.cpu_name(), "threads": threads or machine.physical_cores()}
         key = "pairs" if model == "pair" else "hybrids"
+        found = [each.as_json() for each in results]
         console.json_line(
-            {"version": __version__, "settings": settings | machine_facts, key: results}
+            {"version": __version__, "settings": settings | machine_facts, key: found}
         )
+
+
+def _next_command() -> str:
+    """The command to type next: a chat with the pair that is recommended for this machine."""
+    from localspec.display.models import chat_command
+    from localspec.library.local_models import find_models
+    from localspec.library.pairs.listing import pair_rows, recommended
+
+    best = recommended(pair_rows(find_models().files))
+    return "localspec pairs" if best is None else chat_command(best)
 
 
 def register(app: typer.Typer) -> None:

@@ -31,14 +31,15 @@ _ON_GPUS = [name for name, dialect in DIALECTS.items() if dialect.on_gpus]
 @spread_groups
 def export(
     to: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--to",
             metavar="ENGINE",
             parser=choice(*DIALECTS),
             help=f"The engine that is to run the pair: {', '.join(DIALECTS)}.",
         ),
-    ],
+    ] = None,
+    *,
     given: Annotated[Given, PairOptions],
     cluster: Cluster,
     name: NameArgument = None,
@@ -66,6 +67,8 @@ def export(
     """
     from localspec.export.engines import export_pair
 
+    if to is None:
+        raise UsageError("No engine was given.", f"Add --to with one of: {', '.join(DIALECTS)}.")
     if to not in _ON_GPUS and (ignored := given_flags(cluster)):
         console.note(f"Ignored, since only {' and '.join(_ON_GPUS)} use it: {', '.join(ignored)}.")
     if output is not None and output.exists():

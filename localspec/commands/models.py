@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from localspec.commands import pairs
-from localspec.commands.flags.answer import JsonFlag
+from localspec.commands.flags.answer import HeaderFlag, JsonFlag
 from localspec.commands.session import download_ui
 from localspec.core.errors import IncompatiblePair, LocalspecError, UsageError
 from localspec.display import console, reports
@@ -19,6 +19,9 @@ _MODEL = "A GGUF file, or one on the Hub: org/repo:Q4_K_M, hf:org/repo/file.gguf
 
 FolderOption = Annotated[
     list[Path] | None, typer.Option("--folder", help="Search this folder too; may be repeated.")
+]
+TargetOption = Annotated[
+    str | None, typer.Option("--target", "-m", "--model", help="Instead of the argument.")
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a large download.")]
 
@@ -34,9 +37,7 @@ def check(
             help="The small model, named likewise; or mtp, the prediction heads of the target.",
         ),
     ] = None,
-    target: Annotated[
-        str | None, typer.Option("--target", "-m", help="Instead of the argument TARGET.")
-    ] = None,
+    target: TargetOption = None,
     draft: Annotated[
         str | None,
         typer.Option("--draft", "--draft-model", "-md", help="Instead of the argument DRAFT."),
@@ -97,7 +98,8 @@ def _judge(given: list[str], target: str | None, lenient: bool) -> "PairCheck":
 
 
 def inspect(
-    name: Annotated[str, typer.Argument(metavar="MODEL", help=_MODEL)],
+    name: Annotated[str | None, typer.Argument(metavar="MODEL", help=_MODEL)] = None,
+    target: TargetOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Show a model's metadata, memory estimate and problems; reads only the header."""
@@ -106,12 +108,22 @@ def inspect(
     from localspec.library.resolve import Resolver
     from localspec.llama.memory.probe import memory_for_models
 
+    name = _one_model(name, target)
     shown = model_info(header_of(name, Resolver(), download_ui()), memory_for_models())
     if as_json:
         console.json_line(shown.as_json())
     else:
         reports.model_report(shown)
     raise typer.Exit(0 if shown.usable else 1)
+
+
+def _one_model(name: str | None, target: str | None) -> str:
+    """The model named as the argument or with -m; raises UsageError for none or two."""
+    if (found := name or target) is None:
+        raise UsageError("No model was given.", "Name a GGUF file, or see: localspec list")
+    if None not in (name, target):
+        raise UsageError(f"Two models were given: {name} and {target}.", "Name one.")
+    return found
 
 
 def list_models(
@@ -121,11 +133,13 @@ def list_models(
     ] = None,
     folder: FolderOption = None,
     as_json: JsonFlag = False,
+    header: HeaderFlag = True,
 ) -> None:
     """List GGUF models on this disk, also those of Ollama, LM Studio and other tools.
 
     Files that only draft for a model (MTP heads, EAGLE-3, DFlash) are listed below it, with a plus.
-    Sources: localspec, hugging-face, llama.cpp, lm-studio, ollama, jan, gpt4all.
+    Sources: localspec, hugging-face, llama.cpp, lm-studio, ollama, jan, gpt4all,
+    bundled.
     """
     from localspec.display import models as lists
     from localspec.library.local_models import find_models, parse_source
@@ -135,11 +149,14 @@ def list_models(
     if as_json:
         console.json_line(lists.inventory_json(inventory))
     else:
-        lists.models(inventory)
+        lists.models(inventory, header=header)
 
 
 def suggest(
-    target: Annotated[str, typer.Argument(metavar="TARGET", help=f"The big model. {_MODEL}")],
+    name: Annotated[
+        str | None, typer.Argument(metavar="TARGET", help=f"The big model. {_MODEL}")
+    ] = None,
+    target: TargetOption = None,
     folder: FolderOption = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -150,7 +167,7 @@ def suggest(
     from localspec.library.suggest import drafts_for
 
     resolver, ui = Resolver(folder or ()), download_ui()
-    name = resolver.choose(target).target
+    name = resolver.choose(_one_model(name, target)).target
     found = drafts_for(header_of(name, resolver, ui), resolver.inventory.files)
     on_hub = heads_on_hub(name, resolver, ui)
     if as_json:
@@ -237,7 +254,9 @@ def register(app: typer.Typer) -> None:
     """Add these commands to the program, those about pairs among them, in the order of its help."""
     app.command(rich_help_panel=pairs.PANEL)(check)
     app.command(rich_help_panel=pairs.PANEL)(inspect)
+    app.command("show", hidden=True)(inspect)
     app.command("list", rich_help_panel=pairs.PANEL)(list_models)
+    app.command("ls", hidden=True)(list_models)
     app.command(rich_help_panel=pairs.PANEL)(suggest)
     pairs.register(app)
     app.command(rich_help_panel=pairs.PANEL)(download)

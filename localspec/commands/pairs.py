@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from localspec.commands.flags.answer import JsonFlag
+from localspec.commands.flags.answer import HeaderFlag, JsonFlag
 from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.llama_command import LlamaCommand
 from localspec.commands.flags.pair import PairFlags, stored_settings, unstored_flags
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PANEL = "Models and pairs"  # of the help
 
 pair_app = typer.Typer(
-    help="Save pairs of your own under a name, show and remove them.", no_args_is_help=True
+    help="Save pairs of your own under a name; list, show and remove them.", no_args_is_help=True
 )
 
 
@@ -32,6 +32,7 @@ def pairs(
     ] = None,
     fits: Annotated[bool, typer.Option("--fits", help="Only what fits this machine.")] = False,
     as_json: JsonFlag = False,
+    header: HeaderFlag = True,
 ) -> None:
     """List known pairs of target and draft, your own first."""
     from localspec.display import models as lists
@@ -45,7 +46,7 @@ def pairs(
     if as_json:
         console.json_line({"pairs": [row.as_json() for row in rows]})
     else:
-        lists.pairs(rows)
+        lists.pairs(rows, header=header)
 
 
 @pair_app.command("add", cls=LlamaCommand)
@@ -60,9 +61,11 @@ def pair_add(
     """
     from localspec.library.acquire import file_hashes, judge
     from localspec.library.pairs import user_pairs
-    from localspec.library.resolve import Resolver
+    from localspec.library.resolve import Resolver, is_known
 
     user_pairs.require_free(name)
+    if is_known(name):
+        console.note(f"{name} is also a known pair: yours will be used in its place.")
     resolver = Resolver()
     if unstored := unstored_flags(given):
         raise UsageError(
@@ -128,4 +131,7 @@ def pair_remove(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
 def register(app: typer.Typer) -> None:
     """Add these commands to the program, in the panel of its help for models and pairs."""
     app.command(rich_help_panel=PANEL)(pairs)
+    pair_app.command("list")(pairs)
+    for other in ("forget", "rm"):
+        pair_app.command(other, hidden=True)(pair_remove)
     app.add_typer(pair_app, name="pair", rich_help_panel=PANEL)

@@ -1,5 +1,8 @@
 """The command ``run``: one prompt, one answer."""
 
+import os
+import re
+import shlex
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +15,7 @@ from localspec.commands.flags.batch import BatchFlags
 from localspec.commands.flags.grammar import GrammarFlags
 from localspec.commands.flags.groups import given_flags, spread_groups
 from localspec.commands.flags.llama_command import LlamaCommand
-from localspec.commands.flags.pair import PairFlags
+from localspec.commands.flags.pair import NameArgument, PairFlags
 from localspec.commands.flags.prompt import PromptFlags
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.session import (
@@ -25,20 +28,22 @@ from localspec.commands.session import (
     use_template,
 )
 from localspec.core.errors import UsageError
+from localspec.core.formatting import one_line
 from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import SamplingParams
 from localspec.display import answer as answers
 from localspec.display import console
 from localspec.display.pieces import AnswerStyle, AnswerWriter
 
 if TYPE_CHECKING:
-    from localspec.chat.answer import Answer, Piece
+    from localspec.chat.answer import Piece
     from localspec.chat.message import Message
     from localspec.engine.engine import Engine
 
 
 @spread_groups
 def run(
+    *,
+    name: NameArgument = None,
     prompting: PromptFlags,
     answering: AnswerFlags,
     templating: TemplateFlags,
@@ -57,20 +62,25 @@ def run(
 ) -> None:
     """Answer one prompt: the text on stdout, the figures on stderr."""
     from localspec.chat.answer import collect
+    from localspec.engine.advice import advise
 
+    console.be_quiet(answering.quiet)
+    if name is not None and given.get("target") is not None:  # all words are the prompt
+        prompting, name = replace(prompting, prompt=(name, *prompting.prompt)), None
+    _require_model(name)
     prompting.check(answering, templating)
     modes = {"--compare": compare, "--json": as_json}
     batching.check([*_no_batch(prompting, answering), *(flag for flag, on in modes.items() if on)])
     grammar = constraining.read()
     if batching.batch is not None:
-        run_batch(batching, answering, templating, grammar, make_request(None, given))
+        run_batch(batching, answering, templating, grammar, make_request(name, given))
         return
     if as_json and answering.show_draft:
         raise UsageError(
             "--show-draft colours a text, and --json prints none.",
             "Leave one out; sources and accepted_at of the document count the drafted tokens.",
         )
-    request = make_request(None, given)
+    request = make_request(name, given)
     require_prompt_cache(answering)
     text = prompting.read()
     length = request.draft_tokens
@@ -80,7 +90,8 @@ def run(
         ids = _encode(engine, text, prompting, answering)
         options = generate_options(engine, request, length, answering, grammar)
         params = options.sampling
-        writer = AnswerWriter(AnswerStyle.asked(answering.hide_reasoning, answering.show_draft))
+        look = AnswerStyle.asked(answering.hide_reasoning, answering.show_draft, answering.stats)
+        writer = AnswerWriter(look)
         try:
             with (
                 lookup_cache(engine, request, default=False),
@@ -89,9 +100,16 @@ def run(
                 pieces = engine.stream(ids, options, on_prompt=save_prompt)
                 answer = collect(pieces, _quiet if as_json else writer.write)
         finally:
-            writer.end()
+            writer.end(line=True)
         if not as_json:
-            _show_figures(answer, params, engine)
+            seed = None if params.greedy else params.seed
+            answers.figures(
+                answer.stats, answer.finish_reason, seed, answer.status,
+                full=look.stats, estimate=not compare,
+            )  # fmt: skip
+            answers.only_thoughts(answer)
+            if (advice := advise(answer.stats, params)) is not None:
+                console.note(advice)
         plain = None
         if compare and answer.finish_reason != "cancelled":
             plain = collect(engine.stream(ids, replace(options, draft_tokens=0)))
@@ -108,26 +126,24 @@ def run(
 
 def _no_batch(prompting: PromptFlags, answering: AnswerFlags) -> list[str]:
     """Flags of one answer, which a file of prompts does not have."""
-    own = replace(answering, system=None, max_tokens=None, stop=(), hide_reasoning=False)
-    prompt = [] if prompting.prompt is None else ["A prompt"]
-    return [*prompt, *given_flags(replace(prompting, prompt=None)), *given_flags(own)]
+    own = replace(answering, system=None, max_tokens=None, stop=())
+    own = replace(own, hide_reasoning=False, stats=False, quiet=False)
+    prompt = ["A prompt"] if prompting.prompt else []
+    return [*prompt, *given_flags(replace(prompting, prompt=())), *given_flags(own)]
+
+
+def _require_model(name: str | None) -> None:
+    """Raise UsageError for a prompt in the place of the model."""
+    if name is not None and re.search(r"\s", name.strip()) and not os.path.exists(name):
+        raise UsageError(
+            f"No model was given: {one_line(name[:60])!r} is in its place.",
+            "The first argument names the model, unless -m does: "
+            + shlex.join(["localspec", "run", "MODEL", one_line(name[:60])]),
+        )
 
 
 def _quiet(piece: "Piece") -> None:
     """For --json, where the text comes at the end."""
-
-
-def _show_figures(answer: "Answer", params: SamplingParams, engine: "Engine") -> None:
-    """The figures below an answer, and advice where they give a reason for it."""
-    from localspec.engine.advice import advise
-    from localspec.llama.heads.head import Head
-
-    seed = None if params.greedy else params.seed
-    answers.figures(answer.stats, answer.finish_reason, seed, answer.status)
-    answers.only_thoughts(answer)
-    advice = advise(answer.stats, params, heads=isinstance(engine.draft, Head))
-    if advice is not None:
-        console.note(advice)
 
 
 def _settings(engine: "Engine", options: GenerateOptions, raw: bool) -> dict[str, object]:

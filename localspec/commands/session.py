@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from localspec.commands.flags.answer import AnswerFlags
 from localspec.commands.flags.groups import Given
 from localspec.commands.flags.template import TemplateFlags
-from localspec.core.config import Branches, DraftTokens
+from localspec.core.config import Branches, DraftTokens, LoadOptions
 from localspec.core.errors import UsageError
 from localspec.core.generate_options import GenerateOptions
 from localspec.core.model_options import DraftOptions, ModelOptions, parse_draft_tokens
@@ -35,7 +35,8 @@ class Request:
     """What a command line asks for, a pair's own settings included.
 
     ``target`` and ``draft.model`` are models as they were named, which ``resolver`` finds;
-    ``given`` are all options with a value, ``sampling`` those of SamplingParams.
+    ``given`` are all options with a value, ``sampling`` those of SamplingParams. ``pair`` is the
+    name of a pair.
     """
 
     resolver: "Resolver"
@@ -44,6 +45,7 @@ class Request:
     models: ModelOptions
     given: Given
     sampling: Mapping[str, object]
+    pair: str | None = None
 
     @property
     def params(self) -> SamplingParams:
@@ -64,12 +66,16 @@ class Request:
 
 
 def make_request(
-    name: str | None, given: Given, defaults: Mapping[str, object] | None = None
+    name: str | None,
+    given: Given,
+    defaults: Mapping[str, object] | None = None,
+    conversation: Mapping[str, object] | None = None,
 ) -> Request:
     """Resolve a pair's name, or ``name`` in place of --target; its settings fill in for flags.
 
-    ``defaults`` are a command's own values of sampling parameters that nobody gave. Raises
-    UsageError for two targets or none, UnknownPair for a name that nothing has.
+    ``defaults`` are a command's own values of sampling parameters that nobody gave; the settings
+    of a ``conversation`` count before those of its pair and of the file. Raises UsageError for two
+    targets or none, UnknownPair for a name that nothing has.
     """
     from localspec.library.resolve import Resolver
 
@@ -81,14 +87,14 @@ def make_request(
     named = resolver.choose(name or models.target, options.model)
     if named.note:
         console.note(named.note)
-    below = _below(named.settings, name or models.target)
+    below = {**_below(named.settings, name or models.target), **(conversation or {})}
     kept = below.pop("draft_tokens", None)
     lengths = options.lengths or (() if kept is None else parse_draft_tokens(str(kept)) or ())
     given = {**below, **given}
     models = ModelOptions(**picked(given, ModelOptions))
     sampling = {**(defaults or {}), **picked(given, SamplingParams)}
     draft = DraftOptions(named.draft, lengths)
-    return Request(resolver, named.target, draft, models, given, sampling)
+    return Request(resolver, named.target, draft, models, given, sampling, named.pair)
 
 
 def _below(pair: Mapping[str, object], model: str | None) -> dict[str, object]:
@@ -120,16 +126,7 @@ def open_engine(request: Request, parallel: int = 1) -> "Engine":
         from localspec.engine.lookup_cache import require_lookup_cache
 
         require_lookup_cache(request.models.lookup_cache)
-    from localspec.library.pairs.files import PairFinder
-
-    finder = PairFinder(
-        request.resolver,
-        download_ui(),
-        partial(_self_draft, loading=request.given),
-        request.models.lenient,
-        request.given,
-    )
-    target, draft = finder.load_options(request.target, request.draft.model, request.draft.lengths)
+    target, draft = find_files(request)
     from localspec.engine.engine import Engine
     from localspec.llama import llama_library
 
@@ -139,6 +136,23 @@ def open_engine(request: Request, parallel: int = 1) -> "Engine":
     for sentence in (*engine.notes, *_without_branches(request, engine)):
         console.note(sentence)
     return engine
+
+
+def find_files(request: Request) -> tuple[LoadOptions, LoadOptions | None]:
+    """How to load the target and its draft, which are fetched where they are missing.
+
+    Raises what `PairFinder.find` does.
+    """
+    from localspec.library.pairs.files import PairFinder
+
+    finder = PairFinder(
+        request.resolver,
+        download_ui(),
+        partial(_self_draft, loading=request.given),
+        request.models.lenient,
+        request.given,
+    )
+    return finder.load_options(request.target, request.draft.model, request.draft.lengths)
 
 
 def _self_draft(target: Path, loading: Given) -> Path | None:

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
+from localspec.core.errors import UsageError
 from localspec.core.option import AUTO, Bounds, DraftFlag, option, require_bounds
 
 # A verification of 64 tokens or more takes another path through llama.cpp's CPU flash attention,
@@ -192,6 +193,9 @@ class RopeOptions:
         "--yarn-beta-fast", "YaRN: rotations above which frequencies stay.", bounds=_FACTOR
     )
 
+    def __post_init__(self) -> None:
+        require_bounds(self)
+
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
@@ -203,8 +207,8 @@ class LoadOptions:
     the MTP (NextN) heads that the file may have. ``parallel`` is the number of slots, each with a
     context of ``ctx_size``. ``branches`` is the most candidates at one place of a tree that the
     target verifies in one pass: 1 is a chain; "auto" allows as many as there may be, but only where
-    they pay, so that a fixed draft length stays a chain. Raises UsageError for a value outside its
-    bounds.
+    they pay, so that a fixed draft length stays a chain. ``path`` may be given as a text. Raises
+    UsageError for a value of a wrong type or outside its bounds.
     """
 
     path: Path
@@ -382,6 +386,11 @@ class LoadOptions:
     branches: Branches = 1
 
     def __post_init__(self) -> None:
+        if not isinstance(self.path, str | Path):
+            raise UsageError(
+                f"{self.path!r:.60} is no path.", 'Give the GGUF file\'s: LoadOptions("x.gguf").'
+            )
+        object.__setattr__(self, "path", Path(self.path))
         require_bounds(self)
 
     @property

@@ -9,13 +9,17 @@ import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from glob import escape
 from io import BufferedReader
+from itertools import islice
 from pathlib import Path
 from typing import TextIO
 
 from localspec.core.errors import FileProblem, LocalspecError
+from localspec.core.formatting import one_line
 
+_COMPARED_FILES = 1000  # of a folder, with the name of one that is missing
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0)  # opening a pipe would wait for its other end
 
 
@@ -44,6 +48,19 @@ def size_of(path: Path) -> int | None:
     return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
+def did_you_mean(missing: Path) -> str:
+    """The file beside a missing one whose name is nearest to it, as a question; "" for none."""
+    if missing.exists():
+        return ""
+    try:
+        some = islice(missing.parent.iterdir(), _COMPARED_FILES)
+        beside = {each.stem: each for each in some if missing.suffix in ("", each.suffix)}
+    except OSError:
+        return ""
+    near = get_close_matches(missing.stem, beside, 1, 0.75)
+    return f"Did you mean {one_line(str(beside[near[0]]))}? " if near else ""
+
+
 def read_at_most(path: Path, most: int) -> bytes:
     """All bytes of a regular file; raises ValueError for more than ``most``."""
     with open_regular(path) as file:
@@ -68,7 +85,8 @@ def read_text(path: Path, most: int, *, what: str = "", expected: str = "a text 
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise FileProblem(
-            f"{what}{path} cannot be read: {reason}.", f"Give {expected} in UTF-8."
+            f"{what}{path} cannot be read: {reason}.",
+            f"{did_you_mean(path)}Give {expected} in UTF-8.",
         ) from error
 
 

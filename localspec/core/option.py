@@ -10,6 +10,8 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
+from numbers import Integral, Real
+from pathlib import Path
 from typing import (
     Any,
     Generic,
@@ -26,6 +28,13 @@ from localspec.core.errors import UsageError
 
 _Number = TypeVar("_Number", int, float)
 AUTO = "auto"  # as a value that was given: decide as if nothing had been given
+_TYPES: Mapping[Any, tuple[Any, str]] = {
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    bool: (bool, "True or False"),
+    str: (str, "a text"),
+    Path: (Path, "a path"),
+}
 DRAFTING = "Drafting"  # a panel of the help, as all that is named `panel`
 
 
@@ -99,8 +108,28 @@ class Option:
         """Whether a value means: decide as if nothing had been given."""
         return value == AUTO and AUTO in (*self.choices, *self.words.values())
 
+    def require_type(self, value: object) -> None:
+        """Raise UsageError for a value that the type of the field does not allow."""
+        if self.choices or value in self.words.values() or (value is None is self.default):
+            return
+        kind, expected = _TYPES.get(self.item, (list | tuple, f"a {self.item.__name__}"))
+        if not self.many:
+            fits = _is_a(value, kind)
+        else:
+            expected = f"a list, each item {expected}"
+            fits = isinstance(value, list | tuple) and all(_is_a(each, kind) for each in value)
+        if not fits:
+            title = self.name.replace("_", "-")
+            words = "".join({f" or {v!r}": 0 for v in self.words.values() if isinstance(v, str)})
+            default = "" if self.default in (None, ()) else f", {self.default}"
+            raise UsageError(
+                f"{title} is {value!r:.60}, expected {expected}{words}.",
+                f"Leave it out for the default{default}.",
+            )
+
     def require(self, value: Any) -> None:
-        """Raise UsageError for a number outside the bounds, or a word that is no choice."""
+        """Raise UsageError for a wrong type, a number outside the bounds, or a word not allowed."""
+        self.require_type(value)
         title = self.name.replace("_", "-")
         hint = "" if self.default is None else f"The default is {self.default}."
         if self.choices and value is not None and value not in self.choices:
@@ -166,7 +195,13 @@ def _draft_row(row: Option, draft: DraftFlag) -> Option:
     )
 
 
+def _is_a(value: object, kind: Any) -> bool:
+    """`isinstance`, but True and False are no numbers."""
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
 def require_bounds(checked: object) -> None:
-    """Raise UsageError for a field of a dataclass that is outside its bounds."""
+    """Raise UsageError for a field of a dataclass that has a wrong type or is out of bounds."""
     for row in options(type(checked)).values():
-        row.require(getattr(checked, row.name, None))
+        if hasattr(checked, row.name):  # the draft's rows have no field
+            row.require(getattr(checked, row.name))

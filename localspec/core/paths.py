@@ -9,6 +9,7 @@ from localspec.core.errors import FileProblem
 
 PACKAGE = Path(__file__).resolve().parents[1]
 CHECKOUT = PACKAGE.parent
+Kind = Literal["cache", "config", "data", "state"]
 _DEMO_MODELS = ("target", "draft", "hybrid")
 
 
@@ -29,15 +30,16 @@ def demo_hybrid() -> Path:
 
 def is_bundled(path: Path) -> bool:
     """Whether this is one of the bundled models."""
-    return path.resolve() in [_demo_folder() / f"{name}.gguf" for name in _DEMO_MODELS]
+    return path.resolve() in [bundled_folder() / f"{name}.gguf" for name in _DEMO_MODELS]
 
 
-def _demo_folder() -> Path:
+def bundled_folder() -> Path:
+    """Where the bundled models are."""
     return CHECKOUT / "models" / "demo" if in_checkout() else PACKAGE / "demo_pair"
 
 
 def _bundled(name: str) -> Path:
-    path = _demo_folder() / f"{name}.gguf"
+    path = bundled_folder() / f"{name}.gguf"
     if not path.is_file():
         raise FileProblem(
             f"The bundled demo model {path} is missing.",
@@ -57,6 +59,11 @@ def models_folder() -> Path:
 def history_file() -> Path:
     """Where the chat keeps what was typed."""
     return _own_folder("data") / "chat_history"
+
+
+def conversations_folder() -> Path:
+    """Where chats are saved."""
+    return _own_folder("data") / "conversations"
 
 
 def config_file() -> Path:
@@ -90,15 +97,22 @@ def home() -> Path:
     return Path(os.path.expanduser("~"))
 
 
-def system_folder(kind: Literal["cache", "config", "data"]) -> Path:
-    """Where the programs of this user keep caches, settings or data."""
+def state_folder() -> Path:
+    """Where running processes record themselves."""
+    return _own_folder("state")
+
+
+def system_folder(kind: Kind) -> Path:
+    """Where the programs of this user keep caches, settings, data or their state."""
     if sys.platform == "darwin":
         return home() / "Library" / ("Caches" if kind == "cache" else "Application Support")
-    folders = {"cache": ".cache", "config": ".config", "data": ".local/share"}
-    return Path(os.environ.get(f"XDG_{kind.upper()}_HOME") or home() / folders[kind])
+    folders = {"data": ".local/share", "state": ".local/state"}
+    return Path(
+        os.environ.get(f"XDG_{kind.upper()}_HOME") or home() / folders.get(kind, f".{kind}")
+    )
 
 
-def _own_folder(kind: Literal["cache", "config", "data"]) -> Path:
+def _own_folder(kind: Kind) -> Path:
     return _expand(str(system_folder(kind) / "localspec"))
 
 

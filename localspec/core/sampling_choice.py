@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from localspec.core.errors import UsageError
@@ -58,6 +59,7 @@ def choose_sampling(
                 from_model.append(name)
     for name, chosen in given.items():
         if chosen is not None:
+            options(SamplingParams)[name].require_type(chosen)
             params = _with(params, name, chosen)
     return ChosenSampling(params, tuple(from_model), tuple(ignored))
 
@@ -80,11 +82,7 @@ def change_sampling(params: SamplingParams, name: str, text: str) -> SamplingPar
     Several texts are told apart by blanks. Raises UsageError for a name that is none, or a value
     that does not fit it.
     """
-    field = name.replace("-", "_")
-    if field not in sampling_fields():
-        raise UsageError(
-            f"There is no setting {name!r}.", f"Settings are: {', '.join(sampling_fields())}."
-        )
+    field = _field(name)
     kind = type(getattr(SamplingParams(), field))  # 0 may stand for 0.0 in the ones given
     try:
         value = _read(text, kind)
@@ -92,6 +90,27 @@ def change_sampling(params: SamplingParams, name: str, text: str) -> SamplingPar
         expected = {int: "a whole number", bool: "on or off"}.get(kind, "a number")
         raise UsageError(f"{text!r} is no value for {name}.", f"Expected {expected}.") from None
     return _with(params, field, value)
+
+
+def described(params: SamplingParams, name: str) -> str:
+    """The value of a parameter, what it does and what it may be; raises UsageError."""
+    row = options(SamplingParams)[_field(name)]
+    values = ", ".join(row.choices) or ("on, off" if isinstance(row.default, bool) else "")
+    if row.bounds is not None:
+        values = f"{row.bounds.low} to {row.bounds.high}"
+    allowed = f" Values: {values}." if values else ""
+    return f"{row.name} {written(params, row.name)} · {row.help_text}{allowed}"
+
+
+def _field(name: str) -> str:
+    field = name.replace("-", "_")
+    if field in sampling_fields():
+        return field
+    near = get_close_matches(field, sampling_fields(), 1)
+    meant = f"Did you mean {near[0]}? " if near else ""
+    raise UsageError(
+        f"There is no setting {name!r}.", f"{meant}Settings are: {', '.join(sampling_fields())}."
+    )
 
 
 def _read(text: str, kind: type) -> object:

@@ -1,24 +1,24 @@
 """The figures of an answer: the live meter, the last line, the comparison with plain decoding."""
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from localspec.chat.stats import GenerationStats
 from localspec.core.formatting import number, percent
-from localspec.display.console import make_console, note
+from localspec.display.console import note
 from localspec.speculative.loop import DraftStatus
 
 if TYPE_CHECKING:
     from localspec.chat.answer import Answer
 
-_STATUS_WORDS = {
+STATUS_WORDS = {
     DraftStatus.DRAFTING: "",
     DraftStatus.OFF: "",  # as requested: nothing to explain
     DraftStatus.RECENTLY_SLOWER: "recently slower than plain",
-    DraftStatus.VERIFICATION_TOO_SLOW: "verification too slow here",
-    DraftStatus.DRAFT_TOO_OFTEN_WRONG: "draft too often wrong",
-    DraftStatus.ANSWER_TOO_SHORT: "answer too short for its prompt",
+    DraftStatus.VERIFICATION_TOO_SLOW: "costs more than it can gain here",
+    DraftStatus.DRAFT_TOO_OFTEN_WRONG: "too often wrong",
+    DraftStatus.ANSWER_TOO_SHORT: "reading the prompt costs more than it would gain",
 }
+_SOURCES = {"lookup": "prompt lookup", "history": "earlier answers", "forced": "grammar"}
 _STOPPED = {
     "context": "stopped at the end of the context (--ctx-size)",
     "length": "stopped at --max-tokens",
@@ -31,37 +31,64 @@ def figures(
     seed: int | None,
     status: DraftStatus = DraftStatus.DRAFTING,
     filled: float | None = None,
+    *,
+    full: bool = True,
+    estimate: bool = True,
 ) -> None:
     """The last line of an answer, on stderr; ``status`` is that of its end.
 
-    ``filled`` is the share of the context that prompt and answer take.
+    ``filled`` is the share of the context that prompt and answer take. Without ``full``, speed and
+    gain alone; without ``estimate`` no gain, as it will be measured.
     """
     if stats.rounds == 0 and finish_reason == "cancelled":
         note("cancelled while reading the prompt")
         return
-    parts = [*_generated(stats, status), _prompt(stats)]
-    if stats.ttft_s is not None:
+    parts = _generated(stats, status, full=full, estimate=estimate)
+    if full:
+        parts = [f"{stats.tokens} tokens", *parts, _prompt(stats)]
+    if full and stats.ttft_s is not None:
         parts.append(f"TTFT {stats.ttft_s:.2f} s")
-    if seed is not None:
+    if full and seed is not None:
         parts.append(f"seed {seed}")
-    if filled is not None:
+    if full and filled is not None:
         parts.append(f"context {percent(filled)}")
     if finish_reason != "stop":
         parts.append(_STOPPED.get(finish_reason, finish_reason))
-    make_console(stderr=True).print(" · ".join(parts), style="dim", markup=False)
+    note(" · ".join(parts), asked=full)
 
 
-def _generated(stats: GenerationStats, status: DraftStatus) -> Iterator[str]:
-    yield f"{stats.tokens} tokens"
-    yield f"{number(stats.generation_tps)} tok/s"
+def _generated(
+    stats: GenerationStats, status: DraftStatus, *, full: bool, estimate: bool = True
+) -> list[str]:
+    """Speed, gain, what was accepted, what is off; without ``full`` speed and what is next."""
+    found = []
+    if stats.drafted and estimate and stats.estimated_speedup is not None:
+        found.append(f"about {stats.estimated_speedup:.2f}x plain")
     if stats.drafted:
-        rate = percent(stats.acceptance_rate)
-        yield f"acceptance {rate} ({stats.accepted} of {stats.drafted} drafted)"
-        yield f"{number(stats.mean_accepted_length, 2)} tokens/round"
-    if reason := status_words(status):
-        yield f"draft off ({reason})"
-    if stats.estimated_speedup is not None:
-        yield f"about {stats.estimated_speedup:.2f}x plain"
+        found.append(_accepted(stats))
+    if reason := STATUS_WORDS[status]:
+        everything = status is DraftStatus.RECENTLY_SLOWER or not stats.drafter
+        what, source = ("drafting", None) if everything else (stats.drafter, "draft")
+        began = stats.drafted if source is None else source in stats.sources
+        found.append(f"{what} {'now ' if began else ''}off ({reason})")
+    elif not stats.drafted and status is not DraftStatus.OFF:
+        found.append("nothing drafted")
+    if stats.drafted:
+        found.append(f"{number(stats.mean_accepted_length, 2)} tokens/round")
+    speed = f"{number(stats.generation_tps)} tok/s"
+    return [speed, *(found if full else found[:1])]
+
+
+def _accepted(stats: GenerationStats) -> str:
+    """How many drafted tokens were accepted, by what drafted them."""
+    names = {"draft": stats.drafter or "draft model", **_SOURCES}
+    each = {names[name]: f"{s.accepted} of {s.drafted}" for name, s in stats.sources.items()}
+    if len(each) == 1:
+        ((name, share),) = each.items()
+        return f"{name}: {share} drafted tokens accepted"
+    kinds = ", ".join(f"{name} {share}" for name, share in each.items())
+    total = f"{stats.accepted} of {stats.drafted} drafted tokens accepted"
+    return f"{total} ({kinds})" if kinds else total
 
 
 def _prompt(stats: GenerationStats) -> str:
@@ -80,7 +107,8 @@ def only_thoughts(answer: "Answer") -> None:
         "--ctx-size, or less thinking with --no-think or --reasoning-effort, which some templates "
         "read."
         if cut
-        else "The model ended inside its thoughts: there is no answer."
+        else "The model ended inside its thoughts: there is no answer.",
+        asked=True,
     )
 
 
@@ -90,33 +118,28 @@ def compared(answer: "Answer", plain: "Answer", seed_decides: bool = True) -> No
     if not (ours.tokens and theirs.tokens):
         return
     seconds = ours.seconds + ours.draft_prompt_seconds
-    gain = (theirs.seconds / theirs.tokens) / (seconds / ours.tokens) if seconds else 0.0
+    plain_pace = theirs.seconds / max(1, theirs.timed_tokens)
+    gain = plain_pace / (seconds / max(1, ours.timed_tokens)) if seconds else 0.0
+    reading = ours.draft_prompt_seconds
+    counted = f" ({reading:.1f} s of the draft's reading counted)" if reading > 0.05 else ""
     text = (
         "the same text" if answer.tokens == plain.tokens
         else "another text; localspec bench finds out why" if seed_decides
         else "another text, as rejection draws"
     )  # fmt: skip
-    note(f"Without drafting {number(theirs.generation_tps)} tok/s: {gain:.2f}x, {text}.")
-
-
-def status_words(status: DraftStatus) -> str:
-    """Why drafting is off, in a few words; empty where there is nothing to explain."""
-    return _STATUS_WORDS[status]
+    speed = number(theirs.generation_tps)
+    note(f"Measured: {gain:.2f}x plain decoding, which reaches {speed} tok/s{counted}; {text}.")
 
 
 def meter(
     stats: GenerationStats,
-    draft_tokens: int,
     width: int,
     status: DraftStatus = DraftStatus.DRAFTING,
+    *,
+    full: bool = False,
 ) -> str:
-    """The figures so far, on one line; shorter where they do not fit into ``width`` columns."""
-    speed = f"{number(stats.generation_tps)} tok/s"
-    draft = f"draft {draft_tokens or 'off'}"
-    if reason := status_words(status):
-        draft += f" ({reason})"
-    if not stats.drafted:
-        return f"{speed} · {draft}"
-    rate, length = percent(stats.acceptance_rate), number(stats.mean_accepted_length, 2)
-    full = f"{speed} · acceptance {rate} · {length} tokens/round · {draft}"
-    return full if len(full) <= width else f"{speed} {rate} {length}/round {draft}"
+    """The figures so far, as many as fit into one line of ``width`` columns."""
+    parts = _generated(stats, status, full=full)
+    while len(parts) > 1 and len(" · ".join(parts)) > width:
+        del parts[-1]
+    return " · ".join(parts)

@@ -1,5 +1,6 @@
 """Benchmarks in the terminal: a table that grows with the results, and a sentence of advice."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ _WIDTHS = {
 _FIRST_TO_GO = ("TTFT", "90% CI", "tok/rnd", "accept")  # where a terminal is too narrow
 _LONGEST_TASK = 20
 _TOO_FAST = "1.00x: the target is too fast for drafting to help"
+_DEMO_SPEEDS = (90, 12)  # tokens per second on a fast machine and on a slow one
 _COSTS = "Measured (cost in plain tokens)"
 
 
@@ -177,7 +179,8 @@ def _details(out: "Console", comparison: Comparison, figures: list[Figures]) -> 
             ("best fixed length", f"{limits.fixed:.2f}x, {limits.fixed_length} a round"),
             ("1, 2, ... tokens right in a row", " ".join(f"{s:.0%}" for s in limits.shares)),
         ]
-        _rows(out, "Possible at these costs, without prompt lookup", possible)
+        more = "; auto may exceed them by prompt lookup" if limits.prompt_lookup else ""
+        _rows(out, f"Estimated limits of the draft alone, at these costs{more}", possible)
 
 
 def _cost(row: Figures) -> str:
@@ -204,10 +207,10 @@ def _differences(comparison: Comparison, *, verbose: bool, prefix: str = "") -> 
 
 def _explain(difference: Difference) -> str:
     margin = difference.margin
-    lead = "has no runner-up" if margin is None else f"leads by {margin:.2g} logits"
+    tie = "" if margin is None else f", the two likeliest tokens {margin:.2g} logits apart"
     where = (
-        f"{one_line(difference.prompt)}, draft {_length(difference.draft_tokens)}: differs after "
-        f"{difference.position} equal tokens, where the plain pick {lead}."
+        f"{one_line(difference.prompt)}, draft {_length(difference.draft_tokens)}: another text "
+        f"from token {difference.position + 1} on{tie}."
     )
     if not difference.repeatable:
         return f"{where} NOT repeatable: answered again, the texts are others. Please report this."
@@ -216,9 +219,7 @@ def _explain(difference: Difference) -> str:
             f"{where} NOT rounding: with passes of equal width the texts still differ. Please "
             "report this."
         )
-    return (
-        f"{where} Rounding: one text when every pass is {difference.proven_at} tokens wide or more."
-    )
+    return f"{where} By rounding only (a near tie); --exact prevents it."
 
 
 def _audited(audits: Sequence[Audit]) -> str:
@@ -235,13 +236,31 @@ def _audited(audits: Sequence[Audit]) -> str:
     return f"{said}; {same} of {len(audits)} answers are the same as plain's."
 
 
-def demo_intro(model: str, draft_tokens: object) -> None:
-    """What the demo of the "pair" or the "hybrid" does, said plainly, on stderr."""
+def demo_intro(model: str, draft_tokens: object, n_tokens: int) -> None:
+    """What the demo of the "pair" or the "hybrid" does and how long it takes, on stderr."""
+    few, many = (math.ceil(n_tokens / speed / 60) for speed in _DEMO_SPEEDS)
+    minutes = f"{few} to {many} minutes" if few < many else "about a minute"
     note(
         f"The bundled {model} is a toy that fits into the processor's cache, where drafting has "
         "nothing to win, so it is padded with zeros to a realistic size first. "
-        f"Draft length {draft_tokens}, greedy, plain and drafted taking turns."
+        f"Draft length {draft_tokens}, greedy, plain and drafted taking turns. "
+        f"This takes {minutes}, depending on the machine; Ctrl-C ends it."
     )
+
+
+def demo_end(results: "Sequence[PairResult | HybridResult]", next_command: str) -> None:
+    """One sentence on what was seen, and the next command, on stderr."""
+    seen = []
+    same = True
+    for result in results:
+        rows = [each for one in result.comparisons for each in one.figures()[1:]]
+        same &= all(row.text != "different" for row in rows)
+        if rows:
+            best = max(row.speedup for row in rows)
+            seen.append(f"{best:.2f}x the speed of plain decoding in {result.quantization}")
+    text = "the same text" if same else "ANOTHER text"
+    note(f"You saw drafting give {text} at {' and '.join(seen)}.")
+    note(f"Next, with a real model: {next_command}")
 
 
 def demo_result(result: "PairResult | HybridResult", *, verbose: bool = False) -> None:

@@ -1,46 +1,58 @@
-"""The chat on a terminal or through pipes: prompt line, history, live meter."""
+"""The chat on a terminal or through pipes: prompt line, Markdown, thoughts, live meter."""
 
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.chat.answer import Answer, Piece
 from localspec.chat.input_loop import read_message
 from localspec.chat.sandbox import MAX_CHARACTERS
-from localspec.chat.slash_commands import ALIASES, COMMANDS
+from localspec.chat.slash_commands import ALIASES, COMMANDS, Command
 from localspec.chat.stats import GenerationStats
 from localspec.core import paths
-from localspec.core.errors import FileProblem, LocalspecError
-from localspec.core.formatting import printable
+from localspec.core.errors import FileProblem, LocalspecError, UsageError
 from localspec.core.interrupt import held_interrupt
-from localspec.display import console
-from localspec.display.answer import figures, meter, only_thoughts
-from localspec.display.line_editor import Echo, LineEditor
-from localspec.display.pieces import PLAIN, AnswerStyle, AnswerWriter, ShownPieces
+from localspec.display import clipboard, console
+from localspec.display.answer import compared, figures, meter, only_thoughts
+from localspec.display.growing_text import MarkdownText, PlainText
+from localspec.display.pieces import PLAIN, AnswerStyle, AnswerWriter
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.live import Live
-    from rich.text import Text
 
 _REFRESH_SECONDS = 0.08
+_DRAWING_SHARE = 0.1  # of the time, at most
+_THOUGHT_ROWS = 6  # of thoughts that will be folded
 
 
 @contextmanager
-def open_screen(look: AnswerStyle = PLAIN) -> Iterator["ChatScreen | PlainChat"]:
-    """The screen for this process's streams: a terminal for both, or plain lines."""
+def open_screen(
+    look: AnswerStyle = PLAIN,
+    *,
+    markdown: bool = False,
+    models: Callable[[], Iterable[str]] = tuple,
+) -> Iterator["ChatScreen | PlainChat"]:
+    """The screen for this process's streams: a terminal for both, or plain lines.
+
+    A terminal shows ``markdown`` formatted, unless ``look`` colours tokens by origin, and completes
+    the names of ``models``.
+    """
     if sys.stdin is None or not (sys.stdin.isatty() and sys.stdout.isatty()):
         yield PlainChat(look)
         return
     for name in ("SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), _leave)
-    screen = ChatScreen([*COMMANDS, *ALIASES], paths.history_file(), look)
-    screen.say("/help lists the commands; Ctrl-D leaves.")
+    commands = {**COMMANDS, "/model": replace(COMMANDS["/model"], words=models)}
+    commands |= {alias: commands[name] for alias, name in ALIASES.items()}
+    screen = ChatScreen(commands, paths.history_file(), look, markdown)
+    console.note("/help lists the commands; Ctrl-D leaves.")
     try:
         yield screen
     finally:
@@ -50,13 +62,30 @@ def open_screen(look: AnswerStyle = PLAIN) -> Iterator["ChatScreen | PlainChat"]
 class _Screen:
     """What both screens have in common: each message ends what is unfinished of an answer."""
 
+    interactive: bool
+    _look: AnswerStyle
+
     def _settle(self) -> None:
         raise NotImplementedError
+
+    def compare(self, drafted: Answer, plain: Answer, seed_decides: bool) -> None:
+        """The figures of an answer, and its speed-up over the same question answered plain."""
+        full = self._look.stats
+        figures(
+            drafted.stats, drafted.finish_reason, None, drafted.status, full=full, estimate=False
+        )
+        compared(drafted, plain, seed_decides)
+
+    def show_thoughts(self, thoughts: str) -> None:
+        """Thoughts of an answer, dimmed."""
+        self._settle()
+        console.styled(console.make_console(stderr=not self.interactive), thoughts + "\n", "dim")
 
     def end_answer(self, answer: Answer, filled: float) -> None:
         """End the answer and show its figures."""
         self._settle()
-        figures(answer.stats, answer.finish_reason, None, answer.status, filled)
+        full = self._look.stats
+        figures(answer.stats, answer.finish_reason, None, answer.status, filled, full=full)
         only_thoughts(answer)
 
     def show_stats(self, stats: GenerationStats) -> None:
@@ -66,7 +95,7 @@ class _Screen:
     def say(self, sentence: str) -> None:
         """A message that is no answer."""
         self._settle()
-        console.note(sentence)
+        console.note(sentence, asked=True)
 
     def complain(self, problem: LocalspecError) -> None:
         """A problem and the next step; it may have cut an answer short."""
@@ -80,6 +109,7 @@ class PlainChat(_Screen):
     interactive = False
 
     def __init__(self, look: AnswerStyle = PLAIN) -> None:
+        self._look = look
         self._writer = AnswerWriter(look)
 
     def read(self) -> str:
@@ -106,6 +136,13 @@ class PlainChat(_Screen):
         """Write a piece of the answer; its thoughts go to stderr."""
         self._writer.write(piece)
 
+    def fold_thoughts(self, fold: bool) -> None:
+        """Nothing to do: the thoughts are not on stdout."""
+
+    def copy(self, text: str) -> None:
+        """Refuse: there is no terminal with a clipboard."""
+        raise UsageError("/copy needs a terminal.", "Redirect the output to a file.")
+
     def end_answer(self, answer: Answer, filled: float) -> None:
         if not answer.text:
             console.text("\n")
@@ -118,46 +155,95 @@ class PlainChat(_Screen):
 class ChatScreen(_Screen):
     """A chat on a terminal: prompt line with history, answer and meter drawn together.
 
-    Finished lines are printed for good; the unfinished one is in a block with the meter below it,
-    which is redrawn: text printed beside such a block would be overwritten by it.
+    What is final is printed for good; the rest is in a block with the meter below it, which is
+    redrawn: text printed beside such a block would be overwritten by it.
     """
 
     interactive = True
 
-    def __init__(self, commands: Sequence[str], history: Path, look: AnswerStyle) -> None:
-        from rich.text import Text
+    def __init__(
+        self, commands: Mapping[str, Command], history: Path, look: AnswerStyle, markdown: bool
+    ) -> None:
+        from localspec.display.line_editor import Echo, LineEditor
 
         self._console: Console = console.make_console(stderr=False)
         self._editor = LineEditor(commands, history)
         self._live: Live | None = None
-        self._line = Text()
         self._look = look
-        self._shown = ShownPieces(look)
-        self._drawn = 0.0
+        # Nothing may change that shows the origin of its tokens, or that cannot be redrawn.
+        self._fold = look.origins == "hidden" and not self._console.is_dumb_terminal
+        self._markdown = markdown and self._fold
+        self._draw_at = 0.0
         self._echo = Echo()
+        self._begin_answer()
 
     def read(self) -> str:
         """A message typed at the prompt."""
-        return read_message(lambda more: self._editor.read("... " if more else ">>> "))
+        self._echo.show()
+        text = read_message(lambda more: self._editor.read("... " if more else ">>> "))
+        if not text.startswith("/"):  # a command may ask something
+            self._echo.hide()
+        return text
 
     def stream(self, piece: Piece) -> None:
-        """Print whole lines, redraw the rest with the meter a few times a second."""
+        """Print what is final, redraw the rest with the meter a few times a second."""
         with held_interrupt():
             live = self._open()
-            for text, style in self._shown.styled(piece):
-                _append(self._line, printable(text), style)
-            *whole, self._line = self._line.split("\n", allow_blank=True)
-            for line in whole:
-                live.console.print(line, soft_wrap=True)
-            now = time.monotonic()
-            if now - self._drawn >= _REFRESH_SECONDS:
-                self._drawn = now
+            self._take(piece)
+            began = time.monotonic()
+            if began >= self._draw_at:
                 live.update(self._block(piece), refresh=True)
+                ended = time.monotonic()
+                self._draw_at = ended + max(_REFRESH_SECONDS, (ended - began) / _DRAWING_SHARE)
+
+    def fold_thoughts(self, fold: bool) -> None:
+        """Replace thoughts by one line when they end, or leave them."""
+        self._fold = fold
+
+    def copy(self, text: str) -> None:
+        """Put text into the clipboard."""
+        taken = clipboard.copy(text)
+        unsure = "" if taken else " Some terminals refuse that: then mark it with the mouse."
+        self.say(f"{len(text)} characters copied to the clipboard.{unsure}")
 
     def close(self) -> None:
         """Save the input history for the next time."""
         self._settle()
+        self._echo.show()
         self._editor.save()
+
+    def _begin_answer(self) -> None:
+        self._thoughts: PlainText | None = None
+        self._thought_tokens = 0
+        self._answer = (MarkdownText if self._markdown else PlainText)(self._console)
+
+    def _take(self, piece: Piece) -> None:
+        """Add the texts of a piece; the first text of the answer ends the thoughts."""
+        if piece.reasoning:
+            said = sum(not part.reasoning for part in piece.parts)
+            self._thought_tokens = piece.stats.tokens - said
+        for part in self._look.parts(piece):
+            style = self._look.style_of(part)
+            if part.reasoning:
+                self._thoughts = self._thoughts or PlainText(self._console)
+                self._thoughts.add(part.text, style)
+                continue
+            if self._thoughts is not None:
+                self._end_thoughts(fold=self._fold)
+            self._answer.add(part.text, style)
+
+    def _end_thoughts(self, fold: bool) -> None:
+        thoughts, self._thoughts = self._thoughts, None
+        if fold:
+            count = f"Thought for {self._thought_tokens} tokens; /think shows them."
+            self._console.print(count, style="dim")
+        elif thoughts is not None:
+            self._print(thoughts.end())
+        self._console.print()
+
+    def _print(self, texts: "Iterable[RenderableType]") -> None:
+        for text in texts:
+            self._console.print(text, soft_wrap=True)
 
     def _settle(self) -> None:
         """Remove the meter and print what is unfinished."""
@@ -166,10 +252,10 @@ class ChatScreen(_Screen):
                 self._echo.show()  # first: drawing may fail
                 self._live.stop()
                 self._live = None
-            if self._line:
-                self._console.print(self._line, soft_wrap=True)
-            self._line = self._line.blank_copy()
-            self._shown = ShownPieces(self._look)
+            if self._thoughts is not None:
+                self._end_thoughts(fold=False)
+            self._print(self._answer.end())
+            self._begin_answer()
 
     def _open(self) -> "Live":
         if self._live is None:
@@ -181,7 +267,7 @@ class ChatScreen(_Screen):
         return self._live
 
     def _block(self, piece: Piece) -> "RenderableType":
-        """The end of the unfinished line, as much as fits, and the meter below it."""
+        """What may still change, as much as fits, and the meter below it."""
         from rich.console import Group
         from rich.text import Text
 
@@ -189,24 +275,17 @@ class ChatScreen(_Screen):
         # cannot be removed again.
         height = self._console.height
         rows = max(1, height - 3) if height > 2 else 0
-        wrapped = self._line.wrap(self._console, self._console.width)
-        lines = wrapped[len(wrapped) - rows :] if rows < len(wrapped) else wrapped
+        growing = self._thoughts or self._answer
+        if self._thoughts is not None and self._fold:
+            rows = min(rows, _THOUGHT_ROWS)
+        else:
+            self._print(growing.final(rows))
+        lines = growing.unfinished(rows)
         # A terminal without termios writes ^C behind the meter: in the last column it would wrap.
         room = max(1, self._console.width - 2)
-        last = Text(meter(piece.stats, piece.draft_tokens, room, piece.status), style="dim")
+        last = Text(meter(piece.stats, room, piece.status, full=self._look.stats), style="dim")
         last.truncate(room, overflow="ellipsis")
-        return Group(*lines, last)
-
-
-def _append(line: "Text", text: str, style: str) -> None:
-    """Add text to a line; after text of the same style it extends that one's span."""
-    start = len(line)
-    last = line.spans[-1] if line.spans else None
-    if last is not None and last.style == style and last.end == start:
-        start = line.spans.pop().start
-    line.append(text)
-    if style:
-        line.stylize(style, start)
+        return Group(*lines) if console.is_quiet() else Group(*lines, last)
 
 
 def _leave(number: int, frame: object) -> None:

@@ -17,6 +17,8 @@ from localspec.core.formatting import one_line, printable
 if TYPE_CHECKING:
     from rich.console import Console
 
+_quiet = False
+
 
 def make_console(stderr: bool) -> "Console":
     """A console for stdout or stderr that wraps at words on a terminal, and never in a pipe."""
@@ -34,6 +36,7 @@ def prepare_streams() -> None:
     locale: in some, Python would return surrogates. Invalid window sizes in the environment are
     removed: rich would draw nothing, or fail.
     """
+    be_quiet(False)
     for name in ("COLUMNS", "LINES"):
         if not re.fullmatch("0*[1-9][0-9]{0,4}", os.environ.get(name, "1")):
             del os.environ[name]
@@ -71,8 +74,21 @@ def json_line(document: Mapping[str, object]) -> None:
     sys.stdout.flush()
 
 
-def note(sentence: str) -> None:
-    """A sentence for the user, dimmed, on stderr."""
+def be_quiet(wanted: bool) -> None:
+    """Show no notes and no progress from here on: nothing but results and errors."""
+    global _quiet
+    _quiet = wanted
+
+
+def is_quiet() -> bool:
+    """Whether nothing but results and errors is shown."""
+    return _quiet
+
+
+def note(sentence: str, *, asked: bool = False) -> None:
+    """A sentence for the user, dimmed, on stderr; ``asked`` for, it is shown with --quiet too."""
+    if _quiet and not asked:
+        return
     make_console(stderr=True).print(one_line(sentence), style="dim", markup=False)
 
 

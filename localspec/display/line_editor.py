@@ -1,82 +1,126 @@
 """The prompt line of a terminal, with history, completion and pastes; the terminal's echo."""
 
-import select
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from localspec.core.files import size_of
-from localspec.display import console
+from prompt_toolkit import PromptSession
+from prompt_toolkit.application import get_app, get_app_session
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
+from prompt_toolkit.document import Document
+from prompt_toolkit.history import History
+from prompt_toolkit.input.typeahead import store_typeahead
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.shortcuts import CompleteStyle
+from prompt_toolkit.utils import is_dumb_terminal
 
-try:
-    import readline
-except ImportError:  # some builds of Python have none: no history, but a chat
-    readline = None  # type: ignore[assignment]
+from localspec.chat.input_loop import is_unfinished
+from localspec.chat.slash_commands import Command
+from localspec.core.files import appearing_when_complete, read_at_most, size_of
+from localspec.display import console
 
 try:
     import termios
 except ImportError:  # not a POSIX system
     termios = None  # type: ignore[assignment]
 
-_HISTORY_LINES = 1000
+_HISTORY_ENTRIES = 1000
 _HISTORY_BYTES = 2**24
+_LINE_END = "\u2028"  # stands for the line ends of an entry in the file of the history
 _LOCAL = 3  # index of the local modes in the result of tcgetattr
 
 
 class LineEditor:
-    """Reads lines at a prompt; ``commands`` are completed, ``history`` is the file of past lines.
+    """Reads messages at a prompt; ``commands`` are completed, ``history`` is the file of past ones.
 
-    Several lines pasted at once are one text, with line ends in it. The terminal tells GNU readline
-    where a paste begins and ends (bracketed paste, which Python turns off); without it, lines that
-    are ready when the first is read belong to the same paste.
+    A paste is one message, line ends included, also one that ends in Enter. The terminal marks
+    where it begins and ends (bracketed paste), also while an answer is drawn; in a terminal that
+    does not, Enter belongs to a paste if more text is there already.
     """
 
-    def __init__(self, commands: Sequence[str], history: Path) -> None:
-        self._history = history
-        self._brackets = readline is not None and "libedit" not in (readline.__doc__ or "")
-        if readline is None:
-            return
-        if (size_of(history) or _HISTORY_BYTES) < _HISTORY_BYTES:
-            with suppress(OSError):
-                readline.read_history_file(history)
-        readline.set_completer_delims(" ")
-        readline.set_completer(lambda text, i: dict(enumerate(_matching(commands, text))).get(i))
-        readline.parse_and_bind("tab: complete")
-        if self._brackets:
-            readline.parse_and_bind("set enable-bracketed-paste on")
+    def __init__(self, commands: Mapping[str, Command], history: Path) -> None:
+        self._commands = commands
+        self._file = history
+        self._entries = _Entries(history)
+        self._at_prompt = False  # else keys are processed that were typed before the prompt
+        # A terminal that does not tell where its cursor is would only cause a warning.
+        vars(get_app_session().output)["enable_cpr"] = False
+        self._session = PromptSession[str](
+            completer=_CommandCompleter(commands),
+            complete_style=CompleteStyle.READLINE_LIKE,
+            complete_while_typing=False,
+            enable_open_in_editor=True,
+            enable_suspend=True,
+            history=self._entries,
+            key_bindings=self._keys(),
+            multiline=True,
+            prompt_continuation="... ",
+        )
 
     def read(self, prompt: str) -> str:
-        """A line, or the lines of a paste; EOFError at Ctrl-D, KeyboardInterrupt at Ctrl-C.
+        """A message; EOFError at Ctrl-D, KeyboardInterrupt at Ctrl-C.
 
         Bytes that are not text, typed or from the history, are read as U+FFFD, with a note.
         """
-        try:
-            text = input(prompt)
-        except (EOFError, KeyboardInterrupt):
-            sys.stdout.write("\n")  # Return was not pressed
-            sys.stdout.flush()
-            raise
-        if not self._brackets and not text.startswith("/"):
-            text += _waiting_lines()
+        text = _typed(prompt) if is_dumb_terminal() else self._edited(prompt)
+        text = re.sub("[\ud800-\udfff]", "\ufffd", text)
         if "\ufffd" in text:
             console.note(f"Bytes that are not {sys.stdin.encoding} text were read as \ufffd.")
         return text
 
     def save(self) -> None:
         """Write the history file."""
-        if readline is None:
-            return
+        if not is_dumb_terminal():
+            self._session.output.disable_bracketed_paste()
+            self._session.output.flush()
+        self._entries.save()
+
+    def _edited(self, prompt: str) -> str:
+        while keys := self._session.input.read_keys():
+            store_typeahead(self._session.input, keys)
+        self._at_prompt = False
         try:
-            self._history.parent.mkdir(parents=True, exist_ok=True)
-            if self._history.exists() and size_of(self._history) is None:
-                raise OSError("it is a folder, pipe or device")
-            readline.set_history_length(_HISTORY_LINES)
-            readline.write_history_file(self._history)
-            self._history.chmod(0o600)
-        except OSError:
-            console.note(f"The input history could not be saved to {self._history}.")
+            return self._session.prompt(prompt, pre_run=self._begin)
+        finally:
+            self._session.output.enable_bracketed_paste()
+            self._session.output.flush()
+
+    def _begin(self) -> None:
+        """Called just before keys that were typed ahead are processed."""
+        loop = get_app().loop
+        if loop is not None:
+            loop.call_soon(lambda: setattr(self, "_at_prompt", True))
+
+    def _keys(self) -> KeyBindings:
+        keys = KeyBindings()
+        keys.add("enter")(self._enter)
+        keys.add("escape", "enter")(lambda event: event.current_buffer.insert_text("\n"))
+        return keys
+
+    def _enter(self, event: KeyPressEvent) -> None:
+        """Send the message, or begin its next line."""
+        buffer = event.current_buffer
+        if self._in_paste(event) or is_unfinished(buffer.text):
+            buffer.insert_text("\n")
+        elif (
+            buffer.document.current_line_before_cursor.endswith("\\")
+            and not buffer.text[buffer.cursor_position :]
+        ):
+            buffer.delete_before_cursor()
+            buffer.insert_text("\n")
+        else:
+            buffer.validate_and_handle()
+
+    def _in_paste(self, event: KeyPressEvent) -> bool:
+        """Whether more text came with this Enter; a command in the first line ends there."""
+        first = event.current_buffer.text.split(maxsplit=1)[:1]
+        if not self._at_prompt or (first and first[0] in self._commands):
+            return False
+        event.key_processor.feed_multiple(event.app.input.read_keys())
+        return bool(event.key_processor.input_queue)
 
 
 class Echo:
@@ -95,7 +139,7 @@ class Echo:
         try:
             modes = termios.tcgetattr(sys.stdin)
             self._before = list(modes)
-            modes[_LOCAL] &= ~termios.ECHO
+            modes[_LOCAL] &= ~(termios.ECHO | (0 if is_dumb_terminal() else termios.ICANON))
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, modes)
         except (termios.error, ValueError, OSError):
             self._before = None  # stdin is no terminal any more
@@ -111,16 +155,66 @@ class Echo:
             return  # stdin is no terminal any more
 
 
-def _waiting_lines() -> str:
-    """The lines that can be read without waiting, each after a line end."""
-    text = ""
+class _Entries(History):
+    """The messages of earlier chats and of this one."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self._file = file
+        self._entries: list[str] = []
+        with suppress(OSError, ValueError):
+            text = read_at_most(file, _HISTORY_BYTES).decode("utf-8", "replace")
+            self._entries = [line.replace(_LINE_END, "\n") for line in text.split("\n") if line]
+
+    def load_history_strings(self) -> Iterator[str]:
+        return reversed(self._entries)
+
+    def store_string(self, string: str) -> None:
+        self._entries.append(string)
+
+    def save(self) -> None:
+        """Write the last entries, one a line."""
+        lines = [entry.replace("\n", _LINE_END) + "\n" for entry in self._entries]
+        text = "".join(lines[-_HISTORY_ENTRIES:])
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            if self._file.exists() and size_of(self._file) is None:
+                raise OSError("it is a folder, pipe or device")
+            with appearing_when_complete(self._file) as partial:
+                partial.write_text(text, encoding="utf-8", errors="replace", newline="\n")
+            self._file.chmod(0o600)
+        except OSError:
+            console.note(f"The input history could not be saved to {self._file}.")
+
+
+class _CommandCompleter(Completer):
+    """Completes slash commands, and the files or words that may follow them."""
+
+    def __init__(self, commands: Mapping[str, Command]) -> None:
+        self._commands = commands
+
+    def get_completions(self, document: Document, event: CompleteEvent) -> Iterable[Completion]:
+        name, blank, rest = document.text_before_cursor.partition(" ")
+        if not name.startswith("/") or "\n" in name:
+            return
+        if not blank:
+            for each in self._commands:
+                if each.startswith(name):
+                    yield Completion(f"{each} ", -len(name))
+        elif (known := self._commands.get(name)) is not None:
+            if known.usage.startswith("FILE"):
+                files = PathCompleter(expanduser=True)
+                yield from files.get_completions(Document(rest), event)
+            for word in known.words():
+                if word.startswith(rest):
+                    yield Completion(word, -len(rest))
+
+
+def _typed(prompt: str) -> str:
+    """A line from a terminal that cannot move its cursor."""
     try:
-        while select.select([sys.stdin], [], [], 0)[0]:
-            text += "\n" + input()
-    except (EOFError, OSError, ValueError):
-        pass  # the end, or a stream that select cannot wait for
-    return text
-
-
-def _matching(commands: Sequence[str], text: str) -> list[str]:
-    return [command + " " for command in commands if text and command.startswith(text)]
+        return input(prompt)
+    except (EOFError, KeyboardInterrupt):
+        sys.stdout.write("\n")  # Return was not pressed
+        sys.stdout.flush()
+        raise

@@ -19,7 +19,7 @@ from localspec.hub.client import RemoteModel
 from localspec.hub.provenance import Verification
 from localspec.library.local_models import Inventory, LocalModel
 from localspec.library.pairs.catalog import MTP, PairSpec
-from localspec.library.pairs.listing import PairRow
+from localspec.library.pairs.listing import PairRow, recommended
 from localspec.library.sidecars import by_model
 from localspec.library.suggest import Suggestions
 from localspec.metadata.findings import counted
@@ -53,16 +53,20 @@ class _Cell(NamedTuple):
 
 
 def table(
-    names: Sequence[str], rows: Iterable[Sequence[str]], first_to_go: Sequence[str] = ()
+    names: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    first_to_go: Sequence[str] = (),
+    *,
+    header: bool = True,
 ) -> None:
     """Rows below their names on stdout; on a narrow terminal ``first_to_go`` are left out first.
 
-    In a pipe no names, nothing cut, and tabs between the fields.
+    In a pipe nothing is cut, and tabs separate the fields.
     """
     out = make_console(stderr=False)
     lines = [[one_line(cell) for cell in row] for row in rows]
     if not out.is_terminal:  # not through rich, which would turn tabs into spaces
-        for line in lines:
+        for line in [names, *lines] if header else lines:
             out.file.write("\t".join(line) + "\n")
         return
     columns = dict(zip(names, zip(names, *lines, strict=True), strict=True))
@@ -71,7 +75,8 @@ def table(
             del columns[name]
     grid = Table.grid(padding=(0, _GAP, 0, 0))
     for i, row in enumerate(zip(*columns.values(), strict=True)):
-        grid.add_row(*map(_Cell, row), style=None if i else "bold")
+        if i or header:
+            grid.add_row(*map(_Cell, row), style=None if i else "bold")
     out.print(grid)
 
 
@@ -84,7 +89,7 @@ def _fit(text: str, width: int) -> str:
     return set_cell_size(set_cell_size(text, head) + "…" + tail, width)
 
 
-def models(inventory: Inventory) -> None:
+def models(inventory: Inventory, *, header: bool = True) -> None:
     """The models of ``list``, below each the sidecars that draft for it; notes go to stderr."""
     if inventory.files:
         served, alone = by_model(inventory)
@@ -94,7 +99,7 @@ def models(inventory: Inventory) -> None:
             for row in (_model_cells(model), *(_model_cells(each, "+ ") for each in heads))
         ]
         rows += [_model_cells(each, "+ ") for each in alone]
-        table(("MODEL", "SIZE", "SOURCE", "PATH"), rows, ("PATH",))
+        table(("MODEL", "SIZE", "SOURCE", "PATH"), rows, ("PATH",), header=header)
     else:
         folders = ", ".join(str(folder) for folder in inventory.folders)
         note(f"There are no GGUF models in the folders searched: {folders}.")
@@ -142,20 +147,30 @@ def model_json(model: LocalModel) -> dict[str, object]:
     }
 
 
-def pairs(rows: Sequence[PairRow]) -> None:
-    """Known pairs, one a line, the user's own first."""
+def pairs(rows: Sequence[PairRow], *, header: bool = True) -> None:
+    """Known pairs, one a line, the user's own first; the one to try first here is marked."""
+    best = recommended(rows)
     table(
         ("PAIR", "SIZE", "HERE", "FITS", "GAIN", "FAMILY", "LICENCES"),
-        (_pair_cells(row) for row in rows),
+        (_pair_cells(row, row is best) for row in rows),
         ("LICENCES", "GAIN", "FAMILY"),
+        header=header,
     )
+    if best is not None:
+        note(f"Recommended for this machine: {chat_command(best)}")
     note(
         "Details: localspec pair show NAME; download both models: localspec download NAME; "
         "chat with them: localspec chat NAME."
     )
 
 
-def _pair_cells(row: PairRow) -> tuple[str, ...]:
+def chat_command(row: PairRow) -> str:
+    """The command that chats with a pair, and what it downloads first."""
+    download = "" if all(row.here) else f" (downloads {size(row.size)})"
+    return f"localspec chat {row.name}{download}"
+
+
+def _pair_cells(row: PairRow, is_best: bool) -> tuple[str, ...]:
     target, draft = row.here
     here = "both" if target and draft else "target" if target else "draft" if draft else "–"
     gain = "" if row.gain is None else row.gain.what
@@ -167,7 +182,7 @@ def _pair_cells(row: PairRow) -> tuple[str, ...]:
         row.name,
         "" if row.size is None else size(row.size),
         here,
-        {True: "yes", False: "no", None: "?"}[row.fits],
+        "best" if is_best else {True: "yes", False: "no", None: "?"}[row.fits],
         gain,
         row.family,
         "/".join(dict.fromkeys(name for name in row.licenses if name)),

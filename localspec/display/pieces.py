@@ -39,18 +39,22 @@ LOOKS: "dict[Origin, OriginLook]" = {
 
 @dataclass(frozen=True, slots=True)
 class AnswerStyle:
-    """How answers are shown: without the thoughts, or with the origin of each token."""
+    """How answers are shown: without thoughts, with token origins, with all figures (``stats``)."""
 
     hide_reasoning: bool = False
     origins: Origins = "hidden"
+    stats: bool = False
 
     @classmethod
-    def asked(cls, hide_reasoning: bool, show_draft: bool) -> "AnswerStyle":
+    def asked(cls, hide_reasoning: bool, show_draft: bool, stats: bool = False) -> "AnswerStyle":
         """The style that the flags ask for, if stdout has colours; prints the legend."""
+        quiet = console.is_quiet()
+        hide_reasoning, stats = hide_reasoning or quiet, stats and not quiet
         if not show_draft:
-            return cls(hide_reasoning)
-        look = cls(hide_reasoning, visible_origins(console.make_console(stderr=False)))
-        console.make_console(stderr=True).print(legend(look.origins))
+            return cls(hide_reasoning, stats=stats)
+        look = cls(hide_reasoning, visible_origins(console.make_console(stderr=False)), stats)
+        if not quiet:
+            console.make_console(stderr=True).print(legend(look.origins))
         return look
 
     def parts(self, piece: "Piece") -> "Iterable[TextPart]":

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from localspec.core.formatting import one_line
-from localspec.display.console import make_console
+from localspec.display.console import is_quiet, make_console
 
 if TYPE_CHECKING:
     from rich.progress import ProgressColumn
@@ -23,8 +23,8 @@ def progress(*, in_bytes: bool = False) -> Iterator[OnProgress]:
     from rich.progress import Progress, TaskID
 
     out = make_console(stderr=True)
-    columns = _columns(in_bytes)
-    with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as bar:
+    columns, hidden = _columns(in_bytes), is_quiet() or not out.is_terminal
+    with Progress(*columns, console=out, transient=True, disable=hidden) as bar:
         tasks: dict[str, TaskID] = {}
 
         def report(label: str, done: int, total: int) -> None:
@@ -33,7 +33,7 @@ def progress(*, in_bytes: bool = False) -> Iterator[OnProgress]:
                 for other in tasks.values():
                     bar.update(other, visible=False)
                 tasks[label] = bar.add_task(label, total=total)
-            bar.update(tasks[label], completed=done, total=total)
+            bar.update(tasks[label], completed=done, total=total, visible=True)
             if done >= total:
                 bar.remove_task(tasks.pop(label))
                 bar.refresh()

@@ -13,11 +13,10 @@ _MOSTLY_READING = 0.5  # of all time after the target's own reading, spent readi
 _SOURCE = MODEL.partition(" ")[0]
 
 
-def advise(stats: GenerationStats, params: SamplingParams, *, heads: bool = False) -> str | None:
-    """The advice that would help most, or None.
-
-    ``heads``: the draft are prediction heads, which have one size and no context of their own.
-    """
+def advise(stats: GenerationStats, params: SamplingParams) -> str | None:
+    """The advice that would help most, or None."""
+    # They have one size and no context of their own.
+    heads = stats.drafter == "prediction heads"
     spent = stats.seconds + stats.draft_prompt_seconds
     if not heads and spent and stats.draft_prompt_seconds > _MOSTLY_READING * spent:
         return (

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
+from pathlib import Path
 
 from localspec.chat import renderer
 from localspec.chat.answer import Piece
@@ -74,14 +75,14 @@ class Engine:
     @classmethod
     def load(
         cls,
-        target: LoadOptions,
-        draft: LoadOptions | None = None,
+        target: LoadOptions | str | Path,
+        draft: LoadOptions | str | Path | None = None,
         *,
         lenient: bool = False,
         say: Callable[[str], None] | None = None,
         trial: bool = True,
     ) -> "Engine":
-        """Check the files' headers and what fits, then load them.
+        """Check the files' headers and what fits, then load them; a path stands for its options.
 
         The draft has as many slots as the target (`LoadOptions.parallel`), both one where passes
         cannot be shared. ``lenient`` is that of `pairing.check_pair`; ``say`` hears notes before
@@ -91,8 +92,9 @@ class Engine:
         a bad file, IncompatiblePair for a pair that must not run, NotEnoughMemory, UsageError for
         options that the files or this build do not support, EngineError when llama.cpp refuses.
         """
+        first, second = _load_options(target), None if draft is None else _load_options(draft)
         renderer.SHARED.prepare()
-        return cls(*load_pair(target, draft, lenient=lenient, say=say, trial=trial))
+        return cls(*load_pair(first, second, lenient=lenient, say=say, trial=trial))
 
     def stream(
         self,
@@ -293,6 +295,10 @@ class Engine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _load_options(given: LoadOptions | str | Path) -> LoadOptions:
+    return given if isinstance(given, LoadOptions) else LoadOptions(given)  # type: ignore[arg-type]
 
 
 def _own_template(model: LlamaModel) -> ChatTemplate:

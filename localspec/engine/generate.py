@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Protocol, get_args
 
 from localspec.chat.answer import Origin, Piece, TextPart
-from localspec.chat.stats import GenerationStats
+from localspec.chat.stats import Drafter, GenerationStats
 from localspec.chat.window import require_prompt_fits
 from localspec.core.errors import UsageError
 from localspec.core.generate_options import GenerateOptions
@@ -134,7 +134,7 @@ def stream_generate(
     lookups = _lookups(engine, options, constraint)
     controller = _make_controller(engine, options, constraint, lookups, own)
     controller.begin_answer()
-    stats = GenerationStats()
+    stats = GenerationStats(drafter=_drafter(engine.draft))
     read = _read_prompt(engine.target, lookups, prompt, clock)
     stats.start(read)
     if on_prompt is not None:
@@ -233,6 +233,12 @@ def _pieces(
         began = ended + clock() - shown
     # max_tokens is 0.
     yield Piece((), (), stats, "length", controller.length, controller.status)
+
+
+def _drafter(draft: TokenModel | None) -> Drafter:
+    if draft is None:
+        return ""
+    return "prediction heads" if draft.reads_along else "draft model"
 
 
 def _most_tokens(max_tokens: int | None, n_ctx: int) -> int:

@@ -239,12 +239,11 @@ class StoredProfile:
         """One line when no draft could pay on this machine."""
         if self._draft is None:
             return []
-        most, length = best_gain(profile, drafts_block=self._draft.block_size is not None)
+        most, _ = best_gain(profile, drafts_block=self._draft.block_size is not None)
         if most >= LEAST_CEILING:
             return []
         return [
-            "The target is too fast here for drafting to help: even a perfect draft would gain no "
-            f"more than {most:.2f}x (with {length} tokens a round). Only prompt lookup is used."
+            "The target is too fast for drafting to help. Only repeats of earlier text are drafted."
         ]
 
 

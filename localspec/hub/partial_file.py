@@ -79,10 +79,8 @@ class PartialFile:
 
     def remove_others(self) -> None:
         """Remove partial files of other versions of this file."""
-        outdated = re.compile(rf"\.{re.escape(self.place.name)}\.[0-9a-f]{{16}}\.part")
-        for other in self.place.parent.iterdir():
-            if outdated.fullmatch(other.name):
-                remove_partial(other)
+        for other in partials_of(self.place):
+            remove_partial(other)
 
     def _require_hashed(self, path: Path) -> None:
         """Raise DownloadProblem unless `path` is the file that was hashed, without a change."""
@@ -104,6 +102,17 @@ class PartialFile:
 def partial_path(place: Path, content: str) -> Path:
     """Path of the partial file for `place`, with the start of the hash of its `content`."""
     return place.with_name(f".{place.name}.{content[:16]}.part")
+
+
+def partials_of(place: Path) -> list[Path]:
+    """The partial files for `place`, of any content."""
+    return [path for path in place.parent.glob(".*.part") if place_of(path) == place]
+
+
+def place_of(partial: Path) -> Path | None:
+    """The place of the file that a partial file becomes; None for any other name."""
+    found = re.fullmatch(r"\.(.+)\.[0-9a-f]{16}\.part", partial.name, re.DOTALL)
+    return partial.with_name(found[1]) if found else None
 
 
 @contextmanager

@@ -110,6 +110,20 @@ def recorded(folder: Path) -> Iterator[tuple[Path, Provenance]]:
             yield path, origin
 
 
+def known_sha256(path: Path) -> str | None:
+    """The sha256 in a file's record or in its name in a cache; None where it has neither."""
+    try:
+        origin = read_record(path)
+    except ValueError:
+        return None
+    return origin.sha256 if origin else _named_sha256(path)
+
+
+def _named_sha256(path: Path) -> str | None:
+    named = _BLOB_NAME.fullmatch(Path(os.path.realpath(path)).name)
+    return named[1] if named else None
+
+
 def sha256_of(path: Path, report: Callable[[int], None]) -> str:
     """The sha256 of a regular file in lower-case hex; `report` gets the bytes read.
 
@@ -193,8 +207,7 @@ def _judge(path: Path, on_progress: Progress | None, kept: str | None) -> Verifi
         came = f"; it came from {origin}" if origin else ""
         hint = f"Get it again: {_download(origin)}" if origin else "Check the spelling of its name."
         return Verification(path, "missing", f"{shown} does not exist{came}.", hint, origin)
-    named = _BLOB_NAME.fullmatch(Path(os.path.realpath(path)).name)
-    expected = origin.sha256 if origin else kept or (named[1] if named else None)
+    expected = origin.sha256 if origin else kept or _named_sha256(path)
     if expected is None:
         sentence = f"{shown} has no record of a download, so it cannot be verified."
         hint = "Only downloads by localspec, and files in a cache that names them by hash, can be."

@@ -21,6 +21,7 @@ from localspec.core.errors import (
     LocalspecError,
     UsageError,
 )
+from localspec.core.files import did_you_mean
 from localspec.core.formatting import one_line, size
 from localspec.download import fetch
 from localspec.hub.client import RemoteModel, heads_beside, resolve
@@ -232,7 +233,9 @@ def _place(name: str, resolver: Resolver, ui: DownloadUI) -> Place:
         hint = "Check the path: expected a .gguf file."
         if _HUB_PATH.fullmatch(name):
             hint = f"Check the path, or name a file on the Hub: hf:{name}"
-        raise FileProblem(f"There is no file {one_line(str(here))}.", hint)
+        raise FileProblem(
+            f"There is no file {one_line(str(here))}.", did_you_mean(here).rstrip() or hint
+        )
     return here
 
 

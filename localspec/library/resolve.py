@@ -1,10 +1,11 @@
 """Resolves names to models on this disk: a path, a Hub reference, a listed name, a pair's name.
 
 The meanings are tried in this order: an existing path, a reference, a name as `localspec list`
-shows it, the name of a pair. Nothing is fetched.
+shows it, the name of a pair, also as Ollama writes it. Nothing is fetched.
 """
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,16 +24,18 @@ from localspec.library.pairs.catalog import load_catalog
 # In place of a draft, besides MTP:
 FIND = "find"  # the best draft on this disk
 SELF = "self"  # the draft that was made of the target itself
+_OLLAMA = re.compile(r"(?!hf:)[A-Za-z][\w.-]+:(?!.*\.gguf$)[\w.-]+", re.ASCII)  # llama3.1:8b
 
 
 @dataclass(frozen=True, slots=True)
 class NamedModels:
-    """Models as they were named, each a path or a reference; ``settings`` and a note of a pair."""
+    """Models as they were named, each a path or a reference; of a pair its settings and name."""
 
     target: str
     draft: str | None = None
     settings: Mapping[str, object] = field(default_factory=dict)
     note: str = ""
+    pair: str | None = None
 
     @property
     def models(self) -> list[str]:
@@ -96,11 +99,13 @@ class Resolver:
 
         A pair's name wins over a folder or a listed model with the same name.
         """
+        if _OLLAMA.fullmatch(name):
+            return not os.path.exists(name) and self._listed(name) is None
         if not user_pairs.is_name(name) or os.path.isfile(name):
             return False
         if parse_reference(name) is not None:
             return False
-        return bool(user_pairs.spellings(name)) or _is_known(name) or self._listed(name) is None
+        return bool(user_pairs.spellings(name)) or is_known(name) or self._listed(name) is None
 
     def on_disk(self, name: str) -> Path | None:
         """The file (part 1 of a split one) that a name stands for; None for one still to fetch.
@@ -149,20 +154,29 @@ class Resolver:
         return [model for model in self.inventory.files if model.source != "folder"]
 
 
-def _is_known(name: str) -> bool:
+def is_known(name: str) -> bool:
     """Whether a known pair, not one of the user's own, has this name."""
     name = name.lower()
     return name == user_pairs.BUNDLED or any(pair.name == name for pair in load_catalog())
 
 
+def _known_as(name: str) -> str:
+    """The pair that has the model which Ollama calls ``name``: llama3.1:8b-instruct-q4_0."""
+    plain = name.replace(":", "-")
+    longest = sorted((pair.name for pair in load_catalog()), key=len, reverse=True)
+    model = (each for each in longest if f"{plain.lower()}-".startswith(f"{each}-"))
+    return next(model, plain) if ":" in name else name
+
+
 def _pair(name: str) -> NamedModels:
     try:
-        pair = user_pairs.find(name)
+        pair = user_pairs.find(_known_as(name))
     except UnknownPair as error:
         raise UnknownPair(
             error.message.replace("There is no pair", "There is no file and no pair"),
             "See pairs with: localspec pairs, and the models on this disk with: localspec list",
         ) from None
-    hidden = user_pairs.spellings(name) and _is_known(name)
+    hidden = user_pairs.spellings(name) and is_known(name)
     note = f"{pair.name} is your own pair; the known pair of that name is not used."
-    return NamedModels(pair.target, pair.draft, dict(pair.settings), note if hidden else "")
+    note = note if hidden else f"{name}: the pair {pair.name}." if ":" in name else ""
+    return NamedModels(pair.target, pair.draft, dict(pair.settings), note, pair.name)

@@ -16,7 +16,15 @@ from localspec.core.formatting import one_line
 from localspec.metadata.filenames import heads_kind, is_sidecar
 
 Source = Literal[
-    "localspec", "hugging face", "llama.cpp", "lm studio", "ollama", "jan", "gpt4all", "folder"
+    "localspec",
+    "hugging face",
+    "llama.cpp",
+    "lm studio",
+    "ollama",
+    "jan",
+    "gpt4all",
+    "bundled",
+    "folder",
 ]
 SOURCES: tuple[Source, ...] = get_args(Source)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from localspec.core.config import LoadOptions
 from localspec.core.errors import LocalspecError
 from localspec.core.formatting import size
+from localspec.core.paths import is_bundled
 from localspec.engine import profile_store
 from localspec.library.local_models import LocalModel
 from localspec.library.pairs.catalog import PairSpec, load_catalog
@@ -106,7 +107,11 @@ def drafts_for(
 
 def _headers(target: Path, local: Sequence[LocalModel]) -> Iterator[tuple[str, ModelHeader]]:
     """Shown names and headers of the candidates, each file once, the target left out."""
-    named = [(str(m.path) if m.source == "folder" else m.name, m.path) for m in local]
+    named = [
+        (str(m.path) if m.source == "folder" else m.name, m.path)
+        for m in local
+        if m.source != "bundled" or is_bundled(target)
+    ]
     seen = {os.path.realpath(target)}
     for name, path in (*named, *((str(path), path) for path in files_beside(target))):
         real = os.path.realpath(path)

@@ -13,7 +13,7 @@ from typing import Any
 
 from localspec.core import paths
 from localspec.core.files import read_at_most
-from localspec.core.paths import folder_from, home, hub_cache_folder
+from localspec.core.paths import bundled_folder, folder_from, home, hub_cache_folder
 from localspec.hub.provenance import SHA256, Provenance, read_record
 from localspec.library.scan import (
     DANGLING,
@@ -57,15 +57,17 @@ def files_of(scan: Scan, chosen: Collection[Source], folders: Iterable[Path]) ->
             return _jan(scan)
         case "gpt4all":
             return _gpt4all(scan)
+        case "bundled":
+            return _below([bundled_folder()], scan, "demo/")
         case "folder":
             return _below(folders, scan)
 
 
-def _below(folders: Iterable[Path], scan: Scan) -> Files:
+def _below(folders: Iterable[Path], scan: Scan, prefix: str = "") -> Files:
     """The model files below folders of any layout, named by their paths in there."""
     for folder in map(scan.begin, folders):
         for path in scan.gguf_files(folder):
-            name = path.relative_to(folder).as_posix()
+            name = prefix + path.relative_to(folder).as_posix()
             origin = _origin(path)
             sha256, repo = (origin.sha256, origin.repo) if origin else (None, None)
             file = scan.file(path, name, [folder], sha256, repo)

@@ -34,6 +34,7 @@ from localspec.metadata.header import ModelHeader
 from localspec.speculative.loop import ALONE, Logits
 
 _LONGEST_REPLAY = 8  # tokens read again within a verification; more have a pass of their own
+_FIM = ("pre", "suf", "mid", "rep", "sep")
 _ALIKE = 0.05  # of the greatest logit: a state that is wrong changes them far more
 
 
@@ -261,6 +262,14 @@ class LlamaModel:
     def is_stop(self, token: int) -> bool:
         """True for end-of-generation tokens."""
         return bool(self._llama.llama_vocab_is_eog(self.vocab, token))
+
+    def fim_tokens(self) -> dict[str, int]:
+        """Tokens of fill-in-the-middle prompts: pre, suf, mid, rep, sep, where the model has them.
+
+        llama.cpp finds them by their ids in the file, or by their texts.
+        """
+        get = {n: getattr(self._llama, f"llama_vocab_fim_{n}") for n in _FIM}
+        return {name: token for name in _FIM if (token := get[name](self.vocab)) >= 0}
 
     def special_text(self, token: int | None) -> str:
         """The text of a control token, empty for None."""

@@ -143,9 +143,19 @@ def _file(document: Path, recipe: Recipe) -> Path:
     return document.with_name(f"{document.stem}-{digest[:_SHOWN_DIGITS]}.gguf")
 
 
+def files_of(target: ModelHeader) -> list[Path]:
+    """The document and the drafts of a target, where there are any; raises OSError."""
+    document = _document_path(target)
+    return [*_drafts(document), *([document] if document.exists() else [])]
+
+
+def _drafts(document: Path) -> list[Path]:
+    return list(document.parent.glob(f"{document.stem}-*.gguf"))
+
+
 def _remove_others(document: Path, kept: Path | None) -> None:
     """Remove other drafts of the same target."""
-    for other in document.parent.glob(f"{document.stem}-*.gguf"):
+    for other in _drafts(document):
         if other != kept:
             with contextlib.suppress(OSError):
                 other.unlink()

@@ -58,8 +58,8 @@ class DraftVerdict:
             return ""
         if self.ceiling < _HARDLY:
             return (
-                "The target is too fast for this draft to help: even with every token accepted, it "
-                f"would be no more than {self.ceiling:.2f}x plain."
+                "The target is too fast for this draft to help: with every token accepted, at most "
+                f"{self.ceiling:.2f}x plain."
             )
         if not _is_above(self.speedup, self.speedup_interval):
             if self.acceptance_rate is None:

@@ -21,16 +21,27 @@ from localspec.server.api.documents import (
     ChatCompletion,
     Completion,
     Model,
+    ModelMeta,
     Models,
     answered,
 )
-from localspec.server.api.replies import Reply
+from localspec.server.api.native import (
+    DetokenizeRequest,
+    InfillRequest,
+    NativeCompletionRequest,
+    NativeReply,
+    TokenizeRequest,
+    detokenized,
+    templated,
+    tokenized,
+)
+from localspec.server.api.replies import WARNINGS_HEADER, Reply
 from localspec.server.api.requests import AnswerRequest
 from localspec.server.body import BodyLimits
 from localspec.server.errors import BadRequest, add_error_handlers, request_id
 from localspec.server.guard import LOOPBACK, Access, Guard
 from localspec.server.log import AccessLog
-from localspec.server.metrics import CONTENT_TYPE
+from localspec.server.metrics import CONTENT_TYPE, RequestMetrics
 from localspec.server.service import Service
 
 MAX_BODY = 16 * 2**20  # bytes; enough for a context of a million tokens
@@ -43,8 +54,9 @@ class _Stream(StreamingResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(self, answers: Answers, events: Any) -> None:
-        super().__init__(events, headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+    def __init__(self, answers: Answers, events: Any, headers: dict[str, str]) -> None:
+        unbuffered = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().__init__(events, headers=unbuffered | headers)
         self._answers = answers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -62,6 +74,15 @@ def make_app(
     say: Callable[[str], None] = lambda line: None,
 ) -> ASGIApp:
     """The application; ``max_body`` bounds a request in bytes, ``say`` gets a log line of each."""
+    app = new_app(max_body)
+    _add_answers(app, service)
+    _add_native(app, service)
+    _add_facts(app, service)
+    return guarded(app, access, max_body, say, service.metrics)
+
+
+def new_app(max_body: int) -> FastAPI:
+    """An application with the page at /, and errors in OpenAI's form."""
     app = FastAPI(
         title="localspec",
         version=__version__,
@@ -71,9 +92,18 @@ def make_app(
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     add_error_handlers(app)
-    _add_answers(app, service)
-    _add_facts(app, service)
     _add_page(app)
+    return app
+
+
+def guarded(
+    app: ASGIApp,
+    access: Access,
+    max_body: int,
+    say: Callable[[str], None],
+    metrics: RequestMetrics,
+) -> ASGIApp:
+    """The application behind the checks of each request; ``say`` gets a log line of each."""
     served: ASGIApp = Guard(BodyLimits(app, max_body), access, max_body)
     if access.origins:
         served = CORSMiddleware(
@@ -81,9 +111,9 @@ def make_app(
             allow_origins=access.origins,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
-            expose_headers=["x-request-id"],
+            expose_headers=["x-request-id", WARNINGS_HEADER],
         )
-    return AccessLog(served, say, service.metrics)
+    return AccessLog(served, say, metrics)
 
 
 def _add_answers(app: FastAPI, service: Service) -> None:
@@ -110,6 +140,43 @@ def _add_answers(app: FastAPI, service: Service) -> None:
         )
 
 
+def _add_native(app: FastAPI, service: Service) -> None:
+    """llama-server's own paths."""
+    engine = service.engine
+
+    @app.post("/completions", responses=answered(dict))
+    @app.post("/completion", responses=answered(dict))
+    async def complete(request: Request, body: NativeCompletionRequest) -> Response:
+        """Continue a text."""
+        return await _answer(service, request, body, NativeReply)
+
+    @app.post("/infill", responses=answered(dict))
+    async def infill(request: Request, body: InfillRequest) -> Response:
+        """Write what stands between two texts."""
+        return await _answer(service, request, body, NativeReply)
+
+    @app.post("/tokenize", responses=ERRORS)
+    def tokenize(body: TokenizeRequest) -> dict[str, Any]:
+        """Token ids of a text."""
+        return tokenized(engine, body)
+
+    @app.post("/detokenize", responses=ERRORS)
+    def detokenize(body: DetokenizeRequest) -> dict[str, Any]:
+        """The text of token ids."""
+        return detokenized(engine, body)
+
+    @app.post("/apply-template", responses=ERRORS)
+    def apply_template(body: ChatRequest) -> dict[str, Any]:
+        """The prompt that a conversation becomes."""
+        return templated(engine, body)
+
+    @app.get("/slots", responses=ERRORS)
+    def slots() -> list[dict[str, Any]]:
+        """What each slot does now."""
+        n_ctx = engine.target.n_ctx
+        return [slot._asdict() | {"n_ctx": n_ctx} for slot in service.scheduler.slots()]
+
+
 async def _answer(
     service: Service, request: Request, body: AnswerRequest, form: type[Reply]
 ) -> Response:
@@ -120,16 +187,17 @@ async def _answer(
     try:
         if body.stream:
             # An error before the first piece still gets its own status.
-            first = await _while_connected(request, answers.first())
-            return _Stream(answers, reply.events(answers, first, request_id(request)))
-        await _while_connected(request, answers.rest())
+            first = await while_connected(request, answers.first())
+            events = reply.events(answers, first, request_id(request))
+            return _Stream(answers, events, reply.headers)
+        await while_connected(request, answers.rest())
     except BaseException as error:
         _end(request.scope, answers)
         if isinstance(error, ClientDisconnect):
             return Response(status_code=499)  # for the log
         raise
     _end(request.scope, answers)
-    return JSONResponse(reply.whole(answers))
+    return JSONResponse(reply.whole(answers), headers=reply.headers)
 
 
 def _end(scope: Scope, answers: Answers) -> None:
@@ -138,7 +206,7 @@ def _end(scope: Scope, answers: Answers) -> None:
     scope["state"] |= {"stats": answers.stats, "cut_off": not answers.complete}
 
 
-async def _while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
     """The result of ``work``; cancels it, and raises ClientDisconnect, when the client leaves."""
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
     try:
@@ -193,14 +261,19 @@ def _add_facts(app: FastAPI, service: Service) -> None:
 
 
 def _model(service: Service, name: str) -> Model:
-    target = service.engine.target
     return {
         "id": name,
         "object": "model",
         "created": service.created,
         "owned_by": "localspec",
-        "meta": {"n_ctx": target.n_ctx, "n_vocab": target.n_vocab},
+        "meta": model_meta(service),
     }
+
+
+def model_meta(service: Service) -> ModelMeta:
+    """The model's sizes, under llama-server's names."""
+    target = service.engine.target
+    return {"n_ctx": target.n_ctx, "n_vocab": target.n_vocab}
 
 
 def _add_page(app: FastAPI) -> None:

@@ -32,6 +32,7 @@ _TYPES = {
 }
 # Another request could succeed.
 _CLIENT_ERRORS = (UsageError, GrammarError, TemplateError, TemplateLimitExceeded, PromptTooLong)
+_OTHER_MEDIA = ("image_url", "input_image", "image", "input_audio", "file")  # as a part's type
 
 
 class BodyRefused(HTTPException):
@@ -126,10 +127,19 @@ def bad_request(errors: Sequence[Mapping[str, Any]], body: Any) -> BadRequest:
         return BadRequest(f"{found['msg']} in the body.")
     if found["type"] == "json_invalid" or not param:
         return BadRequest("The body is not a JSON object.")
-    if found["type"] == "extra_forbidden":
-        message = f"There is no field {param}, or it is not supported here."
-        return BadRequest(message, param=param, code="unknown_field")
-    return BadRequest(f"{param}: {found['msg']}.", param=param)
+    return BadRequest(_sentence(param, found), param=param)
+
+
+def _sentence(param: str, found: Mapping[str, Any]) -> str:
+    """What a field should be, and what it is if that is short."""
+    given = found.get("input")
+    if given in _OTHER_MEDIA:
+        return f"{param}: This server takes no images, sound or files, only text."
+    expected = found["msg"].removeprefix("Input should be ").partition(", unable to parse")[0]
+    if expected == found["msg"]:
+        return f"{param}: {expected}."
+    shown = f", not {given!r:.60}" if isinstance(given, str | int | float) else ""
+    return f"{param} should be {expected.replace('a valid ', 'a ')}{shown}."
 
 
 def _field_path(body: Any, error: Mapping[str, Any]) -> Iterator[str]:

@@ -2,7 +2,8 @@
 
 import ipaddress
 import secrets
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from fastapi.responses import JSONResponse
@@ -30,11 +31,15 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """API keys, and other origins whose pages may send requests; ``host`` is listened on."""
+    """API keys, and other origins whose pages may send requests; ``host`` is listened on.
+
+    ``key_names`` name the keys in the metrics; those without a name have their number.
+    """
 
     host: str = "127.0.0.1"
     keys: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
+    key_names: Mapping[str, str] = field(default_factory=dict)
 
     def check(self) -> None:
         """Raise UsageError for a server that is open to others without a key."""
@@ -72,10 +77,12 @@ class Access:
         own = (f"http://{host}", f"https://{host}")
         return origin.lower() in own or origin in self.origins or "*" in self.origins
 
-    def is_key(self, given: str) -> bool:
-        """Whether a header's text is a key; takes equally long for every wrong one."""
+    def name_of_key(self, given: str) -> str | None:
+        """The name of the key in a header, None for a wrong one; each takes equally long."""
         data = given.encode("latin-1")  # the encoding in which headers were decoded
-        return any([secrets.compare_digest(data, key.encode()) for key in self.keys])
+        equal = [secrets.compare_digest(data, key.encode()) for key in self.keys]
+        names = [self.key_names.get(key, str(i)) for i, key in enumerate(self.keys, 1)]
+        return next((name for name, is_it in zip(names, equal, strict=True) if is_it), None)
 
 
 LOOPBACK = Access()
@@ -107,7 +114,10 @@ class Guard:
             return refusal(
                 403, f"Pages of {origin[:200]} may not use this server (see --cors-origins)."
             )
-        if access.keys and not _is_open(scope) and not access.is_key(_key(headers)):
+        name = access.name_of_key(_key(headers))
+        if name is not None:
+            scope.setdefault("state", {})["key"] = name
+        elif access.keys and not _is_open(scope):
             message = "A key is needed: send Authorization: Bearer KEY, with the key of --api-key."
             return refusal(401, message, {"WWW-Authenticate": "Bearer"}, "invalid_api_key")
         if scope["method"] == "POST" and not _is_json(headers.get("content-type", "")):

@@ -7,24 +7,26 @@ import math
 import os
 import signal
 import socket
+import ssl
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from http import HTTPStatus
+from pathlib import Path
 from types import FrameType
+from typing import NoReturn, Protocol
 
 import h11
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from localspec.core.errors import LocalspecError
+from localspec.core.errors import FileProblem, LocalspecError
 from localspec.server.body import MOST_REQUESTS
 from localspec.server.errors import error_body
-from localspec.server.queue.scheduler import Scheduler
 
 GRACE_SECONDS = 3.0  # for answers under way at shutdown
-_ENDING_SECONDS = 1.5  # beyond that, until the process ends whatever still runs
 MOST_CONNECTIONS = MOST_REQUESTS + 32  # the rest is for what is answered at once: /health
 _RECEIVE_SECONDS = 60.0  # for a request, from its first byte to its last
 
@@ -65,10 +67,46 @@ def _cannot_listen(host: str, port: int, error: OSError) -> LocalspecError:
     )
 
 
-def url(listening: socket.socket) -> str:
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Files of a certificate and of its private key, in PEM format."""
+
+    certificate: Path
+    key: Path
+
+    def check(self) -> None:
+        """Raise FileProblem for files that TLS cannot use."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            context.load_cert_chain(self.certificate, self.key, password=lambda: "")
+        except ssl.SSLError:
+            self._refuse("they are no certificate and its unencrypted key")
+        except OSError as error:
+            self._refuse(f"{error.strerror}")
+
+    def _refuse(self, reason: str) -> NoReturn:
+        raise FileProblem(
+            f"TLS cannot use {self.certificate} with {self.key}: {reason}.",
+            "Expected two files in PEM format: --ssl-cert-file and --ssl-key-file.",
+        )
+
+
+def url(listening: socket.socket, tls: Tls | None = None) -> str:
     """The server's base URL."""
     host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "http" if tls is None else "https"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+class Answering(Protocol):
+    """What answers a server's requests, and ends with it."""
+
+    @property
+    def running(self) -> int:
+        """How many answers are under way."""
+
+    def close(self, seconds: float = 0.0) -> None:
+        """Refuse new requests; answers under way have so many seconds."""
 
 
 class Connection(H11Protocol):
@@ -78,6 +116,7 @@ class Connection(H11Protocol):
     here: the queue bounds them.
     """
 
+    most_by_address = MOST_CONNECTIONS
     _timeout: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -111,12 +150,15 @@ class Connection(H11Protocol):
     def _make_room(self) -> None:
         """Where there are too many connections, close one that waits for its client, else this one.
 
-        Of the address with the most connections, it is the one that has waited longest.
+        Of the address with the most connections, or of this one's where that has too many, it is
+        the one that has waited longest.
         """
         connections = [each for each in self.connections if isinstance(each, Connection)]
         opened = [each for each in connections if not each.transport.is_closing()]
         if len(opened) <= MOST_CONNECTIONS:
-            return
+            opened = [each for each in opened if each._address == self._address]
+            if len(opened) <= self.most_by_address:
+                return
         held = Counter(each._address for each in opened)
         waiting = [
             (-held[each._address], each._deadline, id(each), each)
@@ -124,7 +166,8 @@ class Connection(H11Protocol):
             if each is not self and (each._is_incomplete or each.flow.write_paused)
         ]
         chosen = min(waiting)[-1] if waiting else self
-        chosen._refuse(503, "There are too many connections. Ask again in a few seconds.")
+        sentence = "There are too many connections. Ask again in a few seconds."
+        chosen._refuse(503, sentence, told=chosen is self)
 
     @property
     def _address(self) -> str:
@@ -150,9 +193,9 @@ class Connection(H11Protocol):
             self._timeout.cancel()
             self._timeout = None
 
-    def _refuse(self, status: int, message: str) -> None:
+    def _refuse(self, status: int, message: str, told: bool = False) -> None:
         """Close the connection; where a request has begun to arrive, its client is told why."""
-        begun = self.conn.their_state is not h11.IDLE or self.conn.trailing_data[0]
+        begun = told or self.conn.their_state is not h11.IDLE or self.conn.trailing_data[0]
         if begun and self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             body = json.dumps(error_body(status, message)).encode()
             headers = {"Content-Type": "application/json", "Content-Length": str(len(body))}
@@ -177,18 +220,29 @@ class Server(uvicorn.Server):
     ``say`` is told.
     """
 
+    ending_seconds = 1.5  # beyond the grace, until the process ends whatever still runs
+
     def __init__(
         self,
         app: ASGIApp,
-        scheduler: Scheduler,
+        scheduler: Answering,
         say: Callable[[str], None] = lambda sentence: None,
         grace: float = GRACE_SECONDS,
+        *,
+        tls: Tls | None = None,
+        most_by_address: int | None = None,
     ) -> None:
+        class Limited(Connection):
+            pass
+
+        Limited.most_by_address = most_by_address or MOST_CONNECTIONS
         super().__init__(
             uvicorn.Config(
                 app,
                 loop="asyncio",
-                http=Connection,
+                http=Limited,
+                ssl_certfile=None if tls is None else tls.certificate,
+                ssl_keyfile=None if tls is None else tls.key,
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -223,7 +277,7 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Ctrl-C and SIGTERM end the server, a second one the process at once.
 
-        Where native code does not return, the process ends all the same, `_ENDING_SECONDS` after
+        Where native code does not return, the process ends all the same, `ending_seconds` after
         the grace of answers.
 
         Uvicorn would raise them again afterwards, before the models are closed.
@@ -243,7 +297,7 @@ class Server(uvicorn.Server):
         if self.should_exit:
             os._exit(128 + number)
         self.end()
-        ending = threading.Timer(self._grace + _ENDING_SECONDS, self._abandon)
+        ending = threading.Timer(self._grace + self.ending_seconds, self._abandon)
         ending.daemon = True
         ending.start()
 

@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from localspec.chat.stats import GenerationStats
 from localspec.core.formatting import one_line
-from localspec.server.metrics import Metrics
+from localspec.server.metrics import RequestMetrics
 
 _QUIET = ("/health", "/v1/health", "/metrics")  # polled every few seconds: not logged
 _PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/models", "/props")
@@ -17,7 +17,7 @@ _PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/mode
 class AccessLog:
     """Middleware that gives each request an id, and ``say`` a line at its end."""
 
-    def __init__(self, app: ASGIApp, say: Callable[[str], None], metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, say: Callable[[str], None], metrics: RequestMetrics) -> None:
         self._app = app
         self._say = say
         self._metrics = metrics
@@ -35,7 +35,9 @@ class AccessLog:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = [*message.get("headers", ()), (b"x-request-id", name.encode())]
+                headers = list(message.get("headers", ()))
+                if not any(key == b"x-request-id" for key, _ in headers):  # of another process
+                    headers.append((b"x-request-id", name.encode()))
                 message = {**message, "headers": headers}
             await send(message)
 
@@ -45,14 +47,20 @@ class AccessLog:
             if status == 499:  # else `errors` replied, and logged it
                 raise
         finally:
-            seconds = time.monotonic() - began
-            path = scope["path"]
-            self._metrics.count_request(path if path in _PATHS else "other", status, seconds)
-            if path not in _QUIET:
-                numbers = figures(state["stats"]) if "stats" in state else ""
-                ended = " cut off" if state.get("cut_off") else ""
-                request = f"{scope['method']} {one_line(path[:200])}"
-                self._say(f"{request} {status}{ended} {seconds:.2f} s{numbers}")
+            if "key" in state:
+                self._metrics.count_key(state["key"])
+            if not state.get("relayed"):
+                self._record(scope, status, time.monotonic() - began)
+
+    def _record(self, scope: Scope, status: int, seconds: float) -> None:
+        """Count the request, and write its line."""
+        path, state = scope["path"], scope["state"]
+        self._metrics.count_request(path if path in _PATHS else "other", status, seconds)
+        if path not in _QUIET:
+            numbers = figures(state["stats"]) if "stats" in state else ""
+            ended = " cut off" if state.get("cut_off") else ""
+            request = f"{scope['method']} {one_line(path[:200])}"
+            self._say(f"{request} {status}{ended} {seconds:.2f} s{numbers}")
 
 
 def figures(stats: GenerationStats) -> str:

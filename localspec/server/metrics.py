@@ -10,11 +10,45 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 600)
 
 
-class Metrics:
-    """Counters, gauges and histograms of one server, in a registry of their own."""
+class RequestMetrics:
+    """Counts of the requests of one server, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+        self._requests = Counter(
+            "localspec_requests", "Requests answered.", ["path", "status"], registry=registry
+        )
+        self._by_key = Counter(
+            "localspec_requests_by_key", "Requests by API key.", ["key"], registry=registry
+        )
+        self._request_seconds = Histogram(
+            "localspec_request_seconds",
+            "From a request to the end of its answer.",
+            ["path"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+
+    def count_request(self, path: str, status: int, seconds: float) -> None:
+        """Add a request; ``path`` is one of the server's own, or "other"."""
+        self._requests.labels(path, str(status)).inc()
+        self._request_seconds.labels(path).observe(seconds)
+
+    def count_key(self, key: str) -> None:
+        """Add a request with an API key, given by its name."""
+        self._by_key.labels(key).inc()
+
+    def text(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+
+class Metrics(RequestMetrics):
+    """Counters, gauges and histograms of one model's server."""
 
     def __init__(self, scheduler: Scheduler) -> None:
-        self._registry = registry = CollectorRegistry()
+        super().__init__()
+        registry = self._registry
 
         def counter(name: str, says: str) -> Counter:
             return Counter(f"localspec_{name}", says, registry=registry)
@@ -33,9 +67,6 @@ class Metrics:
             ["source"],
             registry=registry,
         )
-        self._requests = Counter(
-            "localspec_requests", "Requests answered.", ["path", "status"], registry=registry
-        )
         running = Gauge("localspec_requests_processing", "Answers under way.", registry=registry)
         running.set_function(lambda: scheduler.running)
         waiting = Gauge("localspec_requests_deferred", "Answers waiting.", registry=registry)
@@ -43,13 +74,6 @@ class Metrics:
         self.first_token_seconds = Histogram(
             "localspec_time_to_first_token_seconds",
             "From the request to the first text, including the wait in the queue.",
-            buckets=_SECONDS,
-            registry=registry,
-        )
-        self._request_seconds = Histogram(
-            "localspec_request_seconds",
-            "From a request to the end of its answer.",
-            ["path"],
             buckets=_SECONDS,
             registry=registry,
         )
@@ -66,12 +90,3 @@ class Metrics:
         self._accepted.inc(stats.accepted)
         for source, found in stats.sources.items():
             self._by_source.labels(source).inc(found.accepted)
-
-    def count_request(self, path: str, status: int, seconds: float) -> None:
-        """Add a request; ``path`` is one of the server's own, or "other"."""
-        self._requests.labels(path, str(status)).inc()
-        self._request_seconds.labels(path).observe(seconds)
-
-    def text(self) -> bytes:
-        """All metrics in Prometheus' text format."""
-        return generate_latest(self._registry)

@@ -29,7 +29,8 @@ class Defaults:
 class Service:
     """One engine behind its queue; ``names`` are those by which requests may call its model.
 
-    ``about`` is added to `/props`. Thread-safe.
+    ``about`` is added to `/props`; with ``strict_fields``, unknown fields of requests are errors.
+    Thread-safe.
     """
 
     def __init__(
@@ -39,12 +40,15 @@ class Service:
         defaults: Defaults = Defaults(),
         names: Sequence[str] = ("model",),
         about: Mapping[str, Any] | None = None,
+        *,
+        strict_fields: bool = False,
     ) -> None:
         self.engine = engine
         self.scheduler = scheduler
         self.defaults = defaults
         self.names = tuple(names)
         self.about = dict(about or {})
+        self.strict_fields = strict_fields
         self.created = int(time.time())
         self.metrics = Metrics(scheduler)
 

@@ -3,14 +3,14 @@
 import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.chat import slash_commands
+from localspec.chat import conversation_store
 from localspec.chat.answer import Answer, Piece
 from localspec.chat.conversation import Chat
 from localspec.chat.input_loop import handle, read_message, run
@@ -44,6 +44,8 @@ class Person:
     sums: list[GenerationStats] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     filled: list[float] = field(default_factory=list)
+    compared: list[tuple[Answer, Answer]] = field(default_factory=list)
+    copied: list[str] = field(default_factory=list)
 
     def read(self) -> str:
         if not self.script:
@@ -71,6 +73,18 @@ class Person:
     def show_stats(self, stats: GenerationStats) -> None:
         self.sums.append(stats)
 
+    def compare(self, drafted: Answer, plain: Answer, seed_decides: bool) -> None:
+        self.compared.append((drafted, plain))
+
+    def fold_thoughts(self, fold: bool) -> None:
+        self.said.append(f"fold {fold}")
+
+    def show_thoughts(self, thoughts: str) -> None:
+        self.said.append(thoughts)
+
+    def copy(self, text: str) -> None:
+        self.copied.append(text)
+
     def say(self, sentence: str) -> None:
         self.said.append(sentence)
 
@@ -84,7 +98,11 @@ def made(
     *script: Typed, engine: ChatToy | None = None, length: DraftTokens = 3, **more: object
 ) -> tuple[Chat, Person, ChatToy]:
     person, engine = Person(list(script)), engine or ChatToy()
-    kept = {name: more.pop(name) for name in ("system", "turns", "oldest", "file") if name in more}
+    kept = {
+        name: more.pop(name)
+        for name in ("system", "turns", "oldest", "file", "autosave")
+        if name in more
+    }
     settings = {"sampling": SamplingParams(seed=7), "max_tokens": 12} | more
     options = GenerateOptions(draft_tokens=length, **settings)  # type: ignore[arg-type]
     return Chat(engine, person, options, **kept), person, engine  # type: ignore[arg-type]
@@ -441,6 +459,8 @@ def test_no_such_command(line: str) -> None:
     chat, person, engine = talked("one")
     problem = refused(chat, person, line)
     assert line.split()[0] in problem.message and "/help" in problem.hint
+    assert "Did you mean /help?" in refused(chat, person, "/hlep").hint
+    assert "Did you mean temperature?" in refused(chat, person, "/set temprature 1").hint
     assert len(engine.asked) == 1
 
 
@@ -471,12 +491,57 @@ def test_regen_at_temperature_zero_says_that_nothing_changes() -> None:
     )
     first, again, _ = (answer.text for answer in person.answers)
     assert first == again and len(person.said) == 3
-    assert "/set temperature 0.8" in person.said[1]
+    assert "/retry 0.8" in person.said[1]
+
+
+def test_retry_at_a_temperature_once() -> None:
+    chat, person, _ = talked("/set temperature 0", "one", "/retry 5", max_tokens=30)
+    first, other = (answer.text for answer in person.answers)
+    assert first != other and len(chat.turns) == 2
+    assert chat.options.sampling.temperature == 0
+    assert "'hot'" in refused(chat, person, "/retry hot").message
+
+
+def test_compare_answers_twice_and_leaves_the_conversation() -> None:
+    chat, person, engine = talked("one", "/compare")
+    ((drafted, plain),) = person.compared
+    assert drafted.tokens == plain.tokens == person.answers[0].tokens
+    assert drafted.stats.drafted and not plain.stats.drafted
+    assert len(chat.turns) == 2 and chat.total.answers == 1
+    person.script, chat.options = ["/compare"], replace(chat.options, draft_tokens=0)
+    run(chat)
+    assert len(person.compared) == 2 and chat.options.draft_tokens == 0
+
+
+def test_read_begins_the_next_message(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("\ufeffsome \x1b[2Jnotes\n", encoding="utf-8")
+    chat, person, engine = talked(f"/read {file}", "what?", "and?")
+    asked = [content for role, content in said_turns(chat) if role == "user"]
+    assert asked == ["notes.txt:\n\nsome \u241b[2Jnotes\n\nwhat?", "and?"]
+    talked(f"/read {file}", "/clear", engine=engine)
+    assert chat.attached == ""
+    for data in (b"\xff", b"a\0b", b"long words" * 100):
+        file.write_bytes(data)
+        assert refused(chat, person, f"/read {file}") and chat.attached == ""
+    assert "directory" in refused(chat, person, f"/read {tmp_path}").message.lower()
+
+
+def test_copy() -> None:
+    chat, person, _ = made()
+    assert "no answer" in refused(chat, person, "/copy").message
+    text = "```py\none\n```\n\n~~~\ntwo\n```\n~~~\nend"
+    chat.turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": text}]
+    person.script = ["/copy", "/copy code"]
+    run(chat)
+    assert person.copied == [text, "two\n```\n"]
+    assert "all" in refused(chat, person, "/copy all").message
 
 
 def test_regen_and_undo_of_nothing() -> None:
     chat, person, _ = made()
-    assert "nothing to answer" in refused(chat, person, "/regen").message
+    for command in ("/regen", "/compare"):
+        assert "nothing to answer" in refused(chat, person, command).message
     assert "nothing to undo" in refused(chat, person, "/undo").message
 
 
@@ -560,6 +625,9 @@ def test_set() -> None:
     ) == (0.5, 3, 9)
     assert person.said[:3] == ["temperature 0.5", "top_k 3", "seed 9"]
     names = [sentence.split()[0] for sentence in person.said[3:]]
+    _, alone, _ = talked("/set top_p", "/set acceptance")
+    assert alone.said[0].startswith("top_p 0.95 ") and "0 to 1" in alone.said[0]
+    assert "coupled, match, rejection" in alone.said[1]
     assert names == [*SamplingParams.__dataclass_fields__]
     greedy, person, _ = talked("/set temperature 0", "one", "/regen", max_tokens=30)
     assert len({answer.text for answer in person.answers}) == 1
@@ -567,7 +635,7 @@ def test_set() -> None:
 
 @pytest.mark.parametrize(
     "rest",
-    ["warmth 1", "temperature", "temperature hot", "temperature nan", "temperature -1",
+    ["warmth 1", "temperature hot", "temperature nan", "temperature -1",
      "top_k 1.5", "seed -2", "top_p 2", "temperature 1 2", "greedy 1", "__class__ 1",
      "logit_bias 999+1"],
 )  # fmt: skip
@@ -679,7 +747,7 @@ def test_files_that_hold_no_conversation(text: str | bytes, tmp_path: Path) -> N
 def test_huge_files_are_not_read(tmp_path: Path) -> None:
     path = tmp_path / "talk.json"
     with path.open("wb") as file:
-        file.truncate(slash_commands.MAX_SAVED_BYTES + 1)
+        file.truncate(conversation_store.MAX_BYTES + 1)
     chat, person, _ = talked("one")
     assert "too large" in refused(chat, person, f"/load {path}").message
     if Path("/dev/zero").exists():

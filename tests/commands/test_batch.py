@@ -31,7 +31,7 @@ def test_a_line_has_the_text_of_a_prompt(run: Command, tmp_path: Path) -> None:
     assert done.code == 0 and done.out == "" and "2 of 2 lines have a result" in done.err
     results = results_of(answers)
     one = run("Say the thing", "--temp", "0", "--system", "Be brief").out
-    assert results["1"]["choices"][0]["message"]["content"] == one
+    assert results["1"]["choices"][0]["message"]["content"] + "\n" == one
     assert results["b"]["usage"]["completion_tokens"] == 3
     before = answers.read_bytes()
     again = run("--batch", prompts, "-o", answers)

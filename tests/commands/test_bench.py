@@ -52,7 +52,7 @@ def test_verbose_adds_details(bench: Command, monkeypatch: pytest.MonkeyPatch) -
     done = bench("--draft-tokens", "3,auto", "-v")
     _, _, details = done.out.partition("\nMeasured (cost in plain tokens)\n")
     assert re.search(r"^  auto over the best fixed length, 3 +\d.*x \(90% CI .*\)$", details, re.M)
-    assert "\nPossible at these costs, without prompt lookup\n" in details
+    assert "\nEstimated limits of the draft alone, at these costs" in details
     assert re.search(r"^  pair +\d+ MiB \(weights ", details, re.M)
 
 
@@ -219,8 +219,8 @@ def test_results_survive_a_reader_that_leaves(tiny: TinyFiles, tmp_path: Path) -
         (["--tasks", "one,three"], 2, "There is no task 'three'. Tasks here: one, two."),
         (["--prompts", "none.jsonl"], 1, "none.jsonl cannot be read: No such file"),
         (["--output", "none/result.json"], 1, "cannot be written to none/result.json"),
-        (["--repeats", "0"], 2, "no number from 1 to"),
-        (["--temp", "-1"], 2, "'-1' is no number from 0 to 100."),
+        (["--repeats", "0"], 2, "whole number from 1 to"),
+        (["--temp", "-1"], 2, "expected a number from 0 to 100, not '-1'."),
         (["--draft", "99"], 2, "exceeds what we verify"),
         (["-n", "9999"], 1, "it needs a context of"),
         (["-c", "8"], 1, "it needs a context of"),

@@ -1,6 +1,7 @@
 """The command demo: both padded pairs, as a table and as JSON."""
 
 import json
+import re
 
 import pytest
 
@@ -26,7 +27,11 @@ def test_demo(localspec: Command) -> None:
     flags = ("--repeats", "1", "-n", "4", "-t", "1", "--draft", "2")
     done = localspec("demo", *flags)
     assert done.code == 0
-    assert "Draft length 2" in done.err and done.err.count("\n") == 1
+    assert "Draft length 2" in done.err and "This takes about a minute" in done.err
+    assert re.search(
+        r"You saw drafting give the same text at [\d.]+x the speed .* F16 and", done.err
+    )
+    assert done.err.splitlines()[-1].startswith("Next, with a real model: localspec ")
     assert "F16: the 87k target" in done.out and "Q4_0: the 87k target" in done.out
     done = localspec("demo", *flags, "--json")
     assert (done.code, done.err) == (0, "")

@@ -78,7 +78,8 @@ def test_a_table_and_the_verdict(
     flags = ("--layers", "3", "--type", "q4_0", "-t", "1", "-o", output)
     done = localspec("draft", "make", silent_target, *flags)
     assert done.code == 0
-    row, said, place = done.out.splitlines()
+    header, row, said, place = done.out.splitlines()
+    assert header.startswith("draft\t")
     name, size, agrees, step, predicted = row.split("\t")
     assert name == "the first 3 of 6 layers in Q4_0" and size.endswith("KiB")
     assert agrees.endswith("%") and float(step) > 0 and predicted.endswith("x")
@@ -221,7 +222,7 @@ def test_bad_wishes_are_told_before_anything_is_loaded(
     before = other.read_bytes()
     for flags, words in (
         (("--layers", "7"), "has 6 layers"),
-        (("--layers", "0"), "no number from 1"),
+        (("--layers", "0"), "a whole number from 1"),
         (("--layers", "many"), "or auto"),
         (("--type", "Q9_9"), "Q9_9"),
         (("--type", "keep", "--layers", "6"), "the target itself"),

@@ -31,6 +31,8 @@ def test_a_schema_gives_json(run: Command, tmp_path: Path) -> None:
         done = run(HELLO, "--seed", "2", "-n", "40", *flags)
         assert isinstance(json.loads(done.out)["ok"], bool)
         assert done.err.count("\n") == 1  # the figures alone
+    wrong = run(HELLO, "--json-schema", file)
+    assert wrong.code == 2 and f"--json-schema-file {file}" in wrong.err
 
 
 def test_json_holds_the_grammar(run: Command, tmp_path: Path) -> None:

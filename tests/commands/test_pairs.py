@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,14 +52,15 @@ def test_a_pair_is_added_shown_and_removed(mine: list[Path], localspec: Command)
     assert [each.sha256 for each in kept] == [
         hashlib.sha256(path.read_bytes()).hexdigest() for path in mine
     ]
-    row = localspec("pairs").out.splitlines()[0]
+    assert localspec("pair", "list").out == localspec("pairs").out
+    row = localspec("pair", "list", "--no-header").out.splitlines()[0]
     assert row.startswith("mine") and "both" in row and "your own" in row
     document = json.loads(localspec("pairs", "--json").out)
     assert [each["name"] for each in document["pairs"]] == [
         *("mine", *(pair.name for pair in load_catalog()))
     ]
 
-    removed = localspec("pair", "remove", "mine")
+    removed = localspec("pair", "forget", "mine")
     assert (removed.code, removed.out) == (0, "")
     assert removed.err == "Removed: mine. Its models stay where they are.\n"
     assert all(path.exists() for path in mine)
@@ -66,6 +68,11 @@ def test_a_pair_is_added_shown_and_removed(mine: list[Path], localspec: Command)
 
 
 @pytest.mark.llama
+def test_a_pair_named_like_a_known_one_says_so(mine: list[Path], localspec: Command) -> None:
+    done = localspec("pair", "add", "Qwen3-14B", "--target", "mine")
+    assert done.err.startswith("Qwen3-14B is also a known pair: yours will be used in its place.")
+
+
 def test_a_pairs_name_wherever_models_are_named(mine: list[Path], localspec: Command) -> None:
     run = json.loads(localspec("run", "-m", "mine", "-n", "8", "Say the thing", "--json").out)
     settings = run["settings"]
@@ -84,7 +91,7 @@ def test_a_pairs_name_wherever_models_are_named(mine: list[Path], localspec: Com
     assert done.out.splitlines() == [str(path) for path in mine]
 
     chat = localspec("chat", "mine", "-n", "8", stdin="Say the thing\n")
-    assert chat.code == 0 and run["text"] in chat.out and "acceptance" in chat.err
+    assert chat.code == 0 and run["text"] in chat.out and "drafted tokens accepted" in chat.err
 
 
 @pytest.mark.llama
@@ -197,7 +204,7 @@ def test_a_pair_that_was_added_leniently_is_used_so(stocked: FakeHub, localspec:
 
 
 def test_a_pair_of_names_from_the_list(fetched: list[Path], localspec: Command) -> None:
-    names = [line.split()[0] for line in localspec("list").out.splitlines()]
+    names = [line.split()[0] for line in localspec("list", "--no-header").out.splitlines()]
     assert localspec("pair", "add", "listed", "-m", names[0], "-md", names[1]).code == 0
     assert localspec("check", "listed").out == localspec("check", *names).out
     assert localspec("verify", "listed").code == 0
@@ -250,5 +257,28 @@ def test_pairs_that_fit_this_memory(localspec: Command, monkeypatch: pytest.Monk
     rows = json.loads(localspec("pairs", "--json").out)["pairs"]
     assert fitting == [row["name"] for row in rows if row["fits"]]
     assert "llama3.1-8b" in fitting and "llama3.1-70b" not in fitting
-    family = localspec("pairs", "--family", "qwen2.5", "--fits").out
+    family = localspec("pairs", "--no-header", "--family", "qwen2.5", "--fits").out
     assert family.startswith("qwen2.5-7b") and "72b" not in family
+
+
+@pytest.mark.parametrize(("typed", "chosen"), [("1", ["mine"]), ("", []), ("7", [])])
+def test_localspec_alone_offers_the_pairs_that_are_here(
+    fetched: list[Path],
+    localspec: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    typed: str,
+    chosen: list[str],
+) -> None:
+    asked: list[str] = []
+
+    def request(name: str, *_: object, **__: object) -> None:
+        asked.append(name)
+        raise SystemExit
+
+    monkeypatch.setattr("localspec.commands.chat.make_request", request)
+    monkeypatch.setattr("builtins.input", lambda prompt: typed)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert "localspec demo" in localspec().out and fetched
+    localspec("pair", "add", "mine", "-m", PAIR[0], "-md", PAIR[1])
+    assert "1  localspec chat mine" in localspec().out
+    assert asked == chosen

@@ -15,7 +15,7 @@ from tests.support.files.tiny_models import CHATML
 
 pytestmark = pytest.mark.llama
 
-FLAGS = ("-t", "1", "--temp", "0", "--draft", "off")
+FLAGS = ("--stats", "-t", "1", "--temp", "0", "--draft", "off")
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_thoughts_stay_out_of_a_pipe(localspec: Command, model: Model) -> None:
     with reciting(templates.SPOKEN[templates.HARMONY]):
         shown, hidden = localspec(*flags), localspec(*flags, "--hide-reasoning")
         document = json.loads(localspec(*flags, "--json").out)
-    assert shown.out == hidden.out == "Yes."
+    assert shown.out == hidden.out == "Yes.\n"
     assert shown.err.startswith("I think.\n")
     assert hidden.err.startswith("36 tokens · ") and "think" not in hidden.err
     assert (document["text"], document["reasoning"]) == ("Yes.", "I think.")
@@ -100,7 +100,7 @@ def test_no_template_means_chatml(localspec: Command, model: Model) -> None:
     # Its vocabulary may not know ChatML's marks: then they are spelled out, and end the answer.
     with reciting("Yes.<|im_end", "Yes.") as prompts:
         done = localspec("run", "-m", model(None), *FLAGS, "--system", "Brief", "Ask")
-    assert (done.code, done.out) == (0, "Yes.<|im_end")
+    assert (done.code, done.out) == (0, "Yes.<|im_end\n")
     assert "no chat template" in done.err and "ChatML" in done.err
     assert prompts[0].endswith(
         "<|im_start|>system\nBrief<|im_end|>\n<|im_start|>user\nAsk<|im_end|>\n"
@@ -123,7 +123,7 @@ def test_a_spelled_out_end_stops_an_answer_in_chatml(
     )
     with reciting("Yes.#No."):
         done = localspec("run", "-m", model(None), *FLAGS, "Ask")
-    assert done.out == "Yes."
+    assert done.out == "Yes.\n"
 
 
 # -- flags of the template -----------------------------------------------------------------
@@ -251,7 +251,7 @@ def test_flags_that_cannot_be(
 
 
 def raw(localspec: Command, model: Model, *flags: str) -> tuple[Done, str]:
-    with reciting("return a[THINK] + b") as prompts:
+    with reciting("return a[THINK] + b\n") as prompts:
         done = localspec(
             "run", "-m", model(CHATML), *FLAGS, "--raw", *flags, "<|fim_prefix|>def<|fim_suffix|>"
         )
@@ -262,8 +262,8 @@ def test_special_obeys_and_shows_markup(localspec: Command, model: Model) -> Non
     plain, _ = raw(localspec, model)
     special, prompt = raw(localspec, model, "--special")
     short, _ = raw(localspec, model, "-sp")
-    assert plain.out == "return a + b"
-    assert special.out == short.out == "return a[THINK] + b"
+    assert plain.out == "return a + b\n"
+    assert special.out == short.out == "return a[THINK] + b\n"
     assert prompt.endswith("<|fim_prefix|>def<|fim_suffix|>")
 
     def length(done: Done) -> int:

@@ -20,7 +20,9 @@ from tests.support.real_pair import TinyFiles, interrupt
 pytestmark = pytest.mark.llama
 
 
-def test_text_on_stdout_and_figures_on_stderr(run: Command) -> None:
+def test_text_on_stdout_and_figures_on_stderr(
+    run: Command, localspec: Command, tiny: TinyFiles
+) -> None:
     done = run(HELLO, "--seed", "5")
     assert done.code == 0 and done.out
     assert re.fullmatch(
@@ -29,8 +31,12 @@ def test_text_on_stdout_and_figures_on_stderr(run: Command) -> None:
         done.err,
     )
     answer = json.loads(run(HELLO, "--seed", "5", "--json").out)
-    assert done.out == answer["text"]
+    assert done.out == answer["text"] + "\n"
     assert "seed" not in run(HELLO, "--temp", "0").err
+    few = localspec("run", "-m", tiny.target, "-n", "2", "--draft", "off", HELLO)
+    assert re.fullmatch(r"[\d.]+ tok/s · stopped at --max-tokens\n", few.err)
+    quiet = run(HELLO, "--seed", "5", "--quiet", "--compare", "--show-draft")
+    assert (quiet.code, quiet.err) == (0, "")
 
 
 def test_the_prompt_comes_from_argument_file_or_pipe(run: Command, tmp_path: Path) -> None:
@@ -42,6 +48,7 @@ def test_the_prompt_comes_from_argument_file_or_pipe(run: Command, tmp_path: Pat
     file.write_text(f"{prompt}\n", encoding="utf-8")  # an editor ends the last line too
     assert run("-f", file, "--temp", "0").out == expected
     assert run("--temp", "0", stdin=prompt).out == expected
+    assert run("--temp", "0", stdin=f"{prompt}\n").out == expected  # as echo writes it
     assert run("Größe: 3 €\nSay the thing", "--temp", "0", stdin="").out == expected
     assert run("Größe: 3 €\nSay the thing", "--temp", "0", stdin=" \n").out == expected
     joined = run(f"Explain\n\n{prompt}", "--temp", "0").out
@@ -49,6 +56,16 @@ def test_the_prompt_comes_from_argument_file_or_pipe(run: Command, tmp_path: Pat
     assert run("Explain", "--temp", "0", stdin=prompt).out == joined
     assert run("Explain", "-f", file, "--temp", "0").out == joined
     assert run("Explain", "-f", file, "--temp", "0", stdin="not read beside -f").out == joined
+
+
+def test_the_model_is_the_first_argument_or_an_option(localspec: Command, tiny: TinyFiles) -> None:
+    flags = ("-t", "1", "-n", "8", "--draft", "off", "--temp", "0")
+    expected = localspec("run", "-m", tiny.target, HELLO, *flags)
+    assert expected.code == 0
+    for given in ((tiny.target, HELLO), (tiny.target, *HELLO.split()), (tiny.target, "-p", HELLO)):
+        assert localspec("run", *given, *flags).out == expected.out
+    assert localspec("run", *flags, "-m", tiny.target, *HELLO.split()).out == expected.out
+    assert localspec("run", tiny.target, *flags, stdin=HELLO).out == expected.out
 
 
 def test_a_prompt_without_end_is_refused(
@@ -103,7 +120,7 @@ def test_the_same_seed_says_the_same_with_any_draft(run: Command, tiny: TinyFile
         done = run(*seeded, "--draft", tiny.draft, "--draft", length)
         assert done.out == plain.out
         if length != "auto":  # which need not draft: that follows what passes cost here
-            assert ("acceptance" in done.err) == (length != "off")
+            assert ("drafted tokens accepted" in done.err) == (length != "off")
     assert run(HELLO, "--seed", "12", "-n", "40").out != plain.out
 
 
@@ -111,7 +128,7 @@ def test_stop_ends_before_the_text(run: Command) -> None:
     whole = run(HELLO, "--temp", "0", "-n", "30").out
     middle = whole[len(whole) // 2 :][:2]
     done = run(HELLO, "--temp", "0", "-n", "30", "--stop", "never said", "--stop", middle)
-    assert done.out == whole[: whole.index(middle)]
+    assert done.out == whole[: whole.index(middle)] + "\n"
     assert done.code == 0 and "stopped" not in done.err
 
 
@@ -178,7 +195,7 @@ def test_verbose_shows_llama_cpps_log(run: Command, monkeypatch: pytest.MonkeyPa
         (["--draft", "3"], 2, "no draft model"),
         (["--draft", "DRAFT", "--draft", "0,2"], 2, "one draft length, not a list"),
         (["--raw", "--system", "x"], 2, "--raw uses no template"),
-        (["--temp", "-1"], 2, "'-1' is no number from 0 to 100."),
+        (["--temp", "-1"], 2, "expected a number from 0 to 100, not '-1'."),
         (["--logit-bias", "5"], 2, "5 is no logit bias"),
         (["-n", "-3"], 2, "Invalid value for '--max-tokens'"),
         (["-dev", "TPU7"], 2, "There is no device 'TPU7'"),
@@ -204,9 +221,10 @@ def test_what_the_user_can_mend_is_told_in_a_sentence(
 def test_nothing_to_answer(run: Command, localspec: Command, bad_files: Path) -> None:
     for done in (run(), run(""), run(stdin=" \n"), run("-f", bad_files / "empty.txt")):
         assert (done.code, done.out) == (2, "")
-        assert done.err.startswith("Error: There is no prompt.\nType: localspec run --target")
-    done = localspec("run", HELLO)
-    assert done.code == 2 and done.err.startswith("Error: No target model was given.\n")
+        assert done.err.startswith("Error: There is no prompt.\nType: localspec run MODEL ")
+    for given, said in (((), "No target model was given."), ((HELLO,), "No model was given: ")):
+        done = localspec("run", *given)
+        assert done.code == 2 and done.err.startswith(f"Error: {said}")
 
 
 def test_a_broken_template_is_told(localspec: Command, tmp_path: Path) -> None:
@@ -239,7 +257,7 @@ def test_rejection_drafts_a_fixed_length(run: Command, tiny: TinyFiles, chat: Co
     answer = json.loads(run(*rejecting, "--json").out)
     assert answer["settings"]["draft_tokens"] == 4 and answer["drafted"] > 0
     assert answer["settings"]["sampling"]["acceptance"] == "rejection"
-    assert run(*rejecting).out == answer["text"]  # the same pair, length and seed
+    assert run(*rejecting).out == answer["text"] + "\n"  # the same pair, length and seed
     refused = run(*rejecting, "--draft", "auto")
     assert refused.code == 2 and "the draft length must be fixed" in refused.sentences
     assert run(*rejecting, "--draft", "auto", "--temp", "0").code == 0
@@ -256,8 +274,8 @@ def test_what_drafting_gained_is_measured_on_demand(run: Command, tiny: TinyFile
     flags = (HELLO, "--seed", "3", "-n", "30", "-md", tiny.draft, "--draft", "4", "--compare")
     done = run(*flags)
     figures, compared = done.err.splitlines()[-2:]
-    assert figures.startswith("30 tokens") and "acceptance" in figures
-    assert re.fullmatch(r"Without drafting [\d.]+ tok/s: [\d.]+x, the same text\.", compared)
+    assert "drafted tokens accepted" in figures and "about" not in figures
+    assert re.fullmatch(r"Measured: [\d.]+x plain decoding, .* tok/s.*; the same text\.", compared)
     answer = json.loads(run(*flags, "--json").out)
     assert answer["plain"]["token_ids"] == answer["token_ids"] and answer["plain"]["drafted"] == 0
     other = json.loads(run(*flags, "--json", "--acceptance", "rejection").out)
@@ -309,7 +327,7 @@ def test_ctrl_c_keeps_what_was_said(run: Command, monkeypatch: pytest.MonkeyPatc
         interrupt(patch, 20)  # one of them probes, one reads the prompt
         done = run(HELLO, "--temp", "0", "-n", "40")
     assert done.code == 130
-    assert done.out and whole.out.startswith(done.out) and done.out != whole.out
+    assert done.out and whole.out.startswith(done.out[:-1]) and done.out != whole.out
     assert done.err.startswith("18 tokens") and done.err.endswith(" · cancelled\n")
     with monkeypatch.context() as patch:
         interrupt(patch, 20)

@@ -113,6 +113,21 @@ def test_bounds_reach_what_they_bound(
 
 
 @pytest.mark.llama
+def test_a_pair_is_served_by_its_name(
+    tiny: TinyFiles, localspec: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = list[object]()
+    monkeypatch.setattr(
+        "localspec.server.app.make_app", lambda service, access, **_: made.append(service.names)
+    )
+    monkeypatch.setattr(Server, "run", lambda server, sockets: None)
+    assert localspec("pair", "add", "mine", "-m", tiny.target, "-md", tiny.draft).code == 0
+    for flags in ((), ("--alias", "a,b")):
+        assert localspec("serve", "mine", "-t", "1", "--port", "0", *flags).code == 0
+    assert made == [("mine", "target", "target.gguf"), ("a", "b")]
+
+
+@pytest.mark.llama
 @pytest.mark.parametrize(
     ("flags", "mapped"), [((), True), (("--mlock",), False), (("--no-mmap",), False)]
 )

@@ -109,7 +109,7 @@ def test_inspect_shows_what_a_file_of_heads_is(localspec: Command, models: Path)
 
 def test_list_shows_heads_below_their_model(localspec: Command, models: Path) -> None:
     zoo.put(models / "mtp-plain.gguf", mtp_bytes(heads=1, keys={"context_length": 8192}))
-    done = localspec("list", "--folder", models)
+    done = localspec("list", "--no-header", "--folder", models)
     assert (done.code, done.err) == (0, "")
     shown = [line.split("\t")[0] for line in done.out.splitlines()]
     at = shown.index("plain.gguf")
@@ -126,7 +126,7 @@ def test_list_shows_heads_below_their_model(localspec: Command, models: Path) ->
 
 def test_list_of_nothing_but_heads(localspec: Command, tmp_path: Path) -> None:
     zoo.put(tmp_path / "alone" / "mtp-x.gguf", mtp_bytes())
-    done = localspec("list", "--folder", tmp_path / "alone")
+    done = localspec("list", "--no-header", "--folder", tmp_path / "alone")
     assert done.code == 0 and done.out.startswith("+ mtp-x.gguf\t") and done.err == ""
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -70,6 +71,31 @@ def test_options_of_loading_have_bounds(name: str, bounds: str, values: list[int
 
 def test_words_of_a_flag_stand_for_values_outside_the_bounds() -> None:
     assert config.LoadOptions(Path("m.gguf"), ctx_size=config.TRAINED_CTX_SIZE).ctx_size == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"ctx_size": "big"}, "a whole number"),
+        ({"threads": True}, "a whole number"),
+        ({"batch_size": None}, "a whole number"),
+        ({"mmap": 1}, "True or False"),
+        ({"device": 3}, "a text"),
+        ({"override_tensors": "a=CPU"}, "a list, each item a text"),
+        ({"loras": ["style.gguf"]}, "a list, each item a Lora"),
+        ({"tensor_split": 5}, "a tuple"),
+    ],
+)
+def test_a_wrong_type_is_a_sentence(given: dict[str, Any], expected: str) -> None:
+    with pytest.raises(UsageError, match=f"^[a-z-]+ is .*, expected {expected}") as raised:
+        config.LoadOptions(Path("m.gguf"), **given)
+    assert raised.value.hint.startswith("Leave it out for the default")
+
+
+def test_a_path_may_be_a_text() -> None:
+    assert config.LoadOptions("m.gguf").path == Path("m.gguf")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="^5 is no path"):
+        config.LoadOptions(5)  # type: ignore[arg-type]
 
 
 def test_a_type_that_is_none() -> None:

@@ -11,6 +11,7 @@ import pytest
 from localspec.core.errors import FileProblem
 from localspec.core.files import (
     appearing_when_complete,
+    did_you_mean,
     file_problem,
     read_at_most,
     read_text,
@@ -36,6 +37,15 @@ def test_a_file_appears_at_the_end(folder: Path) -> None:
         assert path.read_text() == "old" and partial.parent == folder
     assert path.read_text() == "new"
     assert os.listdir(folder) == ["result.json"]
+
+
+def test_the_nearest_name_beside_a_missing_file(folder: Path) -> None:
+    for name in ("target.gguf", "prompts.jsonl", "other.txt"):
+        (folder / name).touch()
+    for name, near in (("taget.gguf", "target.gguf"), ("target", "target.gguf")):
+        assert did_you_mean(folder / name) == f"Did you mean {folder / near}? "
+    for name in ("target.gguf", "taget.txt", "none.gguf", "absent/target.gguf"):
+        assert did_you_mean(folder / name) == ""
 
 
 def test_nothing_is_left_of_a_failure(folder: Path) -> None:

@@ -252,10 +252,10 @@ def test_differences_are_explained(streams: Streams) -> None:
     _, rounding, mistake, fickle, *_ = summed_up(streams, found, verbose=True)
     assert said == [mistake, fickle]  # rounding is a detail
     assert rounding == (
-        "code 2, draft 3: differs after 41 equal tokens, where the plain pick leads by 0.00031 "
-        "logits. Rounding: one text when every pass is 2 tokens wide or more."
+        "code 2, draft 3: another text from token 42 on, the two likeliest tokens 0.00031 logits "
+        "apart. By rounding only (a near tie); --exact prevents it."
     )
-    assert mistake.startswith("code 1, draft 3: ") and "has no runner-up" in mistake
+    assert mistake.startswith("code 1, draft 3: ") and "from token 1 on. NOT" in mistake
     assert "NOT rounding" in mistake and "NOT repeatable" in fickle
 
 
@@ -277,7 +277,7 @@ def test_details_are_for_the_verbose(
         "  --draft auto                        2.00 tokens a round, cost 0.89",
         "  --draft 4                           2.00 tokens a round, cost 1.00",
         f"  auto over the best fixed length, 4  1.12x{interval}",
-        "Possible at these costs, without prompt lookup",
+        "Estimated limits of the draft alone, at these costs",
         "  every drafted token right               4.00x, 8 a round",
         "  oracle: the best length in every round  2.00x",
         "  best causal policy (estimate)           1.75x",

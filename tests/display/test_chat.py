@@ -22,6 +22,7 @@ from localspec.core.errors import FileProblem
 from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams
 from localspec.display import chat as screen
+from localspec.display.pieces import AnswerStyle
 from tests.support.real_pair import TinyFiles
 from tests.support.toy.chat import Reciter
 
@@ -33,6 +34,7 @@ RECITE = """
 import json, sys
 from tests.support.toy.chat import Reciter
 from localspec.display import console
+from localspec.display.pieces import AnswerStyle
 from localspec.chat.conversation import Chat
 from localspec.chat.input_loop import run
 from localspec.core.generate_options import GenerateOptions
@@ -40,11 +42,19 @@ from localspec.core.sampling_params import SamplingParams
 console.prepare_streams()
 engine = Reciter(json.loads(sys.argv[1]), float(sys.argv[2]))
 from localspec.display.chat import open_screen
-with open_screen() as screen:
+with open_screen(AnswerStyle(stats=True)) as screen:
     run(Chat(engine, screen, GenerateOptions(SamplingParams(temperature=0), 0)))
 """
+# Its answers begin with thoughts, and are Markdown.
+THINKING = """
+from localspec.chat.reasoning import tagged
+from localspec.engine.text_stream import Prompt, Reading
+encode, form = Reciter.encode_chat, tagged("<think>", "</think>")
+Reciter.encode_chat = lambda self, turns: Prompt(encode(self, turns), Reading(self.piece, form))
+engine = """
+MARKDOWN = RECITE.replace("open_screen(", "open_screen(markdown=True, look=")
 CLI = "from localspec.cli import main\nmain()\n"
-METER = re.compile(r"tok/s · draft off")
+METER = re.compile(r"(?m)^[\d.–]+ tok/s")
 FIGURES = re.compile(r"(?m)^\d+ tokens · ")
 
 
@@ -111,7 +121,7 @@ def test_an_answer_with_its_meter(columns: int) -> None:
         assert "/help" in terminal.window.text
         shown = next(line for line in terminal.window.view if "tok/s" in line)
         assert "word0" in terminal.window.text  # text and meter at the same time
-        assert "draft off" in shown and not terminal.window.cursor_visible
+        assert METER.match(shown) and not terminal.window.cursor_visible
         terminal.prompt(2)
         text = answer_of(terminal.window)
         assert text == re.sub(" +$", "", "".join(pieces), flags=re.MULTILINE)
@@ -198,9 +208,12 @@ def test_ctrl_c_shows_what_may_begin_a_stop_string() -> None:
 
 
 def test_keys_typed_during_an_answer_wait_for_the_prompt() -> None:
-    with answering([words(40), ["well"]]) as terminal:
+    with answering([words(40), ["well"], ["two"]]) as terminal:
         terminal.type("typed ahead\n")
-        terminal.prompt(3)
+        terminal.paste("pasted\nahead")
+        terminal.type("\n")
+        terminal.prompt(4)
+        assert len(FIGURES.findall(terminal.window.text)) == 3
         assert answer_of(terminal.window) == "".join(words(40)).rstrip()
         assert answer_of(terminal.window, "typed ahead") == "well"
         terminal.type("shown again")
@@ -257,9 +270,60 @@ def test_a_paste_is_one_message() -> None:
         assert "There is no command" not in terminal.window.text
 
 
-def test_tab_completes_commands() -> None:
-    with chatting([["well"]], "/reg\t") as terminal:
-        assert re.search("(?m)^>>> /regen", terminal.window.text)
+def test_tab_completes_commands_settings_and_files(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("words")
+    lines = ["/und\t", "/set temper\t", "/think sh\t", f"/read {tmp_path}/no\t"]
+    with chatting([["well"]], "ask", *lines) as terminal:
+        for typed in (">>> /undo", "temperature 0 ", "Thoughts are shown", "notes.txt begins"):
+            assert typed in terminal.window.text.replace("\n", "")  # a long path wraps
+
+
+# -- Markdown and thoughts ------------------------------------------------------------------
+
+
+def test_markdown_scrolls_and_nothing_is_lost_or_doubled() -> None:
+    code = ["```python\n", *(f"x{i} = {i}\n" for i in range(40)), "```\n\n"]
+    pieces = [
+        "# Title\n\n",
+        "some **bo",
+        "ld** words\n\n",
+        *code,
+        "- one\n",
+        "- two\n\n",
+        "the end",
+    ]
+    with Terminal(MARKDOWN, json.dumps([pieces]), "0.01", columns=60, rows=12) as terminal:
+        terminal.prompt(1)
+        terminal.type("ask\n")
+        terminal.wait(lambda window: "x30 = 30" in window.view[-4] or "x30" in window.text)
+        assert any("x2 = 2" in line for line in terminal.window.gone)  # while it grows
+        terminal.prompt(2)
+        lines = [line.strip() for line in answer_of(terminal.window).splitlines() if line.strip()]
+        items = ["\u2022 one", "\u2022 two", "the end"]
+        assert lines == ["Title", "some bold words", *(f"x{i} = {i}" for i in range(40)), *items]
+        terminal.type("/copy code\n")
+        terminal.prompt(3)
+        assert terminal.window.clipboard == "".join(code[1:-1])
+
+
+@pytest.mark.parametrize("command", ["/think hide", "/think show"])
+def test_thoughts_are_folded_when_they_end(command: str) -> None:
+    pieces = ["<think>", *words(20, "thought"), "</think>", "*so* be it"]
+    code = MARKDOWN.replace("engine = ", THINKING, 1)
+    with Terminal(code, json.dumps([pieces]), "0.02") as terminal:
+        terminal.prompt(1)
+        terminal.type(f"{command}\n")
+        terminal.prompt(2)
+        terminal.type("ask\n")
+        terminal.wait(lambda window: "thought9" in window.text)
+        terminal.prompt(3)
+        folded = "Thought for 21 tokens; /think shows them."
+        first, last = answer_of(terminal.window).strip().split("\n\n")
+        assert first == (folded if command == "/think hide" else "".join(pieces[1:21]).strip())
+        assert last == "so be it"
+        terminal.type("/think\n")
+        terminal.prompt(4)
+        assert "thought0 thought1" in terminal.window.text
 
 
 def test_a_dumb_terminal() -> None:
@@ -269,28 +333,37 @@ def test_a_dumb_terminal() -> None:
         assert "\x1b[1A" not in terminal.raw
 
 
-def test_a_python_without_readline() -> None:
-    before = "import sys; sys.modules['readline'] = None\n"
-    with chatting([["well"]], "ask", before=before) as terminal:
-        assert answer_of(terminal.window) == "well"
-        leave(terminal)
-    assert not paths.history_file().exists()
-
-
 def test_the_real_command(tiny: TinyFiles) -> None:
-    flags = ("-m", str(tiny.target), "-md", str(tiny.draft), "-t", "1", "--seed", "3", "-n", "40")
+    flags = ("-m", str(tiny.target), "-md", str(tiny.draft), "-t", "1", "--stats", "-n", "40")
     with Terminal(CLI, "chat", *flags, "--draft", "3") as terminal:
         terminal.prompt(1)
         terminal.type("hello\n")
         terminal.prompt(2)
         figures = [line for line in terminal.window.text.split("\n") if FIGURES.match(line)]
-        assert len(figures) == 1 and "acceptance" in figures[0]
+        assert len(figures) == 1 and "drafted tokens accepted" in figures[0]
         terminal.type("/draft off\nagain\n")
         terminal.prompt(4)
         assert len(FIGURES.findall(terminal.window.text)) == 2
         terminal.type("/nonsense\n")
         terminal.prompt(5)
         assert "There is no command /nonsense" in terminal.window.text
+        leave(terminal)
+
+
+def test_a_killed_chat_continues_where_its_last_answer_ended(tiny: TinyFiles) -> None:
+    flags = ("-m", str(tiny.target), "-t", "1", "--seed", "3", "--draft", "off", "-n", "20")
+    with Terminal(CLI, "chat", *flags) as terminal:
+        terminal.prompt(1)
+        assert f"Target {tiny.target.name}, no draft model" in terminal.window.text
+        terminal.type("hello\n")
+        terminal.prompt(2)
+    with Terminal(CLI, "chat", "--continue", "-t", "1") as terminal:  # the first was killed
+        terminal.prompt(2)
+        assert "continues (2 messages" in terminal.window.text
+        assert terminal.window.text.count(">>> hello") == 1
+        terminal.type("/clear\n")
+        terminal.prompt(3)
+        assert "the one before is saved as 20" in terminal.window.text
         leave(terminal)
 
 
@@ -355,7 +428,7 @@ def chat_process(
 def piped(monkeypatch: pytest.MonkeyPatch, text: str, answers: Sequence[Sequence[str]]) -> Chat:
     """A chat whose messages come from a pipe, run to its end."""
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
-    with screen.open_screen() as ui:
+    with screen.open_screen(AnswerStyle(stats=True)) as ui:
         assert isinstance(ui, screen.PlainChat)
         chat = Chat(Reciter(answers), ui, GenerateOptions(SamplingParams(temperature=0), 0))  # type: ignore[arg-type]
         run(chat)
@@ -372,7 +445,7 @@ def test_pipes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
     assert asked == ["one", "two\nlines", "three"]
     assert len(FIGURES.findall(err)) == 4  # each answer's and those of /stats
     assert "Error: There is no command /nothing." in err and "\x1b" not in err
-    assert ">>>" not in out + err and "/help lists" not in err
+    assert ">>>" not in out + err and "Ctrl-D" not in err
     assert not paths.history_file().exists()
 
 

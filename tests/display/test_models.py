@@ -76,9 +76,12 @@ def test_a_table_is_never_wider_than_the_terminal(
 @given(ROWS, LEAVING)
 def test_a_pipe_gets_every_field_whole(rows: list[tuple[str, ...]], leaving: list[str]) -> None:
     text = piped(lambda: lists.table(NAMES, rows, leaving))
+    assert text.removeprefix("\t".join(NAMES) + "\n") == piped(
+        lambda: lists.table(NAMES, rows, leaving, header=False)
+    )
     assert all(c.isprintable() or c in "\n\t" for c in text)
     fields = [tuple(line.split("\t")) for line in text.split("\n")[:-1]]
-    assert fields == [tuple(map(one_line, row)) for row in rows]
+    assert fields == [NAMES, *(tuple(map(one_line, row)) for row in rows)]
 
 
 def test_columns_leave_in_their_order_and_the_widest_gives_way() -> None:
@@ -98,7 +101,7 @@ def test_columns_leave_in_their_order_and_the_widest_gives_way() -> None:
 
 def test_a_table_without_rows() -> None:
     assert shown(drawn(60, lambda: lists.table(NAMES, []))) == ["NAME  SIZE  LONGER  LAST"]
-    assert piped(lambda: lists.table(NAMES, [])) == ""
+    assert piped(lambda: lists.table(NAMES, [], header=False)) == ""
 
 
 # --- models ---
@@ -107,7 +110,8 @@ def test_a_table_without_rows() -> None:
 def test_the_zoo_in_a_pipe(in_zoo: zoo.Zoo) -> None:
     models = find_models().models
     text = piped(lambda: lists.models(Inventory(models, (), ())))
-    rows = [line.split("\t") for line in text.splitlines()]
+    head, *rows = [line.split("\t") for line in text.splitlines()]
+    assert head == ["MODEL", "SIZE", "SOURCE", "PATH"]
     assert [row[0] for row in rows] == [model.name for model in models]
     assert [row[3] for row in rows] == [str(model.path) for model in models]
     assert rows[1][2] == "localspec+lm studio"
@@ -156,11 +160,11 @@ def test_pairs_in_a_pipe(streams: Streams) -> None:
     rows = pair_rows(find_models().models)
     lists.pairs([*rows, replace(rows[1], fits=None)])
     out, err = streams.read()
-    fields = [line.split("\t") for line in out.splitlines()]
+    fields = [line.split("\t") for line in out.splitlines()[1:]]
     assert {len(row) for row in fields} == {7}
     assert [row[0] for row in fields] == [*(row.name for row in rows), rows[1].name]
     assert fields[0] == ["mine", "", "–", "?", "", "your own", ""]
-    assert fields[-1][3] == "?" and {row[3] for row in fields[1:-1]} <= {"yes", "no", "?"}
+    assert fields[-1][3] == "?" and {row[3] for row in fields[1:-1]} <= {"best", "yes", "no", "?"}
     (coder,) = [row for row in fields if row[0] == "qwen2.5-coder-32b"]
     assert coder[4].endswith(" (?)")  # a gain that nobody could confirm
     assert coder[6] == "apache-2.0"  # of both, told once

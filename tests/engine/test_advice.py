@@ -1,5 +1,7 @@
 """Advice: one sentence where the figures give a reason, none where they do not."""
 
+from dataclasses import replace
+
 import pytest
 
 from localspec.chat.stats import GenerationStats, PassStats, SourceStats
@@ -69,7 +71,7 @@ def test_without_a_plain_pass_nothing_is_said_of_a_step() -> None:
 
 
 def test_heads_have_no_other_size() -> None:
-    few = advise(answer(accepted=20), GREEDY, heads=True)
+    few = advise(replace(answer(accepted=20), drafter="prediction heads"), GREEDY)
     assert few is not None and "10% of the tokens that the heads drafted" in few
-    assert advise(answer(step=0.5), GREEDY, heads=True) is None
-    assert advise(answer(reading=30.0), GREEDY, heads=True) is None
+    for stats in (answer(step=0.5), answer(reading=30.0)):
+        assert advise(replace(stats, drafter="prediction heads"), GREEDY) is None

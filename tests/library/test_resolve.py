@@ -1,5 +1,6 @@
 """Resolving names: every meaning that a name has, and which one wins."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,11 +79,11 @@ def test_no_target_and_an_empty_name_are_told() -> None:
 @pytest.mark.usefixtures("mine")
 def test_a_pairs_name_stands_for_both_models_and_its_settings() -> None:
     small = "hf:org/small-GGUF:Q8_0"
-    assert choose("mine", None) == NamedModels("/models/big.gguf", small, SETTINGS, "")
+    assert choose("mine", None) == NamedModels("/models/big.gguf", small, SETTINGS, "", "mine")
     assert choose("Mine", None) == choose("mine", None)
     # Whatever else is named wins, and the settings stay.
     assert choose("mine", "other.gguf") == NamedModels(
-        "/models/big.gguf", "other.gguf", SETTINGS, ""
+        "/models/big.gguf", "other.gguf", SETTINGS, "", "mine"
     )
     assert choose("mine", FIND).draft == FIND
     # As a draft it is the pair's draft, without the settings, which were made for the pair.
@@ -93,7 +94,8 @@ def test_a_pairs_name_stands_for_both_models_and_its_settings() -> None:
 def test_a_known_pair_is_named_likewise_unless_an_own_pair_hides_it() -> None:
     known = find_pair("qwen3-14b")
     choice = choose("qwen3-14b", None)
-    assert choice == NamedModels(str(known.target.reference), known.draft_name, {}, "")
+    target = str(known.target.reference)
+    assert choice == NamedModels(target, known.draft_name, {}, "", "qwen3-14b")
     user_pairs.add("qwen3-14b", "/models/big.gguf", "/models/small.gguf", {})
     choice = choose("qwen3-14b", None)
     assert choice.target == "/models/big.gguf" and "is your own pair" in choice.note
@@ -110,10 +112,29 @@ def test_a_pair_whose_heads_are_in_its_target_has_one_model_to_fetch() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "pair"),
+    [
+        ("llama3.1:8b", "llama3.1-8b"),
+        ("Qwen3:14b", "qwen3-14b"),
+        ("qwen2.5-coder:32b-instruct-q4_K_M", "qwen2.5-coder-32b"),
+        ("qwen3.6:27b-mtp-q4_0", "qwen3.6-27b-mtp"),
+    ],
+)
+def test_ollamas_names_are_those_of_known_pairs(
+    name: str, pair: str, here: Path, home: Path
+) -> None:
+    named = choose(name, None)
+    assert named == replace(choose(pair, None), note=f"{name}: the pair {pair}.")
+    (here / name).write_bytes(MODEL)
+    assert choose(name, None) == NamedModels(name)
+
+
+@pytest.mark.parametrize(
     ("names", "words"),
     [
         (("nosuch", None), "There is no file and no pair named 'nosuch'"),
         (("qwen3-14", None), "near it: qwen3-14b"),
+        (("qwen3:14", None), "near it: qwen3-14b"),
         (("big.gguf", "nosuch"), "There is no file and no pair named 'nosuch'"),
     ],
 )
@@ -127,10 +148,18 @@ def test_a_name_that_nothing_has(names: tuple[str, str | None], words: str) -> N
 # --- what is a pair's name ---
 
 
-PAIR_NAMES: list[str] = ["mine", "Qwen3-14b", "nosuch", "a.b", "7b"]
+PAIR_NAMES: list[str] = ["mine", "Qwen3-14b", "nosuch", "a.b", "7b", "llama3:8b"]
 OTHER_NAMES: list[str] = [
     *("mine.gguf", "./mine", "folder/mine", "/mine", "", "find", "auto", "7", "mine/", "m i"),
-    *("org/repo", "org/repo:Q8_0", "hf:org/repo", "llama3:8b", "m\x1bine", "m" * 65),
+    *(
+        "org/repo",
+        "org/repo:Q8_0",
+        "hf:org/repo",
+        "llama3:8b.gguf",
+        "hf:repo",
+        "m\x1bine",
+        "m" * 65,
+    ),
 ]
 
 

@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from localspec.core import paths
+from localspec.library import tool_caches
 from localspec.library.local_models import find_models
+from localspec.library.resolve import Resolver
 from tests.support.library import zoo
 from tests.support.library.model_folders import MODEL, OLLAMA, found, names, some_model
 
@@ -34,6 +37,13 @@ def test_a_record_tells_hash_and_repository_if_it_can_be_believed(
     (model,) = find_models().models
     expected = (zoo.sha256(MODEL), "org/name") if believed else (None, None)
     assert (model.sha256, model.repo) == expected
+
+
+def test_the_bundled_models_are_listed_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool_caches, "bundled_folder", paths.bundled_folder)
+    names = [model.name for model in find_models(["bundled"]).models]
+    assert names == ["demo/draft.gguf", "demo/hybrid.gguf", "demo/target.gguf"]
+    assert Resolver().on_disk(names[0]) == paths.demo_pair()[1]
 
 
 def test_a_download_without_a_hash_of_the_hub_is_unverified(ours: Path) -> None:

@@ -27,7 +27,7 @@ def test_it_pays_only_beyond_the_noise_and_beyond_prompt_lookup() -> None:
 
 
 def test_the_reason_is_what_would_have_to_change() -> None:
-    assert "no more than 1.02x" in replace(LOSES, ceiling=1.02).reason
+    assert "at most 1.02x" in replace(LOSES, ceiling=1.02).reason
     assert "at most 2.50x" in LOSES.reason
     assert "drafted nothing" in replace(LOSES, acceptance_rate=None).reason
     lookup = replace(PAYS, over_lookup=1.01, over_lookup_interval=(0.9, 1.1)).reason

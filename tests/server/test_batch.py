@@ -67,10 +67,9 @@ def test_a_completion_continues_a_text() -> None:
     [
         (None, "The line is no request."),
         (5, "The line is no request."),
-        ({"prompt": "hello", "temperature": "warm"}, "temperature: Input should be"),
-        ({"prompt": "hello", "temprature": 1}, "There is no field temprature"),
-        ({}, "messages: "),
-        ({"prompt": 5}, "messages: "),
+        ({"prompt": "hello", "temperature": "warm"}, "temperature should be a number"),
+        ({}, "messages"),
+        ({"prompt": 5}, "messages should be a list, not 5."),
         ({"url": "/v1/embeddings", "body": {}}, "There is nothing at /v1/embeddings."),
     ],
 )

@@ -97,7 +97,6 @@ def test_a_body_that_is_no_request(toy_server: Site, body: bytes) -> None:
         ("messages", []), ("messages", "hello"), ("messages", [{"role": "user"}, 1]),
         ("messages", [{"role": "nobody", "content": "a"}]),
         ("messages", [{"role": "user", "content": [{"type": "image_url", "image_url": "a"}]}]),
-        ("messages", [{"role": "user", "content": "a", "mood": "good"}]),
         ("messages", [{"role": "user", "content": "\ud800"}]),
         ("max_tokens", -2), ("max_tokens", 2**31), ("max_tokens", 1.5), ("max_tokens", "9"),
         ("max_tokens", True), ("n", 0), ("n", 9), ("seed", -2), ("seed", 2**32),
@@ -109,8 +108,7 @@ def test_a_body_that_is_no_request(toy_server: Site, body: bytes) -> None:
         ("draft_tokens", -1), ("draft_tokens", MAX_DRAFT_TOKENS + 1), ("draft_tokens", "on"),
         ("response_format", {"type": "xml"}), ("response_format", {"type": "json_schema"}),
         ("stream", "yes"), ("stream_options", {"include_usage": 1}),
-        ("modalities", ["text", "audio"]), ("audio", {"voice": "a"}), ("best_of", 2),
-        ("top_logprobs", 3), ("no_such_field", 1), ("model", 5), ("model", "a" * 501),
+        ("modalities", ["text", "audio"]), ("top_logprobs", 3), ("model", 5), ("model", "a" * 501),
     ],
 )  # fmt: skip
 def test_a_field_that_cannot_be(toy_server: Site, field: str, value: object) -> None:
@@ -126,7 +124,6 @@ def test_a_field_that_cannot_be(toy_server: Site, field: str, value: object) -> 
         ({"messages": [HELLO[0], {"role": "user", "content": 1}]}, "messages.1.content"),
         ({"messages": [{"role": "tool", "content": "a"}]}, "messages.0.tool_call_id"),
         ({"messages": [{"content": "a"}]}, "messages.0"),
-        ({"stream_options": {"usage": True}}, "stream_options.usage"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools.0.function.name"),
         ({"tool_choice": {"type": "function", "function": {}}}, "tool_choice.function.name"),
         ({"logit_bias": {"7": "a"}}, "logit_bias.7"),

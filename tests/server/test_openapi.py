@@ -22,7 +22,9 @@ from tests.support.served import CHAT, COMPLETIONS, PATIENCE, Site
 OPERATIONS = [
     ("POST", CHAT), ("POST", COMPLETIONS), ("POST", "/v1/embeddings"), ("GET", "/v1/models"),
     ("GET", "/v1/models/{name}"), ("GET", "/health"), ("GET", "/v1/health"), ("GET", "/props"),
-    ("GET", "/metrics"),
+    ("GET", "/metrics"), ("GET", "/slots"), ("POST", "/completion"), ("POST", "/completions"),
+    ("POST", "/infill"), ("POST", "/tokenize"), ("POST", "/detokenize"),
+    ("POST", "/apply-template"),
 ]  # fmt: skip
 # What is asked for by its path alone cannot be asked for wrongly.
 CASES = [(*each, GenerationMode.POSITIVE) for each in OPERATIONS]

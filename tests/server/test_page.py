@@ -19,7 +19,7 @@ from localspec.chat.answer import Origin
 from localspec.chat.stats import GenerationStats
 from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams
-from localspec.display.answer import status_words
+from localspec.display.answer import STATUS_WORDS, meter
 from localspec.display.pieces import LOOKS
 from localspec.server import app
 from localspec.server.api.replies import timings
@@ -96,15 +96,14 @@ def test_nothing_is_made_of_html_and_nothing_is_in_line() -> None:
 
 
 def test_the_words_are_the_terminals() -> None:
-    script = "".join((FOLDER / name).read_text("utf-8") for name in ("answer.js", "render.js"))
-    reasons = {status.value: status_words(status) for status in DraftStatus}
-    for name, words in reasons.items():
-        assert not words or f'{name}: "{words}"' in script
+    script = (FOLDER / "answer.js").read_text("utf-8")
+    for status, words in STATUS_WORDS.items():
+        assert not words or f'{status.value}: "{words}"' in script
     html = (FOLDER / "index.html").read_text("utf-8")
     assert set(LOOKS) == set(get_args(Origin))
     for origin, look in LOOKS.items():
         assert f'<li class="{origin}">{look.words}</li>' in html
-        assert f'"{origin}"' in script
+        assert f'"{origin}"' in (FOLDER / "markdown.js").read_text("utf-8")
 
 
 # -- an answer ------------------------------------------------------------------------------
@@ -133,13 +132,15 @@ def test_an_answer_is_the_apis_by_origin_with_its_figures(load: Open, server: Si
     assert page.characters() == code[len("python") :]
     assert {origin for _, origin in seen} >= {"draft", "corrected"}
     timings = reply["timings"]
-    rate, length = timings["draft_n_accepted"] / timings["draft_n"], 40 / timings["rounds"]
+    kept, drafted = timings["draft_n_accepted"], timings["draft_n"]
+    length = 40 / timings["rounds"]
     assert re.fullmatch(
-        rf"40 tokens · acceptance {rate:.0%} of \d+ drafted · {length:.2f} tokens/round · "
-        r"drafted by draft model.* · prompt 20 tokens · TTFT [\d.]+ s · seed \d+",
-        page.figures,
+        rf"40 tokens · [\d.]+ tok/s · {kept} of {drafted} drafted tokens accepted · "
+        rf"{length:.2f} tokens/round · "
+        r"prompt 20 tokens · TTFT [\d.]+ s · seed \d+ · "
+        r"stopped at a limit: tokens, time or context",
+        page.meters[-1],
     )
-    assert page.meters[-1].endswith(" · stopped at a limit: tokens, time or context")
 
 
 @pytest.mark.llama
@@ -148,7 +149,7 @@ def test_without_a_draft_nothing_was_drafted(load: Open, server: Site) -> None:
     page.set(temperature=0, max_tokens=30, draft_tokens="off")
     page.ask(SOURCE)
     assert {origin for _, origin in page.characters()} == {"plain"}
-    assert "acceptance" not in page.figures
+    assert "drafted" not in page.meters[-1]
     assert page.bodies()[-1]["draft_tokens"] == "off"
 
 
@@ -159,8 +160,7 @@ def test_the_meter_is_live_and_stop_ends_the_answer(load: Open) -> None:
         page.send("hello")
         gate.let(4)
         page.wait(lambda: len(page.turns[-1]) >= 2)
-        assert re.fullmatch(r"[\d.]+ tok/s", page.meters[-1])
-        assert " · draft off · " in page.figures
+        assert re.fullmatch(r"[\d.]+ tok/s · nothing drafted", page.meters[-1])
         assert page.busy and not page["send"].is_displayed()
         page["stop"].send_keys(Keys.ENTER)
         page.wait(lambda: not page.busy)
@@ -176,22 +176,21 @@ def test_the_meter_is_live_and_stop_ends_the_answer(load: Open) -> None:
 
 
 @pytest.mark.parametrize(
-    ("length", "status", "words"),
+    ("drafted", "gain", "status", "words"),
     [
-        (5, DraftStatus.DRAFTING, "draft 5"),
-        (
-            0,
-            DraftStatus.RECENTLY_SLOWER,
-            "draft off · not drafting now: recently slower than plain",
-        ),
+        (150, 1.62, DraftStatus.DRAFTING, "about 1.62x plain"),
+        (150, 0.0, DraftStatus.DRAFTING, "84 of 150 drafted tokens accepted"),
+        (0, 0.0, DraftStatus.DRAFTING, "nothing drafted"),
+        (0, 0.0, DraftStatus.RECENTLY_SLOWER, "drafting off (recently slower than plain)"),
     ],
 )
 def test_the_meter_says_what_the_terminals_does(
-    page: Page, length: int, status: DraftStatus, words: str
+    page: Page, drafted: int, gain: float, status: DraftStatus, words: str
 ) -> None:
-    stats = GenerationStats(tokens=183, rounds=100, drafted=150, accepted=84, seconds=183 / 117.9)
+    stats = GenerationStats(tokens=183, rounds=100, drafted=drafted, seconds=183 / 117.9)
+    stats.accepted, stats.plain_seconds = min(84, drafted), gain * stats.seconds
     choice = {"delta": {}, "origins": [{"text": "é", "origin": "draft", "reasoning": False}]}
-    draft = {"tokens": length, "status": status.value}
+    draft = {"tokens": 0, "status": status.value}
     event = {"choices": [choice], "timings": timings(stats), "draft": draft}
     data = f"data: {json.dumps(event, ensure_ascii=False)}\n\n".encode()
     middle = data.index("é".encode()) + 1  # events come in whatever pieces the network makes
@@ -203,9 +202,7 @@ def test_the_meter_says_what_the_terminals_does(
     )
     page.send("hello")
     page.wait(lambda: page.turns[-1] == "é")
-    assert page.meters == ["117.9 tok/s"]
-    figures = "183 tokens · acceptance 56% of 150 drafted · 1.83 tokens/round"
-    assert page.figures.startswith(f"{figures} · drafted by draft model · {words} · ")
+    assert page.meters == [meter(stats, 999, status)] == [f"117.9 tok/s · {words}"]
 
 
 def test_the_page_follows_an_answer_unless_its_reader_is_elsewhere(load: Open) -> None:
@@ -397,28 +394,45 @@ def test_conversations_outlive_the_page_until_they_are_deleted(page: Page) -> No
     told = page.bodies()[-1]["messages"]
     assert [message["content"] for message in told] == [*page.turns[:2], "more"]
     seen = page.turns, page.meters, page.characters()
-    page.load()
-    assert (page.turns, page.meters, page.characters()) == seen
     page.click("new")
     assert page.turns == []
-    page.click("show-list")
-    page.all("#list button")[0].click()
-    assert page.turns == seen[0]
-    page.all("#list button")[-1].click()
-    page.browser.switch_to.alert.accept()
-    assert page.turns == [] and page.all("#list button") == []
+    page.ask("other")
     page.load()
-    assert page.turns == []
+    assert page.turns[0] == "other"
+    page.run("document.getElementById('conversations').open = true")
+    page.all("#list button")[2].click()
+    assert (page.turns, page.meters, page.characters()) == seen
+    page.all("#list button")[3].click()
+    page.browser.switch_to.alert.accept()
+    assert page.turns == [] and [e.text for e in page.all("#list button")] == ["other", "Delete"]
 
 
-def test_a_conversation_is_imported(page: Page, tmp_path: Path) -> None:
-    messages = [{"role": "user", "content": "One"}, {"role": "assistant", "content": "**Two**"}]
-    file = tmp_path / "named.json"
-    file.write_text(json.dumps({"system": None, "messages": messages}))
-    page["file"].send_keys(str(file))
-    page.wait(lambda: page.turns == ["One", "Two"])
-    page.ask("Three")
-    assert page.bodies()[-1]["messages"][:2] == messages
+def test_a_chosen_model_is_asked(page: Page) -> None:
+    models = [{"id": name, "status": {"value": "unloaded"}} for name in ("one", "two")]
+    page.run(
+        "const real = fetch;"
+        "window.fetch = (path, options) => path === 'v1/models'"
+        f" ? Promise.resolve(Response.json({{data: {json.dumps(models)}}})) : real(path, options)"
+    )
+    page.run("document.getElementById('models').dispatchEvent(new Event('change'))")
+    page.wait(lambda: page["models"].is_displayed())
+    page["models"].send_keys("two")
+    page.ask("hello")
+    assert page.bodies()[-1]["model"] == "two"
+    assert page["models"].text.split("\n") == ["one (unloaded)", "two (unloaded)"]
+
+
+def test_code_and_answers_are_copied(page: Page) -> None:
+    text = "Some **code**:\n\n```python\ndef f():\n    pass\n```\n"
+    turns = [{"text": "hello"}, {"runs": [{"text": text, "origin": "draft"}], "figures": {}}]
+    page.run(f"localStorage['localspec conversation 1'] = {json.dumps(json.dumps(turns))}")
+    page.run("sessionStorage['localspec conversation'] = '1'")
+    page.load()
+    assert page.all("strong")[0].text == "code" and page.all(".language")[0].text == "python"
+    page.run("navigator.clipboard.writeText = async (text) => void (window.copied = text)")
+    for button, expected in zip(page.all(".copy"), ["def f():\n    pass", text], strict=True):
+        button.click()
+        assert page.run("return copied") == expected
 
 
 def test_the_last_answer_can_be_given_again(page: Page) -> None:
@@ -449,7 +463,7 @@ def test_settings_are_sent_and_kept(page: Page) -> None:
     sent = page.bodies()[-1]
     assert {name: sent[name] for name in given} == given
     assert sent["messages"][0] == {"role": "system", "content": "Be kind."}
-    assert page.figures.startswith("5 tokens · ") and page.figures.endswith(" · seed 42")
+    assert "5 tokens · " in page.meters[-1] and " · seed 42 · " in page.meters[-1]
     page.click("open-settings")
     page.all("#settings button[type=reset]")[0].click()
     page.all("#settings button.main")[0].click()
@@ -480,9 +494,7 @@ def test_keys_are_enough(page: Page) -> None:
     for _ in range(20):
         page.browser.switch_to.active_element.send_keys(Keys.TAB)
         reached.add(page.browser.switch_to.active_element.get_attribute("id"))
-    assert reached >= {
-        "show-list", "new", "open-settings", "show-origins", "question", "again", "send",
-    }  # fmt: skip
+    assert reached >= {"new", "open-settings", "show-origins", "question", "again", "send"}
     named = page.run(
         "return [...document.querySelectorAll('input, textarea')]"
         ".filter(e => !e.labels.length || !e.labels[0].textContent.trim()).map(e => e.id)"

@@ -61,10 +61,10 @@ def plainly(arguments: Sequence[str | Path]) -> Sequence[str]:
 
 @pytest.fixture
 def run(localspec: Command, tiny: TinyFiles) -> Command:
-    """`localspec run` on the tiny target, one thread, eight tokens, plain unless told to draft."""
+    """`localspec run` on the tiny target, one thread, eight tokens, plain by default."""
 
     def call(*arguments: str | Path, stdin: str | None = None) -> Done:
-        flags = ("-m", tiny.target, "-t", "1", "-n", "8", *plainly(arguments))
+        flags = ("-m", tiny.target, "-t", "1", "-n", "8", "--stats", *plainly(arguments))
         return localspec("run", *flags, *arguments, stdin=stdin)
 
     return call
@@ -81,7 +81,7 @@ def chat(localspec: Command, tiny: TinyFiles) -> Command:
     """`localspec chat`, like `run`, with messages piped in."""
 
     def call(*arguments: str | Path, stdin: str = HELLO + "\n") -> Done:
-        flags = ("-m", tiny.target, "-t", "1", "-n", "8", *plainly(arguments))
+        flags = ("-m", tiny.target, "-t", "1", "-n", "8", "--stats", *plainly(arguments))
         return localspec("chat", *flags, *arguments, stdin=stdin)
 
     return call
@@ -99,7 +99,7 @@ def as_child(monkeypatch: pytest.MonkeyPatch, folder: Path, code: str) -> None:
 def endless(tiny: TinyFiles) -> list[str]:
     """A command that talks for many seconds."""
     settings = ["-t", "1", "-c", "60000", "--temp", "0.8", "--seed", "1", "--draft", "off"]
-    settings += ["--raw", "ab"]
+    settings += ["--stats", "--raw", "ab"]
     return [sys.executable, "-m", "localspec", "run", "-m", str(tiny.target), *settings]
 
 

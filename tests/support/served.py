@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import httpx2
@@ -39,10 +40,26 @@ HELLO = [{"role": "user", "content": "hello"}]
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
 
+class ServedModel(ToyModel):
+    """ASCII codes as tokens, three of which are those of fill-in-the-middle."""
+
+    header = SimpleNamespace(vocab=None)
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        return list(text.encode("ascii", "replace"))
+
+    def piece(self, token: int, special: bool = False) -> bytes:
+        return bytes([token])
+
+    def fim_tokens(self) -> dict[str, int]:
+        return {"pre": 1, "suf": 2, "mid": 3}
+
+
 class ServedToy(ChatToy):
     """A ChatToy whose prompts know how to be read; it breaks where it is asked to ``break``."""
 
     template = ChatTemplate(CHATML)
+    model_type = ServedModel
 
     def __init__(self, *, quirk: float | None = 0.3, common: bytes = b"abc de") -> None:
         super().__init__(quirk=quirk, common=common)
@@ -189,6 +206,7 @@ def serving(
     names: Sequence[str] = ("toy", "other name"),
     slots: Sequence[TextEngine] = (),
     prefixes: PrefixCache | None = None,
+    most_by_address: int | None = None,
 ) -> Iterator[Site]:
     """Serve while the block runs; without defaults, greedy answers of eight tokens.
 
@@ -199,7 +217,7 @@ def serving(
     with closing(Scheduler(slots or [engine], limits or Limits(), prefixes)) as scheduler:
         service = Service(cast("Engine", engine), scheduler, defaults, names)
         app = make_app(service, access, max_body=max_body, say=lines.append)
-        server = Server(app, scheduler, lines.append, grace)
+        server = Server(app, scheduler, lines.append, grace, most_by_address=most_by_address)
         listening = bind("127.0.0.1", 0)
         listen(listening)  # who asks before the server has begun waits
         thread = threading.Thread(target=server.run, args=([listening],))

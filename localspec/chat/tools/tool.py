@@ -10,6 +10,7 @@ from localspec.core.errors import UsageError
 
 MAX_TOOLS = 128  # OpenAI's bound
 MAX_DEPTH = 100  # levels of arguments: Python's json fails near a thousand
+_FORM = '{"type": "function", "function": {"name": …, "parameters": …}}'
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 # "none" hides the tools; "required", or OpenAI's object with a function's name, forces a call.
 ToolChoice = Literal["none", "auto", "required"] | Mapping[str, object]
@@ -36,8 +37,18 @@ class ToolCall:
     id: str = ""
 
 
+def require_objects(entries: object, what: str, form: str) -> None:
+    """Raise UsageError for what is not a list of objects, which look like ``form``."""
+    if not isinstance(entries, list | tuple):
+        raise UsageError(f"{what} is {entries!r:.60}, which is no list.", f"Expected [{form}].")
+    for i, entry in enumerate(entries):
+        if not isinstance(entry, Mapping):
+            raise UsageError(f"{what}[{i}] is {entry!r:.60}, no object.", f"Expected {form}.")
+
+
 def read_tools(entries: Sequence[Mapping[str, object]]) -> tuple[Tool, ...]:
     """Parse tools in OpenAI's form; raises UsageError for invalid ones."""
+    require_objects(entries, "tools", _FORM)
     if len(entries) > MAX_TOOLS:
         raise UsageError(f"{len(entries)} tools are offered.", f"Expected at most {MAX_TOOLS}.")
     tools = tuple(_read_tool(entry, i) for i, entry in enumerate(entries))
@@ -52,7 +63,7 @@ def _read_tool(entry: Mapping[str, object], i: int) -> Tool:
     if entry.get("type") != "function" or not isinstance(function, Mapping):
         raise UsageError(
             f"tools[{i}] is not a function.",
-            'Expected {"type": "function", "function": {"name": …, "parameters": …}}.',
+            f"Expected {_FORM}.",
         )
     name, parameters = function.get("name"), function.get("parameters")
     if not isinstance(name, str) or not _NAME.fullmatch(name):

@@ -11,6 +11,9 @@ from localspec.core.option import Bounds, option
 
 PANEL = "Prompt and answer"  # of the help
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+HeaderFlag = Annotated[
+    bool, typer.Option("--header/--no-header", help="Name the columns.", show_default=False)
+]
 _answer = partial(option, panel=PANEL)
 
 
@@ -26,10 +29,17 @@ class AnswerFlags:
         bounds=Bounds(-2, 2**63 - 1),
         everyday=True,
     )
-    stop: tuple[str, ...] = _answer(
-        (), "--stop", "End before this text; may be repeated.", everyday=True
+    stop: tuple[str, ...] = _answer((), "--stop", "End before this text; may be repeated.")
+    hide_reasoning: bool = _answer(False, "--hide-reasoning", "Show no reasoning.")
+    stats: bool = _answer(
+        False,
+        "--stats",
+        "Show all figures of an answer.",
+        everyday=True,
     )
-    hide_reasoning: bool = _answer(False, "--hide-reasoning", "Show no reasoning.", everyday=True)
+    quiet: bool = _answer(
+        False, "--quiet -q", "Show nothing but the answer and errors.", everyday=True
+    )
     show_draft: bool = _answer(
         False,
         "--show-draft",

@@ -1,5 +1,6 @@
 """Flags for a grammar or a JSON schema that the answer obeys."""
 
+import shlex
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ from localspec.core.option import option
 from localspec.display import console
 
 _MOST_WARNINGS = 9
+_LONGEST_PATH = 1024
 
 
 _grammar = partial(option, None, panel="Grammar")
@@ -35,6 +37,8 @@ class GrammarFlags:
         """
         from localspec.engine.grammar.source import read_grammar, read_regex, read_schema
 
+        _require_no_path("--grammar", self.grammar)
+        _require_no_path("--json-schema", self.json_schema)
         grammar = _given("--grammar", self.grammar, self.grammar_file)
         schema = _given("--json-schema", self.json_schema, self.json_schema_file)
         if sum(each is not None for each in (grammar, schema, self.regex)) > 1:
@@ -51,6 +55,15 @@ class GrammarFlags:
         if grammar is not None:
             read_grammar(grammar)
         return grammar
+
+
+def _require_no_path(flag: str, text: str | None) -> None:
+    """Raise UsageError for the name of a file where its content is expected."""
+    if text is not None and len(text) < _LONGEST_PATH and Path(text).is_file():
+        raise UsageError(
+            f"{flag} takes the text itself, and {text} is a file.",
+            f"Type: {shlex.join([f'{flag}-file', text])}",
+        )
 
 
 def _given(flag: str, text: str | None, path: Path | None) -> str | None:

@@ -57,7 +57,10 @@ def number(
         if not bounds.low <= value <= bounds.high:  # also for NaN
             others = "".join(f", or {word}" for word in words)
             low, high = format(bounds.low, shown), format(bounds.high, shown)
-            raise typer.BadParameter(f"{text[:99]!r} is no number from {low} to {high}{others}.")
+            numeral = "a number" if kind is float else "a whole number"
+            raise typer.BadParameter(
+                f"expected {numeral} from {low} to {high}{others}, not {text[:99]!r}."
+            )
         return value
 
     return parse
@@ -71,9 +74,12 @@ def spread_groups(function: Callable[..., None]) -> Callable[..., None]:
     the groups spread out.
     """
     hints = get_type_hints(function, include_extras=True)
-    parameters: list[inspect.Parameter] = []
+    parameters = [_keyword("context", typer.Context, inspect.Parameter.empty)]
+    # An optional name stands for --target; but in `run`, words beside a target are the prompt.
+    asked = inspect.signature(function).parameters
+    may_be_target = "name" in asked and asked["name"].default is None and "prompting" not in asked
     groups: dict[str, tuple[Any, list[Option]]] = {}
-    for parameter in inspect.signature(function).parameters.values():
+    for parameter in asked.values():
         annotation = hints[parameter.name]
         classes = [each for each in (annotation, *_metadata(annotation)) if is_dataclass(each)]
         if not classes:
@@ -84,10 +90,12 @@ def spread_groups(function: Callable[..., None]) -> Callable[..., None]:
         parameters += [each for row in rows for each in _parameters(row)]
 
     @functools.wraps(function)
-    def command(**values: Any) -> None:
+    def command(context: typer.Context, **values: Any) -> None:
         from localspec.commands.flags.settings import filled_in  # which imports the groups
 
         values.pop("help_all", None)
+        if may_be_target and values["name"] is not None and _is_variable(context, "target"):
+            values["target"] = None
         everything = dict(values)
         for name, (make, rows) in groups.items():
             given = {row.name: _given(row, values) for row in rows}
@@ -103,6 +111,11 @@ def spread_groups(function: Callable[..., None]) -> Callable[..., None]:
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     command.advanced = advanced  # type: ignore[attr-defined]
     return command
+
+
+def _is_variable(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "ENVIRONMENT"
 
 
 def given_flags(group: object) -> list[str]:

@@ -15,7 +15,14 @@ from localspec.library.pairs.options import picked
 
 NameArgument = Annotated[
     str | None,
-    typer.Argument(metavar="[MODEL]", help="A pair's name, or the target instead of --target."),
+    typer.Argument(metavar="MODEL", help="A pair's name, or the target instead of --target."),
+]
+NamesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[MODEL]...",
+        help="Names of pairs or targets. Default: --target, or all pairs on this disk.",
+    ),
 ]
 _adapting = partial(option, panel="Rope and adapters")
 

@@ -11,7 +11,7 @@ from localspec.commands.flags.answer import PANEL, AnswerFlags
 from localspec.commands.flags.groups import given_flags
 from localspec.commands.flags.template import TemplateFlags
 from localspec.core.errors import FileProblem, UsageError
-from localspec.core.files import read_stream
+from localspec.core.files import did_you_mean, read_stream
 from localspec.core.option import option
 from localspec.display import console
 
@@ -25,8 +25,8 @@ _prompt = partial(option, panel=PANEL)
 class PromptFlags:
     """The prompt of one answer, in a chat template or as it is."""
 
-    prompt: str | None = option(
-        None, text="Piped text is added below it.", metavar="PROMPT", everyday=True
+    prompt: tuple[str, ...] = option(
+        (), text="Piped text is added below it.", metavar="PROMPT", everyday=True
     )
     prompt_option: str | None = _prompt(
         None, "--prompt -p", "The prompt, as the argument.", metavar="PROMPT"
@@ -44,7 +44,7 @@ class PromptFlags:
 
         Raises UsageError, FileProblem and TemplateError.
         """
-        if self.prompt is not None and self.prompt_option is not None:
+        if self.prompt and self.prompt_option is not None:
             raise UsageError(
                 "Two prompts were given.", "Give one, as the argument or with --prompt."
             )
@@ -65,8 +65,7 @@ class PromptFlags:
 
         Raises UsageError where there is none, FileProblem for what cannot be read.
         """
-        argument = self.prompt_option if self.prompt is None else self.prompt
-        parts = [] if argument is None else [argument]
+        parts = [" ".join(self.prompt) or self.prompt_option or ""]
         if self.file is not None:
             parts.append(_read_file(self.file))
         elif sys.stdin is not None and not sys.stdin.isatty():
@@ -75,7 +74,8 @@ class PromptFlags:
         if not text:
             raise UsageError(
                 "There is no prompt.",
-                'Type: localspec run --target FILE.gguf "your question", or pipe text in.',
+                'Type: localspec run MODEL "your question", or pipe text in. '
+                "To talk with it: localspec chat MODEL.",
             )
         return text
 
@@ -88,12 +88,13 @@ def _read_file(path: Path) -> str:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise FileProblem(
-            f"The prompt file {path} cannot be read: {reason}.", "Give a UTF-8 text file."
+            f"The prompt file {path} cannot be read: {reason}.",
+            f"{did_you_mean(path)}Give a UTF-8 text file.",
         ) from error
 
 
 def _read_stdin() -> str:
-    """All of standard input; a pipe that stays silent gets a note, since it may never end."""
+    """Standard input but for its last newline; a note where a pipe stays silent for long."""
     try:
         silent = not select.select([sys.stdin], [], [], 1)[0]
     except (OSError, ValueError):
@@ -101,7 +102,7 @@ def _read_stdin() -> str:
     if silent:
         console.note("Waiting for the end of standard input (none wanted: add </dev/null).")
     try:
-        return read_stream(sys.stdin, _MOST_CHARACTERS)
+        return read_stream(sys.stdin, _MOST_CHARACTERS).removesuffix("\n")
     except ValueError as error:
         reason = "is not UTF-8 text" if isinstance(error, UnicodeError) else "is no prompt"
         raise FileProblem(f"What was piped in {reason}: {error}.", "Pipe UTF-8 text in.") from error

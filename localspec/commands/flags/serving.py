@@ -12,6 +12,7 @@ from localspec.core.option import Bounds, option
 
 if TYPE_CHECKING:
     from localspec.server.guard import Access
+    from localspec.server.listen import Tls
     from localspec.server.queue.limits import Limits
 
 _MOST_KEY_BYTES = 2**16
@@ -38,7 +39,7 @@ class ServingFlags:
         None,
         "--alias -a",
         "Name of the model in requests and answers; several, separated by commas. Default: the "
-        "name of its file.",
+        "pair's name, and the name of its file.",
         metavar="NAME",
     )
     api_key: str | None = _server(
@@ -50,7 +51,9 @@ class ServingFlags:
         everyday=True,
     )
     api_key_file: Path | None = _server(
-        None, "--api-key-file", "Read keys from this file, one per line."
+        None,
+        "--api-key-file",
+        "Read keys from this file, one per line; what stands behind a key names it in the metrics.",
     )
     cors_origins: tuple[str, ...] = _server(
         (),
@@ -101,18 +104,56 @@ class ServingFlags:
     max_body: int = _server(
         16, "--max-body", "Largest request, in MiB.", metavar="MIB", bounds=Bounds(1, 1024)
     )
+    max_connections: int | None = _server(
+        None,
+        "--max-connections",
+        "Most connections of one address. Default: no limit but that of all together, 288.",
+        bounds=Bounds(1, 288),
+    )
+    ssl_cert_file: Path | None = _server(
+        None, "--ssl-cert-file", "Certificate for HTTPS, in PEM format."
+    )
+    ssl_key_file: Path | None = _server(
+        None, "--ssl-key-file", "Private key of the certificate, in PEM format."
+    )
+    models_dir: Path | None = _server(
+        None,
+        "--models-dir",
+        "Serve the GGUF models of this folder, each loaded when a request names it.",
+        metavar="FOLDER",
+    )
+    models_max: int = _server(
+        4,
+        "--models-max",
+        "Of several models, load so many at a time; 0: any number.",
+        bounds=Bounds(0, 1000),
+    )
+    idle_timeout: float | None = _server(
+        None,
+        "--idle-timeout",
+        "Unload a model that had no request for so long; the next one loads it again. Default: "
+        "never.",
+        metavar="SECONDS",
+        bounds=_SECONDS,
+    )
+
+    strict_fields: bool = _server(
+        False, "--strict-fields", "Refuse requests with unknown fields. Default: ignore and warn."
+    )
 
     def access(self) -> "Access":
         """Who may ask; raises UsageError for a server that strangers could use, FileProblem."""
         from localspec.server.guard import Access
 
+        names: dict[str, str] = {}
         keys = _parted(self.api_key or "")
         if self.api_key is not None and not keys:
             raise UsageError("--api-key has no key.", "Give it one, or leave it out.")
         if self.api_key_file is not None:
-            keys += self._keys(self.api_key_file)
+            names = self._keys(self.api_key_file, len(keys))
+            keys += tuple(names)
         origins = tuple(name for text in self.cors_origins for name in _parted(text))
-        access = Access(self.host, keys, origins)
+        access = Access(self.host, keys, origins, names)
         access.check()
         return access
 
@@ -126,13 +167,31 @@ class ServingFlags:
         """The names that were given to the model."""
         return _parted(self.alias or "")
 
+    def tls(self) -> "Tls | None":
+        """The files for HTTPS, if they were given; raises UsageError, FileProblem."""
+        from localspec.server.listen import Tls
+
+        if self.ssl_cert_file is None and self.ssl_key_file is None:
+            return None
+        if self.ssl_cert_file is None or self.ssl_key_file is None:
+            raise UsageError(
+                "HTTPS needs a certificate and its private key.",
+                "Give both: --ssl-cert-file FILE --ssl-key-file FILE.",
+            )
+        tls = Tls(self.ssl_cert_file, self.ssl_key_file)
+        tls.check()
+        return tls
+
     @staticmethod
-    def _keys(file: Path) -> tuple[str, ...]:
-        lines = read_text(file, _MOST_KEY_BYTES, what="The file of keys ").splitlines()
-        keys = tuple(line.strip() for line in lines if line.strip() and line[0] != "#")
-        if not keys:
+    def _keys(file: Path, before: int) -> dict[str, str]:
+        """The keys in a file with their names, else their numbers behind so many others."""
+        text = read_text(file, _MOST_KEY_BYTES, what="The file of keys ")
+        lines = [line.split(maxsplit=1) for line in text.splitlines()]
+        lines = [parts for parts in lines if parts and parts[0][0] != "#"]
+        if not lines:
             raise FileProblem(f"There is no key in {file}.", "Write one a line.")
-        return keys
+        named = enumerate(lines, before + 1)
+        return {key: (name or [str(i)])[0].strip() for i, (key, *name) in named}
 
 
 def _parted(text: str) -> tuple[str, ...]:

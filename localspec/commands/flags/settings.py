@@ -20,7 +20,7 @@ _MOST_BYTES = 2**20
 # They say what one command does.
 _NEVER_KEPT = (
     *("target", "draft", "draft_model", "recalibrate"),
-    *("prompt_cache", "prompt_cache_ro", "show_draft"),
+    *("prompt_cache", "prompt_cache_ro", "show_draft", "resume", "session"),
 )
 # They have no place in `run --raw`.
 _CHAT = ("system", "thinking", "reasoning_effort", "chat_template", "chat_template_kwargs")
@@ -54,10 +54,11 @@ def setting_rows() -> dict[str, Option]:
 def groups_with_settings() -> tuple[type[Any], ...]:
     """The groups of flags for which the file fills in, beside those of a pair."""
     from localspec.commands.flags.answer import AnswerFlags
+    from localspec.commands.flags.conversation import ConversationFlags
     from localspec.commands.flags.serving import ServingFlags
     from localspec.commands.flags.template import TemplateFlags
 
-    return AnswerFlags, TemplateFlags, ServingFlags
+    return AnswerFlags, ConversationFlags, TemplateFlags, ServingFlags
 
 
 def read_settings() -> Settings:
@@ -84,7 +85,11 @@ def filled_in(group: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     if group not in groups_with_settings():
         return {}
     settings = read_settings()
-    found = {**settings.shared, **settings.of_model(values.get("name") or values.get("target"))}
+    first = next(iter(values.get("names") or ()), None)  # of several models
+    found = {
+        **settings.shared,
+        **settings.of_model(values.get("target") or first or values.get("name")),
+    }
     rows = [name for name in options(group) if name in found]
     return {name: found[name] for name in rows if not (values.get("raw") and name in _CHAT)}
 

@@ -74,6 +74,8 @@ def schema_grammar(schema: object) -> ReadGrammar:
         return _read("parsed JSON schema", json.dumps(schema))
     except RecursionError as error:
         raise _NESTED from error
+    except (TypeError, ValueError) as error:
+        raise GrammarError(f"The JSON schema is not JSON: {error}.", "Give a dict.") from error
 
 
 def _read(notation: str, text: str) -> ReadGrammar:
@@ -218,7 +220,9 @@ def refused(reason: str, what: str = "grammar") -> GrammarError:
     )
 
 
-def _require_text(text: str, what: str) -> None:
+def _require_text(text: object, what: str) -> None:
+    if not isinstance(text, str):
+        raise GrammarError(f"The {what} is {text!r:.60}, which is no text.", "Give a str.")
     if len(text) > MAX_CHARACTERS:
         raise GrammarError(f"The {what} is longer than {MAX_CHARACTERS:,} characters.")
     try:

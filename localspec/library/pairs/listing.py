@@ -73,6 +73,23 @@ def pair_row(name: str, local: Sequence[LocalModel]) -> PairRow:
     return replace(row, family="bundled", own=False) if is_bundled else row
 
 
+def recommended(rows: Sequence[PairRow]) -> PairRow | None:
+    """The known pair to try first on this machine: one on its disk, else the largest.
+
+    It takes at most half of the memory; pairs whose vocabularies are known to fit come first, and
+    pairs that are expected to gain little are left out.
+    """
+    memory = memory_for_models(total=True) or 0
+    roomy = [
+        row
+        for row in rows
+        if row.spec and row.size and 2 * _CACHES * row.size <= memory
+        if row.gain is None or row.gain.standing != "expected"
+    ]
+    fitting = [row for row in roomy if row.spec and row.spec.vocab in ("reported", "made-for")]
+    return max(fitting or roomy, key=lambda row: (all(row.here), row.size or 0), default=None)
+
+
 def _row(
     pair: "UserPair", spec: PairSpec | None, local: Sequence[LocalModel], memory: int | None
 ) -> PairRow:

@@ -152,14 +152,14 @@ def _identity(model: LlamaModel) -> dict[str, Any]:
     identity = {
         "format": FORMAT,
         "name": header.name or header.path.name,
-        "model": _fingerprint([*header.paths, *(lora.path for lora in model.options.loras)]),
+        "model": fingerprint([*header.paths, *(lora.path for lora in model.options.loras)]),
         "settings": settings,
     }
     plain: dict[str, Any] = json.loads(json.dumps(identity, default=str))
     return plain
 
 
-def _fingerprint(paths: Sequence[Path]) -> str:
+def fingerprint(paths: Sequence[Path]) -> str:
     """A digest of a model's files by samples: hashing gigabytes would take as long as reading.
 
     Models of one family may have the same size and the same beginning, which is the vocabulary;

@@ -20,6 +20,7 @@ class Choice:
     index: int
     job: Job
     texts: list[str] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     tool_calls: list[ToolCall] = field(default_factory=list)
@@ -31,6 +32,7 @@ class Choice:
         """Add the next piece; ``finish_reason`` is then one of OpenAI's."""
         self.pieces += 1
         self.texts.append(piece.text)
+        self.tokens += piece.tokens
         self.thoughts.append(piece.reasoning)
         self.logprobs += piece.logprobs
         self.tool_calls += piece.tool_calls

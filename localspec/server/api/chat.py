@@ -14,7 +14,7 @@ from localspec.core.errors import UsageError
 from localspec.engine.text_stream import Prompt
 from localspec.server.api.answers import Choice
 from localspec.server.api.messages import Message, NamedTool, ToolChoice, Tools
-from localspec.server.api.replies import Json, Reply, finite, origins, text_of
+from localspec.server.api.replies import Json, OpenAIReply, finite, origins, text_of
 from localspec.server.api.requests import WHOLE, AnswerRequest, TokenCount
 from localspec.server.errors import BadRequest
 from localspec.speculative.sampling.logprobs import MAX_LOGPROBS, TokenLogprob
@@ -47,10 +47,10 @@ class ChatRequest(AnswerRequest):
         choice = self.tool_choice
         prompt = engine.encode_chat(
             [message.model_dump(exclude_none=True) for message in self.messages],
-            thinking=self._thinking,
+            thinking=self.thinking,
             tools=[tool.model_dump(exclude_none=True) for tool in self.tools or ()],
             tool_choice=choice.model_dump() if isinstance(choice, NamedTool) else choice or "auto",
-            variables=self._variables,
+            variables=self.variables,
         )
         return [prompt]
 
@@ -68,7 +68,7 @@ class ChatRequest(AnswerRequest):
         return (self.top_logprobs or 0) if self.logprobs else None
 
     def template_warnings(self, engine: "Engine") -> list[str]:
-        thinking, variables = self._thinking, self._variables
+        thinking, variables = self.thinking, self.variables
         if thinking is None and not variables:
             return []
         template = engine.template
@@ -80,11 +80,12 @@ class ChatRequest(AnswerRequest):
         return [note for note in requested.notes() if note not in template.notes()]
 
     @property
-    def _thinking(self) -> bool | None:
+    def thinking(self) -> bool | None:
+        """Whether the model is to think; None for the template's own setting."""
         return False if self.reasoning_effort == "none" else self.enable_thinking
 
     @property
-    def _variables(self) -> Mapping[str, object]:
+    def variables(self) -> Mapping[str, object]:
         """Variables for the chat template; raises UsageError for those that localspec sets."""
         given = self.chat_template_kwargs or {}
         if reserved := given.keys() & _RESERVED:
@@ -94,7 +95,7 @@ class ChatRequest(AnswerRequest):
         return {"reasoning_effort": self.reasoning_effort} | given
 
 
-class ChatReply(Reply):
+class ChatReply(OpenAIReply):
     """Choices with a message, or in a stream with the message's new parts."""
 
     id_prefix = "chatcmpl"

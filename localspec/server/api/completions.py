@@ -9,7 +9,7 @@ from pydantic import Field, StringConstraints
 from localspec.chat.answer import Piece
 from localspec.engine.text_stream import Prompt, Reading
 from localspec.server.api.answers import Choice
-from localspec.server.api.replies import Json, Reply, finite, origins, text_of
+from localspec.server.api.replies import Json, OpenAIReply, finite, origins, text_of
 from localspec.server.api.requests import MOST_ANSWERS, TRUTH, WHOLE, AnswerRequest, Text
 from localspec.server.errors import BadRequest
 from localspec.speculative.sampling.logprobs import MAX_LOGPROBS, TokenLogprob
@@ -38,13 +38,13 @@ class CompletionRequest(AnswerRequest):
     def prompts(self, engine: "Engine") -> list[Prompt]:
         given = self.prompt if isinstance(self.prompt, list) else [self.prompt]
         texts = [given] if isinstance(given[0], int) else given
-        return [_prompt(engine, text) for text in texts]
+        return [prompt_of(engine, text) for text in texts]
 
     def top_logprob_count(self) -> int | None:
         return self.logprobs
 
 
-def _prompt(engine: "Engine", text: str | list[int]) -> Prompt:
+def prompt_of(engine: "Engine", text: str | list[int]) -> Prompt:
     """Text as token ids with BOS where the model wants one, or the given ids."""
     if isinstance(text, str):
         return engine.encode_text(text)
@@ -57,7 +57,7 @@ def _prompt(engine: "Engine", text: str | list[int]) -> Prompt:
     return Prompt(text, Reading(engine.piece))
 
 
-class CompletionReply(Reply):
+class CompletionReply(OpenAIReply):
     """Choices with a text, or in a stream with the new part of it."""
 
     id_prefix = "cmpl"

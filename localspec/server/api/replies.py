@@ -12,6 +12,7 @@ from fastapi.sse import format_sse_event
 from localspec import __version__
 from localspec.chat.answer import Piece, TextPart
 from localspec.chat.stats import GenerationStats
+from localspec.core.formatting import one_line
 from localspec.server.api.answers import Answers, Choice
 from localspec.server.api.documents import Timings, Usage
 from localspec.server.api.requests import AnswerRequest
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from localspec.server.service import Service
 
 Json = dict[str, Any]
+WARNINGS_HEADER = "x-localspec-warnings"
+_LONGEST_HEADER = 1000
 
 
 class Reply(ABC):
@@ -35,6 +38,7 @@ class Reply(ABC):
         self.request = request
         self.engine = service.engine
         self._warnings = {"warnings": [*map(presentable, warnings)]} if warnings else {}
+        self.headers = warning_headers(warnings)
         self._head: Json = {
             "id": f"{self.id_prefix}-{secrets.token_hex(12)}",
             "object": self.chunk_kind if request.stream else self.kind,
@@ -42,6 +46,24 @@ class Reply(ABC):
             "model": service.model,
             "system_fingerprint": f"localspec-{__version__}",
         }
+
+    @abstractmethod
+    def whole(self, answers: Answers) -> Json:
+        """The reply as one object, when the answers are complete."""
+
+    @abstractmethod
+    def events(
+        self, answers: Answers, first: tuple[Choice, Piece], request_id: str
+    ) -> AsyncIterator[bytes]:
+        """The reply as server-sent events; an error in the middle is the last of them."""
+
+    def reported(self, entries: Sequence[TokenLogprob]) -> list[TokenLogprob]:
+        """Without the token that ended the answer."""
+        return [entry for entry in entries if not self.engine.is_stop(entry.token)]
+
+
+class OpenAIReply(Reply):
+    """A reply with a list of choices."""
 
     @abstractmethod
     def content(self, choice: Choice) -> Json:
@@ -52,7 +74,6 @@ class Reply(ABC):
         """What a piece adds to its choice, one event each."""
 
     def whole(self, answers: Answers) -> Json:
-        """The reply as one object, when the answers are complete."""
         choices = [
             {
                 "index": choice.index,
@@ -67,24 +88,19 @@ class Reply(ABC):
     async def events(
         self, answers: Answers, first: tuple[Choice, Piece], request_id: str
     ) -> AsyncIterator[bytes]:
-        """The reply as server-sent events; an error in the middle is the last of them."""
         try:
             for body in self._chunks(answers, *first):
-                yield _event(body)
+                yield event(body)
             async for choice, piece in answers:
                 for body in self._chunks(answers, choice, piece):
-                    yield _event(body)
+                    yield event(body)
         except Exception as error:
-            yield _event(describe(error, request_id)[1])
+            yield event(describe(error, request_id)[1])
             return
         if self.request.includes_usage:
             body = {**self._head, "choices": [], **self._totals(answers), **self._warnings}
-            yield _event(body)
+            yield event(body)
         yield format_sse_event(data_str="[DONE]")
-
-    def reported(self, entries: Sequence[TokenLogprob]) -> list[TokenLogprob]:
-        """Without the token that ended the answer."""
-        return [entry for entry in entries if not self.engine.is_stop(entry.token)]
 
     def _chunks(self, answers: Answers, choice: Choice, piece: Piece) -> Iterator[Json]:
         common = dict(self._head)
@@ -105,7 +121,13 @@ class Reply(ABC):
         return {"usage": usage(answers.choices), "timings": timings(answers.stats)}
 
 
-def _event(body: Json) -> bytes:
+def warning_headers(warnings: Sequence[str]) -> dict[str, str]:
+    """The warnings as a header, which streams carry before their first event."""
+    text = one_line(" ".join(warnings))[:_LONGEST_HEADER]
+    return {WARNINGS_HEADER: text.encode("ascii", "replace").decode()} if warnings else {}
+
+
+def event(body: Json) -> bytes:
     return format_sse_event(data_str=json.dumps(body, ensure_ascii=False, separators=(",", ":")))
 
 

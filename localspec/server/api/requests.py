@@ -1,9 +1,12 @@
 """Fields and checks that chat and completion requests share."""
 
+from collections.abc import Iterator
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
+    AliasChoices,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -17,6 +20,7 @@ from pydantic_core import PydanticCustomError
 from localspec.chat.window import require_prompt_fits
 from localspec.core.config import MAX_DRAFT_TOKENS
 from localspec.core.errors import UsageError
+from localspec.core.formatting import one_line
 from localspec.core.generate_options import GenerateOptions
 from localspec.core.option import Bounds, Option, options
 from localspec.core.sampling_params import MAX_SEED, SamplingParams, require_fixed_length
@@ -32,6 +36,9 @@ if TYPE_CHECKING:
 MOST_ANSWERS = 16  # to one request: prompts times choices
 _MOST_TOKENS = 2**31 - 1
 _MOST_ENTRIES = 1024  # of an object
+_SHOWN_FIELDS = 10  # of those that are ignored
+_LONGEST_NAME = 60  # of a field that is shown
+_OTHER_NAMES = {"repeat_penalty": "repetition_penalty", "max_tokens": "n_predict"}
 
 
 def _whole(value: object) -> object:
@@ -63,17 +70,56 @@ def _few(given: object) -> object:
 
 
 class RequestObject(BaseModel):
-    """A JSON object in a request: strict types, no unknown fields.
+    """A JSON object in a request: strict types; see `unknown_fields` for fields without one.
 
     Long lists fail at their first error: collecting a million errors takes a minute.
     """
 
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
     def _has_few_fields(cls, given: Any) -> Any:
         return _few(given)
+
+
+def unknown_fields(request: RequestObject, *, strict: bool) -> list[str]:
+    """Remove unknown fields from a request, and warn of those that are not null.
+
+    Raises BadRequest for them with ``strict``. Proxies and editors send fields of other servers.
+    """
+    names = list(_remove_unknown(request))
+    if not names:
+        return []
+    if strict:
+        raise BadRequest(
+            f"There is no field {names[0]}, or it is not supported here.",
+            param=names[0],
+            code="unknown_field",
+        )
+    shown = [_with_nearest(name, type(request)) for name in names[:_SHOWN_FIELDS]]
+    more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+    return [f"Unknown fields were ignored: {', '.join(shown)}{more}."]
+
+
+def _remove_unknown(value: object, path: str = "") -> Iterator[str]:
+    if isinstance(value, RequestObject):
+        extra = value.model_extra or {}
+        yield from (path + name for name, each in extra.items() if each is not None)
+        extra.clear()
+        for name in type(value).model_fields:
+            yield from _remove_unknown(getattr(value, name), f"{path}{name}.")
+    elif isinstance(value, list):
+        for i, each in enumerate(value):
+            if isinstance(each, RequestObject):
+                yield from _remove_unknown(each, f"{path}{i}.")
+
+
+def _with_nearest(name: str, kind: type[RequestObject]) -> str:
+    """A field's name, and the known name that may have been meant."""
+    name = one_line(name[:_LONGEST_NAME])
+    near = get_close_matches(name, kind.model_fields, 1, 0.8) if "." not in name else ()
+    return f"{name} (did you mean {near[0]}?)" if near else name
 
 
 class StreamOptions(RequestObject):
@@ -112,13 +158,18 @@ ResponseFormat = Annotated[
 _ROWS = {name: row for name, row in options(SamplingParams).items() if row.request}
 
 
+def _known_as(name: str) -> AliasChoices:
+    """The name of a field, and that of another server."""
+    return AliasChoices(name, _OTHER_NAMES.get(name, name))
+
+
 def _field(row: Option) -> Any:
     """The type and default of a sampling field; what is null is the server's default."""
     bounds = row.request if isinstance(row.request, Bounds) else row.asked or row.bounds
     assert bounds is not None
     limits = Field(ge=bounds.low, le=bounds.high)
     kind = Annotated[int, limits, WHOLE] if row.item is int else Annotated[float, limits]
-    return kind | None, None
+    return kind | None, Field(None, validation_alias=_known_as(row.name))
 
 
 if TYPE_CHECKING:
@@ -143,7 +194,7 @@ class AnswerRequest(SamplingFields):
     n: Annotated[int, Field(ge=1, le=8), WHOLE] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: TokenCount | None = None
+    max_tokens: TokenCount | None = Field(None, validation_alias=_known_as("max_tokens"))
     stop: StopText | Annotated[list[StopText], Field(max_length=16, fail_fast=True)] | None = None
     logit_bias: (
         Annotated[
@@ -187,6 +238,7 @@ class AnswerRequest(SamplingFields):
         cannot be answered, so that it never waits in the queue.
         """
         service.require_model(self.model)
+        ignored = unknown_fields(self, strict=service.strict_fields)
         grammar, warnings = self.read_grammar()
         prompts, n = self.prompts(service.engine), self.n or 1
         if len(prompts) * n > MOST_ANSWERS:
@@ -203,7 +255,7 @@ class AnswerRequest(SamplingFields):
             for prompt in prompts
             for sampling in samplings
         ]
-        return requests, warnings + self.template_warnings(service.engine)
+        return requests, ignored + warnings + self.template_warnings(service.engine)
 
     def prompts(self, engine: "Engine") -> list[Prompt]:
         """The prompts, each of which gets ``n`` answers."""

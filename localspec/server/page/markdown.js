@@ -1,20 +1,38 @@
-// Markdown to a tree of plain objects. HTML in it is text.
+// Markdown as elements, also while it streams. Text is never read as HTML.
 
-const FENCE = /^( *)(`{3,}|~{3,})([^`]*)$/;
-const HEADING = /^ {0,3}(#{1,6})(?:[ \t]|$)/;
-const RULE = /^ {0,3}(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*){3,})$/;
-const QUOTE = /^ {0,3}> ?/;
-const ITEM = /^([ \t]*)([-*+]|\d{1,9}[.)])(?:[ \t]+|$)/;
-const DEEPEST = 12; // lists and quotes within each other
+const ORIGINS = ["draft", "lookup", "history", "forced", "corrected", "plain"];
+const DEEPEST = 8; // lists, quotes or spans within each other
 
-/** A text, and in `marks` one character for each of it: where it came from. */
-export class Marked {
+/** An element with a class and a text; what a model or a user wrote is never read as HTML. */
+export function element(name, className = "", text = "") {
+  const made = document.createElement(name);
+  made.className = className;
+  made.textContent = text;
+  return made;
+}
+
+/** A button that copies what `text` returns, and says whether it did. */
+export function copyButton(text) {
+  const button = element("button", "copy", "Copy");
+  button.type = "button";
+  button.addEventListener("click", async () => {
+    // Without TLS, a page of another machine has no clipboard.
+    const copied = navigator.clipboard?.writeText(text()) ?? Promise.reject();
+    button.textContent = await copied.then(() => "Copied", () => "Not copied");
+    setTimeout(() => (button.textContent = "Copy"), 1500);
+  });
+  return button;
+}
+
+/** A text, and in `marks` one digit for each of its characters: the index of its origin. */
+class Marked {
   constructor(text = "", marks = "") {
     this.text = text;
     this.marks = marks;
   }
 
-  plus(text, mark) {
+  plus({ text, origin }) {
+    const mark = String(ORIGINS.includes(origin) ? ORIGINS.indexOf(origin) : 5);
     return new Marked(this.text + text, this.marks + mark.repeat(text.length));
   }
 
@@ -28,11 +46,7 @@ export class Marked {
   }
 
   lines() {
-    let from = 0;
-    return this.text.split("\n").map((line) => {
-      from += line.length + 1;
-      return this.slice(from - line.length - 1, from - 1);
-    });
+    return [...this.text.matchAll(/^.*$/gm)].map(({ index, 0: line }) => this.slice(index, index + line.length));
   }
 
   static join(lines) {
@@ -41,277 +55,233 @@ export class Marked {
   }
 }
 
-// -- blocks -----------------------------------------------------------------------------------
+/** A text as it comes. Only its last two blocks, which may still change, are made again. */
+export class MarkdownView {
+  constructor(parent) {
+    this.parent = parent;
+    this.text = new Marked(); // of the last blocks
+    this.last = []; // their elements
+  }
 
-/**
- * The blocks of some lines; `from` is the index of a block's first line. All but the last are the
- * same whatever lines follow, and no block depends on those before it.
- */
-export function blocks(lines, depth = 0) {
-  const found = [];
+  /** Append runs of text, each of one origin. */
+  add(runs) {
+    for (const run of runs) this.text = this.text.plus(run);
+    for (const node of this.last) remove(node, this.parent);
+    const lines = this.text.lines();
+    const last = appendBlocks(this.parent, lines).slice(-2);
+    this.last = last.map(({ node }) => node);
+    if (last.length) this.text = Marked.join(lines.slice(last[0].from));
+  }
+}
+
+/** Remove a block, and the list that it leaves empty. */
+function remove(node, parent) {
+  const list = node.parentNode;
+  node.remove();
+  if (list !== parent && !list.hasChildNodes()) list.remove();
+}
+
+// -- blocks: each maker returns an element and the line after it ----------------------------
+
+const BLOCKS = [
+  [/^( *)(`{3,}|~{3,})([^`]*)$/, code],
+  [/^ {0,3}(#{1,6})(?:[ \t]+|$)/, heading],
+  [/^ {0,3}(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*){3,})$/, (match, lines, at) => [element("hr"), at + 1]],
+  [/^ {0,3}> ?/, quote],
+  [/^([ \t]*)([-*+]|\d{1,9}[.)])(?:[ \t]+|$)/, item],
+  [/\|/, table],
+];
+
+/** Append the blocks of some lines; returns their elements, each with its first line. */
+function appendBlocks(parent, lines, depth = 0) {
+  const made = [];
   for (let at = 0; at < lines.length; ) {
     if (isBlank(lines[at])) {
       at += 1;
       continue;
     }
-    const read = special(lines, at, depth) ?? (() => paragraph(lines, at, depth));
-    const { next, ...block } = read();
-    found.push({ ...block, from: at });
+    const make = special(lines, at, depth) ?? (() => paragraph(lines, at, depth));
+    const [node, next] = make();
+    append(parent, node);
+    made.push({ node, from: at });
     at = next;
   }
-  return found;
+  return made;
 }
 
 const isBlank = (line) => !line.text.trim();
 const indentOf = (line) => line.text.match(/^[ \t]*/)[0].length;
 
-/** A function that reads the block that begins here, null for a paragraph; `next` follows it. */
+/** Append a block; an item goes into the list before it, or begins one. */
+function append(parent, node) {
+  if (node.tagName !== "LI") return parent.append(node);
+  const name = node.value ? "OL" : "UL";
+  const before = parent.lastElementChild;
+  (before?.tagName === name ? before : parent.appendChild(element(name))).append(node);
+}
+
+/** The maker of a block that is no paragraph. */
 function special(lines, at, depth) {
-  const { text } = lines[at];
-  let match;
-  if ((match = FENCE.exec(text))) return () => code(lines, at, match);
-  if ((match = HEADING.exec(text))) return () => heading(lines[at], at, match[1].length);
-  if (RULE.test(text)) return () => ({ kind: "rule", next: at + 1 });
-  if (isTable(lines, at)) return () => table(lines, at);
-  if (depth >= DEEPEST) return null;
-  if (QUOTE.test(text)) return () => quote(lines, at, depth);
-  if ((match = ITEM.exec(text))) return () => item(lines, at, depth, match);
-  return null;
+  for (const [pattern, make] of BLOCKS) {
+    const match = pattern.exec(lines[at].text);
+    if (!match || (depth >= DEEPEST && (make === quote || make === item))) continue;
+    if (make !== table || isTable(lines, at)) return () => make(match, lines, at, depth);
+  }
 }
 
 function paragraph(lines, at, depth) {
   let next = at + 1;
   while (next < lines.length && !isBlank(lines[next]) && !special(lines, next, depth)) next += 1;
-  return { kind: "paragraph", content: inline(Marked.join(lines.slice(at, next)).trim()), next };
+  return [withSpans(element("p"), Marked.join(lines.slice(at, next)).trim()), next];
 }
 
 /** Without an end of its own, code goes on to the end. */
-function code(lines, at, [, indent, fence, language]) {
-  const closes = (line) => {
-    const text = line.text.trim();
-    return text.length >= fence.length && text === fence[0].repeat(text.length);
-  };
+function code([, { length: indent }, fence, language], lines, at) {
+  const closes = ({ text }) => text.trim().length >= fence.length && !text.trim().replaceAll(fence[0], "");
   const length = lines.slice(at + 1).findIndex(closes);
   const end = length < 0 ? lines.length : at + 1 + length;
-  const content = lines
-    .slice(at + 1, end)
-    .map((line) => line.slice(Math.min(indentOf(line), indent.length)));
-  return { kind: "code", language: language.trim(), text: Marked.join(content), next: end + 1 };
+  const content = lines.slice(at + 1, end).map((line) => line.slice(Math.min(indentOf(line), indent)));
+  const made = element("div", "code");
+  const bar = made.appendChild(element("div", "bar"));
+  const pre = made.appendChild(element("pre"));
+  pre.tabIndex = 0; // to scroll it by keys
+  appendOrigins(pre.appendChild(element("code")), Marked.join(content));
+  bar.append(element("p", "language", language.trim()), copyButton(() => pre.textContent));
+  return [made, end + 1];
 }
 
-function heading(line, at, level) {
-  const title = line.slice(line.text.indexOf("#") + level).trim();
-  const closing = /(?:^|[ \t])#+$/.exec(title.text)?.[0].length ?? 0;
-  const content = inline(title.slice(0, title.text.length - closing).trim());
-  return { kind: "heading", level, content, next: at + 1 };
+function heading([mark, { length: level }], lines, at) {
+  const title = lines[at].slice(mark.length).trim();
+  const closing = /(?:^|[ \t])#+$/.exec(title.text)?.index ?? title.text.length;
+  return [withSpans(element(`h${Math.min(6, level + 2)}`), title.slice(0, closing).trim()), at + 1];
 }
 
-function quote(lines, at, depth) {
-  let next = at;
-  while (next < lines.length && QUOTE.test(lines[next].text)) next += 1;
-  const quoted = lines.slice(at, next).map((line) => line.slice(QUOTE.exec(line.text)[0].length));
-  return { kind: "quote", blocks: blocks(quoted, depth + 1), next };
+function quote(match, lines, at, depth) {
+  const prefix = (line) => /^ {0,3}> ?/.exec(line?.text ?? "")?.[0].length;
+  const quoted = [];
+  while (prefix(lines[at])) quoted.push(lines[at].slice(prefix(lines[at++])));
+  const made = element("blockquote");
+  appendBlocks(made, quoted, depth + 1);
+  return [made, at];
 }
 
-/** An item holds the lines that are indented more than its mark, blank ones between included. */
-function item(lines, at, depth, [mark, { length: indent }, name]) {
-  const content = [lines[at].slice(mark.length)];
+/** An item has the lines that are indented more than its mark, blank ones between included. */
+function item([mark, { length: indent }, name], lines, at, depth) {
   let next = at + 1;
   for (let line = next; line < lines.length; line += 1) {
-    const deeper = indentOf(lines[line]) >= indent + 2;
-    const goesOn = next === line && !special(lines, line, depth);
-    if (!isBlank(lines[line]) && !deeper && !goesOn) break;
     if (isBlank(lines[line])) continue;
-    content.push(...lines.slice(next, line)); // the blank ones
-    content.push(lines[line].slice(Math.min(indentOf(lines[line]), mark.length)));
+    const goesOn = next === line && !special(lines, line, depth);
+    if (indentOf(lines[line]) < indent + 2 && !goesOn) break;
     next = line + 1;
   }
-  const number = parseInt(name, 10);
-  return { kind: "item", number, blocks: blocks(content, depth + 1), next };
+  const rest = lines.slice(at + 1, next).map((line) => line.slice(Math.min(indentOf(line), mark.length)));
+  const made = element("li");
+  if (/\d/.test(name)) made.value = parseInt(name, 10) || 1;
+  appendBlocks(made, [lines[at].slice(mark.length), ...rest], depth + 1);
+  return [made, next];
 }
 
 function isTable(lines, at) {
-  if (!lines[at].text.includes("|") || !lines[at + 1]?.text.includes("-")) return false;
+  if (!lines[at + 1]?.text.includes("-")) return false;
   const rules = cells(lines[at + 1]);
-  if (!rules.every((cell) => /^:?-+:?$/.test(cell.text))) return false;
-  return rules.length === cells(lines[at]).length;
+  return rules.every((cell) => /^:?-+:?$/.test(cell.text)) && rules.length === cells(lines[at]).length;
 }
 
-function table(lines, at) {
-  let next = at + 2;
-  while (next < lines.length && lines[next].text.includes("|")) next += 1;
-  const rows = [lines[at], ...lines.slice(at + 2, next)];
-  return { kind: "table", rows: rows.map((row) => cells(row).map(inline)), next };
+function table(match, lines, at) {
+  const made = element("div", "table");
+  made.tabIndex = 0;
+  const rows = made.appendChild(element("table"));
+  const addRow = (line, name) => {
+    const row = rows.appendChild(element("tr"));
+    for (const cell of cells(line)) row.append(withSpans(element(name), cell));
+  };
+  addRow(lines[at], "th");
+  for (at += 2; lines[at]?.text.includes("|"); at += 1) addRow(lines[at], "td");
+  return [made, at];
 }
 
-/** The cells of a row, parted by `|` but not by `\|`. */
+/** The cells of a row, separated by `|` but not by `\|`. */
 function cells(line) {
   const row = line.trim();
-  const bars = [...row.text.matchAll(/(?<!\\)\|/g)].map((bar) => bar.index);
-  const starts = [0, ...bars.map((bar) => bar + 1)];
-  const found = starts.map((start, i) => row.slice(start, bars[i] ?? row.text.length).trim());
-  if (found.length > 1 && !found.at(-1).text) found.pop();
+  const found = [...row.text.matchAll(/(?:\\[^]|[^\\|])*(?:\||\\?$)/g)].map(({ index, 0: cell }) =>
+    row.slice(index, index + cell.replace(/\|$/, "").length).trim());
+  found.pop(); // the empty match at the end
   if (found.length > 1 && !found[0].text) found.shift();
   return found;
 }
 
-// -- inline -----------------------------------------------------------------------------------
+// -- spans ----------------------------------------------------------------------------------
 
-const LONGEST = 20000; // characters whose markup is looked for
-const MOST_OPEN = 32; // marks
-const TOKEN = /`+|\*+|_+|~~|!?\[|\]|\\[\n#$&*+\-.<>_`|~]|https?:\/\/[^\s<>"'`|[\]]{1,2000}/g;
-const DESTINATION = /\(<?([^\s()<>]{1,2000}(?:\([^\s()<>]{0,2000}\)[^\s()<>]{0,2000})?)>?(?:\s+"[^"\n]{0,500}")?\)/y;
-const WORD = /[\p{L}\p{N}_]/u;
+// What a span may have in it. No two alternatives begin alike, so a failed match takes linear time.
+const INSIDE = "((?:`[^`\\n]{0,200}`|\\\\[^]|[^`\\\\]){1,1000}?)";
+const WORD = "[\\p{L}\\p{N}_]";
+const SPANS = [
+  [/\\([#$&*+\-.<>_`|~])/uy, null],
+  [/(?<!`)(`+)(?!`)(?<inside>[^]{1,1000}?)(?<!`)\1(?!`)/uy, "code"],
+  [`\\*\\*(?=\\S)${INSIDE}(?<=\\S)\\*\\*(?!\\*)`, "strong"],
+  [`(?<!${WORD})__(?=\\S)${INSIDE}(?<=\\S)__(?!${WORD})`, "strong"],
+  [`\\*(?=[^\\s*])${INSIDE}(?<![\\s*])\\*(?!\\*)`, "em"],
+  [`(?<!${WORD})_(?=[^\\s_])${INSIDE}(?<![\\s_])_(?!${WORD})`, "em"],
+  [`~~(?=\\S)${INSIDE}(?<=\\S)~~`, "del"],
+  [/!?\[([^[\]]{1,1000})\]\((https?:\/\/(?:\([^\s()<>]{0,500}\)|[^\s()<>]){1,2000})(?:\s+"[^"\n]{0,500}")?\)/iuy, "a"],
+  [/(?<![\p{L}\p{N}_])(https?:\/\/(?:\([^\s()<>"'`]{0,500}\)|[^\s()<>"'`[\]|]){1,2000})(?<![.,;:!?*_~}])/iuy, "a"],
+].map(([pattern, name]) => [new RegExp(pattern, "diuy"), name]);
 
-/** The inline nodes of a text: text, code, strong, em, del, link. */
-export function inline(source) {
-  return source.text.length > LONGEST ? [textNode(source)] : new Inline(source).nodes();
+/** Append a text with its spans of code, emphasis and links; returns the parent. */
+function withSpans(parent, source, depth = 0) {
+  const { text } = source;
+  let done = 0;
+  for (let at = 0; at < text.length && depth < DEEPEST; ) {
+    const [match, name] = spanAt(text, at) ?? [];
+    if (!match || (name === "a" && isInLink(parent))) {
+      at += 1;
+      continue;
+    }
+    appendOrigins(parent, source.slice(done, at));
+    const inside = source.slice(...(match.indices.groups?.inside ?? match.indices[1]));
+    if (name) parent.append(span(name, inside, match, depth));
+    else appendOrigins(parent, inside);
+    done = at = at + match[0].length;
+  }
+  appendOrigins(parent, source.slice(done));
+  return parent;
 }
 
-const textNode = (text) => ({ kind: "text", text });
-
-/** One pass over a text. Each open mark has a frame, with the nodes since it. */
-class Inline {
-  constructor(source) {
-    this.source = source;
-    this.frames = [{ nodes: [] }];
-    this.ticks = new Map(); // places of backticks, by how many there are
-    for (const { index, 0: { length } } of source.text.matchAll(/`+/g)) {
-      this.ticks.set(length, this.ticks.get(length) ?? []).get(length).push(index);
-    }
-    this.at = 0;
-  }
-
-  nodes() {
-    const { text } = this.source;
-    const token = new RegExp(TOKEN);
-    for (let match; (match = token.exec(text)); token.lastIndex = this.at) {
-      this.put(this.at, match.index);
-      this.at = match.index;
-      this.take(match[0]);
-    }
-    this.put(this.at, text.length);
-    while (this.frames.length > 1) this.fold();
-    return this.frames[0].nodes;
-  }
-
-  put(from, to) {
-    if (from < to) this.add(textNode(this.source.slice(from, to)));
-  }
-
-  add(...nodes) {
-    for (const node of nodes) this.frames.at(-1).nodes.push(node);
-  }
-
-  take(token) {
-    if (token[0] === "\\") this.put(this.at + 1, (this.at += 2));
-    else if (token[0] === "`") this.code(token.length);
-    else if (token.startsWith("http")) this.address(token);
-    else if (token.endsWith("[")) this.open("[", token.length);
-    else if (token === "]") this.link();
-    else this.emphasis(token);
-  }
-
-  /** The innermost open mark was none: what is left of it is text. */
-  fold() {
-    const { from, length, nodes } = this.frames.pop();
-    if (length) this.add(textNode(this.source.slice(from, from + length)));
-    this.add(...nodes);
-  }
-
-  open(mark, length) {
-    if (this.frames.length > MOST_OPEN) this.put(this.at, this.at + length);
-    else this.frames.push({ mark, from: this.at, length, nodes: [] });
-    this.at += length;
-  }
-
-  /** The index of the innermost open mark of a kind, -1 without any. */
-  opened(mark) {
-    return this.frames.findLastIndex((frame) => frame.mark === mark);
-  }
-
-  code(length) {
-    const from = this.at + length;
-    const ends = this.ticks.get(length) ?? []; // none where an escape took one of the run
-    while (ends[0] < from) ends.shift();
-    if (!ends.length) {
-      this.put(this.at, from);
-      this.at = from;
-      return;
-    }
-    const inside = this.source.slice(from, ends[0]);
-    const padded = /^ .*[^ ].* $/s.test(inside.text);
-    this.add({ kind: "code", text: padded ? inside.slice(1, -1) : inside });
-    this.at = ends[0] + length;
-  }
-
-  emphasis(run) {
-    const { text } = this.source;
-    const [before, after] = [text[this.at - 1] ?? " ", text[this.at + run.length] ?? " "];
-    const inWord = run[0] === "_" && WORD.test(before) && WORD.test(after);
-    let rest = run.length;
-    if (!inWord && /\S/.test(before)) rest = this.close(run[0], rest);
-    const from = this.at;
-    this.at += run.length - rest;
-    if (rest && rest < 4 && !inWord && /\S/.test(after)) return this.open(run[0], rest);
-    this.at = from + run.length;
-    this.put(this.at - rest, this.at);
-  }
-
-  /** End what marks of this kind have begun; returns how many of `rest` are left. */
-  close(mark, rest) {
-    for (let index; rest && (index = this.opened(mark)) > 0; ) {
-      while (this.frames.length > index + 1) this.fold();
-      const frame = this.frames.at(-1);
-      const size = Math.min(2, rest, frame.length);
-      const kind = mark === "~" ? "del" : size === 2 ? "strong" : "em";
-      const made = { kind, children: frame.nodes };
-      [frame.nodes, frame.length] = [[made], frame.length - size];
-      if (!frame.length) this.fold();
-      rest -= size;
-    }
-    return rest;
-  }
-
-  /** An address that stands for itself, without the marks that end a sentence. */
-  address(url) {
-    while (/[.,;:!?*_~)}]/.test(url.at(-1)) && !(url.endsWith(")") && url.includes("("))) {
-      url = url.slice(0, -1);
-    }
-    const text = this.source.slice(this.at, this.at + url.length);
-    const alone = !WORD.test(this.source.text[this.at - 1] ?? " ") && safe(url);
-    this.add(alone ? { kind: "link", href: url, children: [textNode(text)] } : textNode(text));
-    this.at += url.length;
-  }
-
-  /** A link, or an image, of which only the link is shown; any but http and https stay text. */
-  link() {
-    const index = this.opened("[");
-    DESTINATION.lastIndex = this.at + 1;
-    const match = index > 0 ? DESTINATION.exec(this.source.text) : null;
-    if (!match || !safe(match[1])) {
-      while (index > 0 && this.frames.length > index) this.fold();
-      this.put(this.at, this.at + 1);
-      this.at += 1;
-      return;
-    }
-    while (this.frames.length > index + 1) this.fold();
-    const inside = unlinked(this.frames.pop().nodes);
-    const start = this.at + match[0].indexOf(match[1]) + 1;
-    const bare = textNode(this.source.slice(start, start + match[1].length));
-    this.add({ kind: "link", href: match[1], children: inside.length ? inside : [bare] });
-    this.at += 1 + match[0].length;
+function spanAt(text, at) {
+  if (!/[\\`*_~![h]/i.test(text[at])) return;
+  for (const [pattern, name] of SPANS) {
+    pattern.lastIndex = at;
+    const match = pattern.exec(text);
+    if (match && (name !== "a" || URL.canParse(match[2] ?? match[1]))) return [match, name];
   }
 }
 
-function safe(url) {
-  return /^https?:\/\/[^/]/i.test(url) && URL.canParse(url);
+function span(name, inside, match, depth) {
+  const made = element(name);
+  if (name === "code") {
+    appendOrigins(made, inside);
+    return made;
+  }
+  if (name === "a") {
+    made.href = made.title = match[2] ?? match[1];
+    made.rel = "noopener noreferrer";
+    made.target = "_blank";
+  }
+  return withSpans(made, inside, depth + 1);
 }
 
-/** Nodes without the links in them, which no link may hold. */
-function unlinked(nodes) {
-  return nodes.flatMap((node) => {
-    if (node.kind === "link") return unlinked(node.children);
-    return node.children ? [{ ...node, children: unlinked(node.children) }] : [node];
-  });
+function isInLink(node) {
+  return Boolean(node) && (node.tagName === "A" || isInLink(node.parentNode));
+}
+
+/** Append a text as spans by origin. Indentation shows none. */
+function appendOrigins(parent, { text, marks }) {
+  for (const { index, 0: part } of text.matchAll(/^[ \t]+|[^\n]+\n*|\n+/gm)) {
+    const end = index + part.length;
+    for (let from = index, to; from < end; from = to) {
+      for (to = from + 1; to < end && (marks[to] === marks[from] || text[to] === "\n"); ) to += 1;
+      const piece = text.slice(from, to);
+      parent.append(element("span", piece.trim() ? ORIGINS[marks[from]] : "indent", piece));
+    }
+  }
 }

@@ -3,92 +3,57 @@
 import { AnswerView, noteFigures } from "./answer.js";
 import { answer, Failure, readModels, readProps } from "./api.js";
 import * as conversations from "./conversations.js";
-import { ModelChooser } from "./models.js";
-import { element } from "./render.js";
-import { Settings } from "./settings.js";
-import { Sidebar } from "./sidebar.js";
+import { element } from "./markdown.js";
+import { ModelChooser, Settings } from "./settings.js";
 
-const CURRENT = "localspec current"; // the conversation that is open in this tab
+const CURRENT = "localspec conversation"; // the id of the one that is open in this tab
 const KEY = "localspec key";
 const ORIGINS_HIDDEN = "localspec origins hidden";
-const LARGEST_FILE = 16 * 1024 * 1024;
 
 const $ = (id) => document.getElementById(id);
 const settings = new Settings($("settings"));
 const models = new ModelChooser($("models"));
-const store = new conversations.Conversations(localStorage);
-const sidebar = new Sidebar($("list"), store, {
-  open,
-  forget,
-  rename,
-  get current() {
-    return conversation;
-  },
-});
-let conversation = store.read(sessionStorage.getItem(CURRENT)) ?? conversations.newConversation();
+let conversation = conversations.read(sessionStorage.getItem(CURRENT)) ?? conversations.newConversation();
 let running = null; // the AbortController of the answer that is on its way
 
 // -- conversations --------------------------------------------------------------------------
 
-function keep() {
-  if (!conversation.turns.length) return;
-  conversation.name ||= conversations.firstWords(conversation);
-  conversation.system = settings.system;
-  const problem = store.write(conversation);
-  if (problem && $("notice").hidden) tell(problem);
+function store() {
+  const problem = conversation.turns.length ? conversations.write(conversation) : "";
+  if (problem) tell(problem);
+  sessionStorage.setItem(CURRENT, conversation.id);
 }
 
-/** Show another conversation. */
-function change(to) {
-  conversation = to;
-  sessionStorage.setItem(CURRENT, to.id);
+function open(other) {
+  if (running) return;
+  conversation = other;
+  sessionStorage.setItem(CURRENT, other.id);
   tell("");
   redraw();
   toEnd();
   $("question").focus();
 }
 
-function open(id) {
-  const found = store.read(id);
-  if (running) return;
-  if (!found) return tell("This conversation cannot be read.");
-  settings.system = found.system;
-  change(found);
+function remove(other) {
+  if (running || !confirm(`Delete “${conversations.title(other)}”?`)) return;
+  conversations.remove(other.id);
+  if (other.id === conversation.id) open(conversations.newConversation());
+  else list();
 }
 
-function begin() {
-  if (!running) change(conversations.newConversation());
-}
-
-function rename(name) {
-  conversation.name = name;
-  keep();
-  refresh();
-}
-
-function forget() {
-  store.delete(conversation.id);
-  begin();
-}
-
-async function importFile(file) {
-  const text = file.size > LARGEST_FILE ? "" : await file.text();
-  const found = conversations.fromFile(text, file.name.replace(/\.json$/, ""));
-  if (running) return;
-  if (!found) return tell(`${file.name} holds no conversation: choose a file that Export or /save wrote.`);
-  settings.system = found.system;
-  change(found);
-  keep();
-  refresh();
-}
-
-/** Follow what another tab stored. */
-function follow({ key }) {
-  const id = conversations.Conversations.idOf(key);
-  if (id === null || running) return;
-  if (id !== conversation.id) return refresh();
-  conversation = store.read(id) ?? conversation;
-  redraw();
+function list() {
+  $("list").replaceChildren(...conversations.stored().map((stored) => {
+    const row = element("li");
+    const name = conversations.title(stored);
+    const [opens, removes] = [element("button", "", name), element("button", "", "Delete")];
+    if (stored.id === conversation.id) opens.setAttribute("aria-current", "true");
+    opens.addEventListener("click", () => open(conversations.read(stored.id) ?? stored));
+    removes.setAttribute("aria-label", `Delete ${name}`);
+    removes.addEventListener("click", () => remove(stored));
+    opens.disabled = removes.disabled = Boolean(running);
+    row.append(opens, removes);
+    return row;
+  }));
 }
 
 // -- what is seen ---------------------------------------------------------------------------
@@ -111,27 +76,26 @@ function following(change) {
 }
 
 function append(turn) {
-  const view = turn.runs ? new AnswerView(turn) : { element: question(turn) };
+  const view = turn.runs ? new AnswerView(turn) : { element: question(turn.text) };
   $("turns").append(view.element);
   return view;
 }
 
-function question({ role, text }) {
-  const made = element("article", `turn ${role}`);
-  const who = role === "user" ? "You" : "System message";
-  made.append(element("h2", "who", who), element("div", "body text", text));
+function question(text) {
+  const made = element("article", "turn user");
+  made.append(element("h2", "who", "You"), element("div", "body text", text));
   return made;
 }
 
 function refresh() {
-  const pressed = $("composer").querySelector("button:focus");
   const { turns } = conversation;
+  const pressed = $("composer").querySelector("button:focus");
   $("empty").hidden = turns.length > 0;
   $("send").hidden = Boolean(running);
   $("stop").hidden = !running;
-  $("again").hidden = Boolean(running) || !turns.length;
-  for (const id of ["new", "import", "models"]) $(id).disabled = Boolean(running);
-  sidebar.show(Boolean(running));
+  $("again").hidden = Boolean(running) || !turns.at(-1)?.runs;
+  $("new").disabled = $("models").disabled = Boolean(running);
+  list();
   $("turns").setAttribute("aria-busy", String(Boolean(running)));
   if (pressed?.hidden) $(running ? "stop" : "send").focus();
 }
@@ -140,11 +104,6 @@ function redraw() {
   $("turns").replaceChildren();
   for (const turn of conversation.turns) append(turn);
   refresh();
-}
-
-function showList(shown) {
-  $("conversations").hidden = !shown;
-  $("show-list").setAttribute("aria-expanded", String(shown));
 }
 
 function showOrigins() {
@@ -159,7 +118,7 @@ async function ask() {
   if (running || !text.trim() || !settings.check()) return;
   $("question").value = "";
   const { turns } = conversation;
-  turns.push({ role: "user", text });
+  turns.push({ text });
   append(turns.at(-1));
   if (await reply()) return;
   turns.pop(); // back to where it can be sent again
@@ -169,11 +128,11 @@ async function ask() {
 
 async function askAgain() {
   const { turns } = conversation;
-  if (running || !turns.length || !settings.check()) return;
-  const former = turns.at(-1).runs ? [turns.pop()] : [];
+  if (running || !turns.at(-1)?.runs || !settings.check()) return;
+  const former = turns.pop();
   redraw();
   if (await reply()) return;
-  turns.push(...former);
+  turns.push(former);
   redraw();
 }
 
@@ -187,7 +146,7 @@ async function reply() {
     return_origins: true,
     timings_per_token: true,
   };
-  const turn = { role: "assistant", runs: [], figures: {} };
+  const turn = { runs: [], figures: {} };
   running = new AbortController();
   conversation.turns.push(turn);
   const view = append(turn);
@@ -207,9 +166,9 @@ async function reply() {
   if (came) following(() => view.show(turn.figures));
   else conversation.turns.pop();
   $("status").textContent = failure ?? "The answer is complete";
-  if (came) keep();
+  if (came) store();
   refresh();
-  if (models.chosen) showModels().catch(() => {}); // their states
+  if (models.chosen) showServer().catch(() => {}); // the states changed
   return came;
 }
 
@@ -250,18 +209,20 @@ function askForKey() {
   $("key").focus();
 }
 
-async function showModels() {
-  models.show(await readModels(sessionStorage.getItem(KEY)));
+async function showServer() {
+  const key = sessionStorage.getItem(KEY);
+  models.show(await readModels(key));
+  $("model").textContent = models.chosen ? "is loaded when it is asked" : "";
+  if (models.chosen && !models.loaded) return;
+  const props = await readProps(key, models.chosen);
+  const model = props.model ?? props.model_alias;
+  $("model").textContent = model + (props.draft ? `, draft ${props.draft}` : "");
+  settings.showDefaults(props.default_generation_settings);
 }
 
 async function meet() {
   try {
-    await showModels();
-    if (models.chosen && !models.loaded) return tell("");
-    const props = await readProps(sessionStorage.getItem(KEY), models.chosen);
-    const model = props.model ?? props.model_alias;
-    $("model").textContent = model + (props.draft ? `, draft ${props.draft}` : "");
-    settings.showDefaults(props.default_generation_settings);
+    await showServer();
     tell("");
   } catch (error) {
     tell(error.message);
@@ -288,26 +249,19 @@ $("key-form").addEventListener("submit", (event) => {
 });
 $("again").addEventListener("click", askAgain);
 $("stop").addEventListener("click", () => running?.abort());
-$("new").addEventListener("click", begin);
+$("new").addEventListener("click", () => open(conversations.newConversation()));
 $("models").addEventListener("change", meet);
-$("show-list").addEventListener("click", () => showList($("conversations").hidden));
-$("import").addEventListener("click", () => $("file").click());
-$("file").addEventListener("change", async () => {
-  for (const file of $("file").files) await importFile(file);
-  $("file").value = "";
-});
 $("open-settings").addEventListener("click", () => settings.open());
 $("show-origins").checked = !localStorage.getItem(ORIGINS_HIDDEN);
 $("show-origins").addEventListener("change", showOrigins);
 addEventListener("pagehide", () => {
   if (!running) return;
   conversation.turns.at(-1).figures.ended = "cut off when this page was left";
-  keep();
+  store();
 });
+addEventListener("storage", () => refresh()); // another tab's conversations
 
-addEventListener("storage", follow);
-
-showList(matchMedia("(min-width: 72rem)").matches);
+$("conversations").open = matchMedia("(min-width: 72rem)").matches;
 showOrigins();
 redraw();
 toEnd();

@@ -1,18 +1,21 @@
-// The fields of a request besides its messages, in a dialog; stored in this browser.
+// What is asked for besides the messages, in a dialog; kept as long as the tab.
+
+import { element } from "./markdown.js";
 
 const STORE = "localspec settings";
+const MODEL = "localspec model";
 
 export class Settings {
   constructor(dialog) {
     this.dialog = dialog;
     this.form = dialog.querySelector("form");
-    const stored = JSON.parse(localStorage.getItem(STORE) ?? "{}");
-    for (const [name, value] of Object.entries(stored)) {
+    const kept = JSON.parse(sessionStorage.getItem(STORE) ?? "{}");
+    for (const [name, value] of Object.entries(kept)) {
       if (this.form.elements[name]) this.form.elements[name].value = value;
     }
-    this.form.addEventListener("input", () => this.#store());
+    this.form.addEventListener("input", () => this.#keep());
     // When the event is heard, the fields still hold what they are about to lose.
-    this.form.addEventListener("reset", () => setTimeout(() => this.#store()));
+    this.form.addEventListener("reset", () => setTimeout(() => this.#keep()));
   }
 
   /** Whether all fields hold something that can be sent; shows the first that does not. */
@@ -30,11 +33,6 @@ export class Settings {
   /** The system message; empty for none. */
   get system() {
     return this.form.elements.system.value.trim();
-  }
-
-  set system(text) {
-    this.form.elements.system.value = text;
-    this.#store();
   }
 
   /** The fields of a request that are not left to the server. */
@@ -65,7 +63,38 @@ export class Settings {
     return Object.fromEntries(entries);
   }
 
-  #store() {
-    localStorage.setItem(STORE, JSON.stringify(this.#values()));
+  #keep() {
+    sessionStorage.setItem(STORE, JSON.stringify(this.#values()));
   }
+}
+
+/** The choice among models, shown where the server has several: only these have a status. */
+export class ModelChooser {
+  constructor(select) {
+    this.select = select;
+    select.addEventListener("change", () => localStorage.setItem(MODEL, select.value));
+  }
+
+  show(entries) {
+    const models = entries.filter((entry) => entry.status);
+    const wanted = this.chosen || localStorage.getItem(MODEL);
+    this.select.hidden = models.length < 2;
+    this.select.replaceChildren(...models.map(option));
+    const { id } = models.find((model) => model.id === wanted) ?? models.find(isLoaded) ?? models[0] ?? {};
+    this.select.value = id ?? "";
+    this.loaded = models.some((model) => model.id === this.chosen && isLoaded(model));
+  }
+
+  /** The model of the next answers; empty where there is no choice. */
+  get chosen() {
+    return this.select.hidden ? "" : this.select.value;
+  }
+}
+
+const isLoaded = ({ status }) => status.value === "loaded";
+
+function option({ id, status }) {
+  const made = element("option", "", `${id} (${status.failed ? "failed" : status.value})`);
+  made.value = id;
+  return made;
 }

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from localspec.core.errors import UsageError
 from localspec.engine.generate import TextEngine
@@ -23,6 +24,13 @@ from localspec.speculative.prefix import common_prefix
 
 _LIMITS = Limits()
 _RECENT = 16  # answers whose mean duration estimates Retry-After
+
+
+class SlotState(NamedTuple):
+    """A slot, and whether it answers a request now."""
+
+    id: int
+    is_processing: bool
 
 
 class Scheduler:
@@ -87,6 +95,11 @@ class Scheduler:
                 if job.begun_at is None:
                     job.wait_at_most(self._limits.queue_seconds, self._give_up)
         return jobs
+
+    def slots(self) -> list[SlotState]:
+        """What each slot does now."""
+        with self._lock:
+            return [SlotState(i, each not in self._idle) for i, each in enumerate(self._workers)]
 
     def close(self, seconds: float = 0.0) -> None:
         """Refuse waiting and new jobs, and return when those under way have ended.

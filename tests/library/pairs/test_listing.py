@@ -9,7 +9,7 @@ from localspec.core import machine, paths
 from localspec.core.errors import FileProblem, UnknownPair
 from localspec.library.pairs import user_pairs
 from localspec.library.pairs.catalog import load_catalog
-from localspec.library.pairs.listing import pair_row, pair_rows
+from localspec.library.pairs.listing import pair_row, pair_rows, recommended
 from localspec.library.resolve import Resolver
 from localspec.metadata.header import read_header
 from tests.support.library import zoo
@@ -133,3 +133,15 @@ def test_a_damaged_pair_is_told() -> None:
     zoo.put(paths.models_folder() / "pairs" / "broken.toml", "target = 3")
     with pytest.raises(FileProblem, match=r"broken\.toml cannot be used"):
         pair_row("broken", models_here())
+
+
+@pytest.mark.parametrize(
+    ("memory", "expected"),
+    [(24, "llama3.1-8b"), (4, "smollm2-1.7b"), (1, None), (64, "qwen2.5-coder-32b")],
+)
+def test_the_pair_to_try_first(
+    monkeypatch: pytest.MonkeyPatch, memory: int, expected: str | None
+) -> None:
+    monkeypatch.setattr(machine, "memory", lambda: (memory * 10**9, memory * 10**9))
+    best = recommended(pair_rows([]))
+    assert (best and best.name) == expected

@@ -11,9 +11,10 @@ from localspec.core.sampling_params import SamplingParams
 from localspec.engine.generate import stream_generate
 from localspec.server.api.chat import ChatRequest
 from localspec.server.api.completions import CompletionRequest
+from localspec.server.api.replies import WARNINGS_HEADER
 from localspec.server.api.requests import AnswerRequest
 from localspec.server.service import Defaults
-from tests.support.served import COMPLETIONS, HELLO, ServedToy, Site, serving, text_of
+from tests.support.served import CHAT, COMPLETIONS, HELLO, ServedToy, Site, serving, text_of
 
 MANY = [f"name {i}" for i in range(9999)]
 SAMPLING = st.fixed_dictionaries(
@@ -132,9 +133,54 @@ def test_thousands_of_faults_are_found_but_once(
     assert caught.value.error_count() < 9
 
 
+UNKNOWN = {
+    "messages": [{**HELLO[0], "mood": "good"}],
+    "stream_options": {"usage": True, "include_usage": True},
+    "num_ctx": 4096,
+    "temprature": 1,
+    "\r\n\x7fé": 1,
+    "audio": None,
+}
+
+
+def test_unknown_fields_are_ignored_with_a_warning(toy_server: Site) -> None:
+    reply = toy_server.post(CHAT, UNKNOWN)
+    (warning,) = reply.json()["warnings"]
+    assert all(name in warning for name in ("num_ctx", "messages.0.mood", "stream_options.usage"))
+    assert "(did you mean temperature?)" in warning and "audio" not in warning
+    assert reply.headers[WARNINGS_HEADER].startswith(warning[:40])
+    assert toy_server.post(CHAT, UNKNOWN | {"stream": True}).headers[WARNINGS_HEADER]
+    assert toy_server.stream(CHAT, **UNKNOWN)[-1]["warnings"] == [warning]
+    assert WARNINGS_HEADER not in toy_server.post(CHAT, {"messages": HELLO}).headers
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"num_ctx": 4096}, "num_ctx"),
+        ({"messages": [{**HELLO[0], "mood": "good"}]}, "messages.0.mood"),
+        ({"n_predict": 5, "max_tokens": 3}, "n_predict"),
+    ],
+)
+def test_strict_fields_refuses_unknown_ones(
+    toy_server: Site, monkeypatch: pytest.MonkeyPatch, fields: dict[str, object], param: str
+) -> None:
+    monkeypatch.setattr(toy_server.service, "strict_fields", True)
+    status, error = toy_server.refused(**fields)
+    assert status == 400 and error["param"] == param and error["code"] == "unknown_field"
+
+
+def test_fields_by_the_names_of_other_servers(toy_server: Site) -> None:
+    asked = toy_server.ask(n_predict=5, seed=1, repetition_penalty=1.7)
+    ours = toy_server.ask(max_tokens=5, seed=1, repeat_penalty=1.7)
+    assert asked["choices"] == ours["choices"] and "warnings" not in asked
+    assert asked["usage"]["completion_tokens"] == 5
+    status, error = toy_server.refused(repetition_penalty=0)
+    assert status == 400 and error["param"] == "repetition_penalty"
+
+
 def test_what_quotes_a_request_is_short_and_text(toy_server: Site) -> None:
-    status, error = toy_server.refused(**{"a" * 9999: 1})
-    assert status == 400 and len(error["param"]) < 1100 > len(error["message"])
+    assert len(toy_server.ask(**{"a" * 9999: 1})["warnings"][0]) < 1100
     reply = toy_server.ask(chat_template_kwargs={"\ud800" + "a" * 9999: 1})
     (warning,) = reply["warnings"]
     assert len(warning) < 1100 and "?aaa" in warning

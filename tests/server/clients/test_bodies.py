@@ -59,6 +59,10 @@ BODIES: dict[str, dict[str, Any]] = {
         "temperature": 1, "tool_choice": "none", "parallel_tool_calls": False, "tools": [],
         "prompt_cache_key": "thread-1",
     },
+    "open-webui, with Ollama's fields": {
+        "messages": [USER], "stream": True, "keep_alive": "5m", "session_id": "a", "chat_id": "b",
+        "options": {"num_ctx": 8192}, "functions": [], "reasoning": {"effort": "low"},
+    },
     "cline": {
         "messages": [{"role": "system", "content": "Be brief."}, PARTS], "temperature": 0,
         "stream": True, "stream_options": {"include_usage": True},
@@ -100,10 +104,8 @@ def test_headers_that_programs_add_change_nothing(toy_server: Site) -> None:
 @pytest.mark.parametrize(
     ("field", "body"),
     [
-        ("functions", {"messages": [USER], "functions": [{"name": "f"}]}),
         ("messages.0", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
         ("messages.0", {"messages": [{"role": "function", "name": "f", "content": "a"}]}),
-        ("reasoning", {"messages": [USER], "reasoning": {"effort": "low"}}),
     ],
 )
 def test_what_is_not_there_is_refused_by_name(

@@ -1,18 +1,15 @@
 // As much of a browser as the page needs: elements, events, storage. Nothing is laid out.
 
 class Storage {
-  entries = new Map();
-  room = 5_000_000; // characters
-  get length() {
-    return this.entries.size;
+  getItem(key) {
+    return this[key] ?? null;
   }
-  key = (i) => [...this.entries.keys()][i];
-  getItem = (key) => this.entries.get(key) ?? null;
-  removeItem = (key) => void this.entries.delete(key);
+  removeItem(key) {
+    delete this[key];
+  }
   setItem(key, value) {
-    const others = [...this.entries].filter(([name]) => name !== key).flat().join("").length;
-    if (others + `${key}${value}`.length > this.room) throw new Error("QuotaExceededError");
-    this.entries.set(key, String(value));
+    if (value.length > 5_000_000) throw new Error("QuotaExceededError");
+    this[key] = String(value);
   }
 }
 

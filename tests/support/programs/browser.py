@@ -144,13 +144,8 @@ class Page:
 
     @property
     def meters(self) -> list[str]:
-        """The line under each answer."""
-        return [meter.text for meter in self.all(".meter > summary")]
-
-    @property
-    def figures(self) -> str:
-        """The other figures of the last answer, also while they are folded."""
-        return str(self.all(".meter > p")[-1].get_property("textContent"))
+        """The figures under each answer."""
+        return [meter.text for meter in self.all(".meter")]
 
     @property
     def turns(self) -> list[str]:
@@ -168,7 +163,7 @@ class Page:
         """Those of the last answer that can be seen, each with the origin that it shows."""
         spans: list[tuple[str, str]] = self.run(
             "return [...[...document.querySelectorAll('.turn > .body')].at(-1)"
-            ".querySelectorAll('span')].map(e => [e.textContent, e.className.split(' ')[0]])"
+            ".querySelectorAll('span')].map(e => [e.textContent, e.className])"
         )
         return [(c, origin) for text, origin in spans for c in text if not c.isspace()]
 

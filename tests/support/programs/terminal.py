@@ -1,8 +1,9 @@
 """A terminal for tests: a pseudo-terminal around a Python process, and what its window shows.
 
-`Window` obeys the few control sequences that readline and rich send, and raises on any other.
+`Window` obeys the few control sequences that prompt_toolkit and rich send, and raises on any other.
 """
 
+import base64
 import fcntl
 import os
 import re
@@ -31,7 +32,8 @@ class Window:
         self.lines: list[list[str]] = [[] for _ in range(rows)]
         self.gone: list[str] = []
         self.row = self.column = 0
-        self.cursor_visible = True
+        self.cursor_visible = self.wraps = True
+        self.clipboard = ""
         self.wrapped: set[int] = set()  # lines, counted from the first, that go on in the next
 
     def write(self, text: str) -> None:
@@ -54,7 +56,9 @@ class Window:
         assert kind != "Cc" and character not in _REORDERING, f"{character!r} was written"
         width = 2 if unicodedata.east_asian_width(character) in "WF" else 1
         width = 0 if kind in ("Mn", "Me", "Cf") else width
-        if self.column + width > self.columns:
+        if self.column + width > self.columns and not self.wraps:
+            self.column = self.columns - width
+        elif self.column + width > self.columns:
             self.wrapped.add(len(self.gone) + self.row)
             self.column = 0
             self._down()
@@ -92,7 +96,11 @@ class Window:
                     below.clear()
         elif sequence in ("\x1b[?25l", "\x1b[?25h"):
             self.cursor_visible = kind == "h"
-        elif kind != "m" and not sequence.startswith("\x1b[?2004"):
+        elif sequence in ("\x1b[?7l", "\x1b[?7h"):
+            self.wraps = kind == "h"
+        elif sequence.startswith("\x1b]52;c;"):
+            self.clipboard = base64.b64decode(sequence[7:-1]).decode()
+        elif kind != "m" and not sequence.startswith(("\x1b[?2004", "\x1b[?12", "\x1b[?1l")):
             raise AssertionError(f"{sequence!r} was written")
 
     @property
@@ -172,10 +180,10 @@ class Terminal:
                 and len(re.findall("(?m)^>>>", window.text)) == count
             )
         )
-        self._wait_for_readline()
+        self._wait_for_raw_mode()
 
-    def _wait_for_readline(self) -> None:
-        """It shows its prompt a moment before it takes over keys; without it nothing happens."""
+    def _wait_for_raw_mode(self) -> None:
+        """The prompt is drawn a moment before keys are taken over; on a dumb terminal never."""
         end = time.monotonic() + 1
         while termios.tcgetattr(self._master)[3] & termios.ICANON and time.monotonic() < end:
             time.sleep(0.005)

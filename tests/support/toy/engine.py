@@ -89,6 +89,7 @@ class ToyEngine:
     stop, stop_text = STOP_TOKEN, b"<stop>"
     can_roll_back = True
     history: AnswerHistory | None = None
+    model_type: type[ToyModel] = ToyModel
 
     def __init__(
         self,
@@ -102,7 +103,7 @@ class ToyEngine:
         noise: Sequence[float] = (),
     ) -> None:
         def model(quirk: float, n_ctx: int, seconds: float) -> ToyModel:
-            return ToyModel(
+            return self.model_type(
                 n_vocab=self.stop + 1, n_ctx=n_ctx, seed=seed, quirk=quirk, favoured=[*set(common)],
                 clock=clock, seconds=seconds,
             )  # fmt: skip

@@ -1,0 +1,210 @@
+"""Conversations in JSON files: those that /save names, and those that a chat saves by itself."""
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from localspec.chat.message import Message, parse_message
+from localspec.core import paths
+from localspec.core.errors import FileProblem, UsageError
+from localspec.core.files import appearing_when_complete, file_problem, read_at_most
+
+if TYPE_CHECKING:
+    from localspec.chat.conversation import Chat
+
+MAX_BYTES = 64 * 2**20  # of a file
+MAX_UNNAMED = 1000  # conversations without a name of the user's, the newest
+_NAME = re.compile(r"\w[\w.-]{0,49}")
+_TIME_NAME = re.compile(r"\d{4}-\d\d-\d\d-\d{6}(-\d+)?")
+_NO_CONVERSATION = "Give a file that /save wrote."
+
+
+@dataclass(frozen=True, slots=True)
+class SavedConversation:
+    """A conversation in a file, written at ``updated`` (seconds since 1970).
+
+    ``pair`` has the ``model`` and ``draft`` as they were named, the ``settings`` of the chat, and
+    the ``files`` with their hashes, that of the target first; it is empty in older files.
+    """
+
+    path: Path
+    updated: float
+    system: str | None
+    messages: list[Message]
+    pair: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The name in the list of conversations."""
+        return self.path.stem
+
+    @property
+    def models(self) -> str:
+        """The file names of target and draft, or the name of the pair."""
+        named = filter(None, (self.pair.get("model"), self.pair.get("draft")))
+        return " + ".join(text.replace("\\", "/").rpartition("/")[2] for text in named)
+
+    @property
+    def first_words(self) -> str:
+        """How the first question begins, on one line."""
+        asked = (turn["content"] for turn in self.messages if turn["role"] == "user")
+        words = " ".join(next(asked, "")[:400].split())
+        return words if len(words) <= 60 else f"{words[:59]}…"
+
+    def uses(self, pair: Mapping[str, Any]) -> bool:
+        """Whether this target file is that of the conversation, as far as that is known."""
+        before, now = (each.get("files") or [{}] for each in (self.pair, pair))
+        return before[0].get("fingerprint") in (None, now[0].get("fingerprint"))
+
+
+def read_conversation(path: Path, hint: str = _NO_CONVERSATION) -> SavedConversation:
+    """The conversation in a file; raises FileProblem for another file."""
+    try:
+        document = json.loads(read_at_most(path, MAX_BYTES).decode("utf-8"))
+        updated = path.stat().st_mtime
+    except (OSError, ValueError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise FileProblem(f"{path} cannot be read: {reason}.", hint) from error
+    try:
+        messages, system = document["messages"], document.get("system")
+        if not isinstance(messages, list) or not isinstance(system, str | None):
+            raise ValueError("messages must be a list, system a text")
+        turns = [parse_message(entry) for entry in messages]
+        return SavedConversation(path, updated, system, turns, _pair(document.get("pair", {})))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FileProblem(f"{path} holds no saved conversation.", hint) from error
+
+
+def _pair(pair: Any) -> Mapping[str, Any]:
+    texts = [pair.get("model"), pair.get("draft")]
+    tables = [pair.get("settings", {}), *pair.get("files", [])]
+    if not all(isinstance(text, str | None) for text in texts):
+        raise ValueError("model and draft must be texts")
+    if not all(isinstance(table, dict) for table in tables):
+        raise ValueError("settings and files must be tables")
+    return {**pair}
+
+
+def write_conversation(path: Path, document: Mapping[str, object]) -> None:
+    """Write `Chat.document` at once and readable by its owner only; raises OSError, ValueError."""
+    text = json.dumps(document, ensure_ascii=False, indent=1) + "\n"
+    with appearing_when_complete(path) as partial:
+        handle = os.open(partial, os.O_WRONLY | os.O_CREAT, 0o600)
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+
+
+# -- the folder of conversations -----------------------------------------------------------
+
+
+def path_of(name: str) -> Path:
+    """The file of a conversation; raises UsageError for what cannot be a name."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"A conversation cannot be named {name[:99]!r}.",
+            "A name has up to 50 letters, digits, dots, dashes and underscores.",
+        )
+    return paths.conversations_folder() / f"{name}.json"
+
+
+def find(name: str) -> SavedConversation:
+    """The conversation of this name; raises FileProblem with near names where there is none."""
+    return read_conversation(_existing(name), f"Remove it: localspec sessions rm {name}")
+
+
+def remove(name: str) -> None:
+    """Remove the file of a conversation, also a damaged one; raises FileProblem."""
+    path = _existing(name)
+    with file_problem(f"{path} cannot be removed", "Remove it by hand."):
+        path.unlink()
+
+
+def stored(skipped: Callable[[FileProblem], None]) -> Iterator[SavedConversation]:
+    """All conversations, the newest first, each read when it is asked for."""
+    for path in sorted(_files(), key=lambda path: -(_changed(path) or 0)):
+        try:
+            yield read_conversation(path, f"Remove it: localspec sessions rm {path.stem}")
+        except FileProblem as problem:
+            skipped(problem)
+
+
+def _existing(name: str) -> Path:
+    path = path_of(name)
+    if path.is_file():
+        return path
+    near = get_close_matches(name, [file.stem for file in _files()], 3)
+    hint = f"Did you mean {' or '.join(near)}?" if near else "See them: localspec sessions"
+    raise FileProblem(f"There is no conversation named {name}.", hint)
+
+
+def _files() -> list[Path]:
+    folder = paths.conversations_folder()
+    with file_problem(f"{folder} cannot be read", "Look at its permissions."):
+        try:
+            found = [path for path in folder.iterdir() if path.suffix == ".json"]
+        except FileNotFoundError:
+            return []
+    return [path for path in found if _NAME.fullmatch(path.stem)]
+
+
+def _changed(path: Path) -> int | None:
+    """When a file was changed, None without one."""
+    with suppress(OSError):
+        return path.stat().st_mtime_ns
+    return None
+
+
+@dataclass(slots=True)
+class Autosave:
+    """Saves a chat under ``name`` whenever it has changed; without a name, the time becomes one."""
+
+    name: str | None = None
+    _saved: Mapping[str, object] | None = None
+    _changed: int | None = None
+
+    @classmethod
+    def of(cls, saved: SavedConversation, document: Mapping[str, object]) -> "Autosave":
+        """One that goes on in the file of a saved conversation, which holds this document."""
+        return cls(saved.name, document, _changed(saved.path))
+
+    def save(self, chat: "Chat") -> None:
+        """Write what is new; raises FileProblem. A file that another chat wrote stays as it is."""
+        document = chat.document()
+        if not chat.turns or document == self._saved:
+            return
+        if self.name is not None and _changed(path_of(self.name)) not in (None, self._changed):
+            taken, self.name = self.name, _time_name()
+            chat.ui.say(f"Another chat changed {taken}: this one goes on as {self.name}.")
+        name = self.name or _time_name()
+        path = path_of(name)
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_conversation(path, document)
+        except (OSError, ValueError) as error:
+            raise FileProblem(
+                f"The conversation cannot be saved to {path}: {error}.",
+                "It is not saved any more; /save FILE tries another place.",
+            ) from error
+        if self.name is None:
+            _remove_oldest()
+        self.name, self._saved, self._changed = name, document, _changed(path)
+
+
+def _time_name() -> str:
+    now = time.strftime("%Y-%m-%d-%H%M%S")
+    names = [now, *(f"{now}-{number}" for number in range(2, MAX_UNNAMED))]
+    return next(name for name in names if not path_of(name).exists())
+
+
+def _remove_oldest() -> None:
+    unnamed = [path for path in _files() if _TIME_NAME.fullmatch(path.stem)]
+    for path in sorted(unnamed, key=lambda path: -(_changed(path) or 0))[MAX_UNNAMED:]:
+        with suppress(OSError):
+            path.unlink()

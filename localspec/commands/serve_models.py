@@ -1,0 +1,127 @@
+"""``serve`` with several models: which there are, and the front that starts their processes."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from localspec.commands.flags.groups import Given
+from localspec.commands.flags.serving import ServingFlags
+from localspec.core.errors import FileProblem, UsageError
+from localspec.display import console
+
+if TYPE_CHECKING:
+    from localspec.library.resolve import Resolver
+    from localspec.server.front.models import Model
+
+
+def is_several(names: Sequence[str] | None, given: Given, serving: ServingFlags) -> bool:
+    """Whether models are loaded when they are asked for, instead of one at the start."""
+    count = len(names or ()) + ("target" in given)
+    return count != 1 or bool(serving.models_dir or serving.idle_timeout)
+
+
+def serve_models(names: Sequence[str], given: Given, serving: ServingFlags) -> None:
+    """Serve models, each in a process of its own, until Ctrl-C."""
+    from localspec.server.front.app import FrontServer, make_front
+    from localspec.server.front.models import Models
+    from localspec.server.front.process import ModelProcess
+    from localspec.server.listen import bind, listen, url
+    from localspec.server.running import announced
+
+    access, tls = serving.access(), serving.tls()
+    if serving.alias is not None:
+        raise UsageError("--alias names one model.", "Leave it out: requests name the models.")
+    found = _models(names, given, serving)
+    arguments = sys.argv[2:]
+
+    def launch(model: "Model") -> ModelProcess:
+        trusting = not access.keys
+        line = (model.source, *arguments)  # the child serves the first one
+        return ModelProcess(model.names, line, console.note, trusting=trusting)
+
+    with closing(bind(serving.host, serving.port)) as socket:
+        models = Models(
+            found,
+            launch,
+            console.note,
+            most=serving.models_max,
+            idle_seconds=serving.idle_timeout,
+            patience=serving.queue_timeout,
+        )
+        app = make_front(models, access, max_body=serving.max_body * 2**20, say=console.note)
+        most = serving.max_connections
+        server = FrontServer(app, models, console.note, tls=tls, most_by_address=most)
+        listen(socket)
+        shown = ", ".join(model.name for model in found[:8]) + (", ..." if found[8:] else "")
+        say_where(url(socket, tls), f"models {shown}")
+        with announced(url(socket, tls), [model.name for model in found], serving.parallel):
+            server.run([socket])
+    console.note("The server has ended.")
+
+
+def _models(names: Sequence[str], given: Given, serving: ServingFlags) -> list["Model"]:
+    """The models to serve, the default one first; raises UsageError, FileProblem, UnknownPair."""
+    from localspec.library.resolve import Resolver
+
+    if "target" in given and names:
+        raise UsageError(
+            f"Two targets were given: {names[0]} and {given['target']}.",
+            "Name all models without --target.",
+        )
+    resolver = Resolver()
+    names = names or ([given["target"]] if "target" in given else [])
+    found = [_named(name, resolver) for name in names]
+    if serving.models_dir is not None:
+        found += _in_folder(serving.models_dir)
+    elif not names:
+        found += _pairs_on_disk(resolver)
+    known: dict[str, Model] = {}
+    for model in found:
+        if known.setdefault(model.name, model).source != model.source:
+            raise UsageError(
+                f"Two models are called {model.name}: {known[model.name].source} and "
+                f"{model.source}.",
+                "Store one as a pair with another name: localspec pair add",
+            )
+    if not known:
+        raise FileProblem(f"There is no GGUF model in {serving.models_dir}.", "Name models.")
+    return list(known.values())
+
+
+def _named(name: str, resolver: "Resolver") -> "Model":
+    from localspec.server.front.models import Model
+
+    files = resolver.files_of(name)
+    for file in files:
+        if not file.is_file():
+            raise FileProblem(f"There is no file {file}.", "See the models: localspec list")
+    names = (name,) if resolver.is_pair(name) else (files[0].stem, files[0].name)
+    return Model(names, name, sum(file.stat().st_size for file in files))
+
+
+def _pairs_on_disk(resolver: "Resolver") -> Iterator["Model"]:
+    """The user's pairs, the known ones that were fetched, and the bundled one."""
+    from localspec.library.pairs import user_pairs
+    from localspec.library.pairs.catalog import load_catalog
+
+    known = [pair.name for pair in load_catalog()]
+    for name in dict.fromkeys([*user_pairs.names(), *known, user_pairs.BUNDLED]):
+        with suppress(FileProblem):
+            yield _named(name, resolver)
+
+
+def _in_folder(folder: Path) -> Iterator["Model"]:
+    from localspec.library.local_models import find_models
+    from localspec.server.front.models import Model
+
+    for model in find_models((), (folder,)).models:
+        path = model.path
+        yield Model((path.stem, path.name), str(path), model.n_bytes)
+
+
+def say_where(address: str, models: str) -> None:
+    """The first lines of a server: address and models, page, API, how to end it."""
+    console.note(f"Listening on {address} ({models}).")
+    console.note(f"Page: {address}/  ·  API: {address}/v1  ·  Ctrl-C ends the server.")

@@ -1,0 +1,195 @@
+"""Text of an answer while it grows: lines that are final, and the rest, which may still change."""
+
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from localspec.core.formatting import printable
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.token import Token
+    from rich.console import Console, RenderableType
+    from rich.segment import Segment
+
+    Line = list[Segment]
+
+
+class PlainText:
+    """Text as the model wrote it, in styles: a line is final when the next begins."""
+
+    def __init__(self, console: "Console") -> None:
+        from rich.text import Text
+
+        self._console = console
+        self._line = Text()
+
+    def add(self, text: str, style: str = "") -> None:
+        """Add text; control characters are replaced."""
+        text, start = printable(text), len(self._line)
+        last = self._line.spans[-1] if self._line.spans else None
+        if last is not None and last.style == style and last.end == start:
+            start = self._line.spans.pop().start
+        self._line.append(text)
+        if style:
+            self._line.stylize(style, start)
+
+    def final(self, rows: int) -> "Iterator[RenderableType]":
+        """What is to be printed for good, once."""
+        *whole, self._line = self._line.split("\n", allow_blank=True)
+        yield from whole
+
+    def unfinished(self, rows: int) -> "Iterable[RenderableType]":
+        """The last ``rows`` of what may still change."""
+        lines = self._line.split("\n", allow_blank=True)
+        wrapped = [row for line in lines for row in line.wrap(self._console, self._console.width)]
+        return wrapped[max(0, len(wrapped) - rows) :]
+
+    def end(self) -> "Iterator[RenderableType]":
+        """All that was not printed, as the text is complete."""
+        yield from self.final(0)
+        if self._line:
+            yield self._line
+
+
+class _Block(NamedTuple):
+    """A block of Markdown, or one item of a list; ``gap``: a blank line is before it."""
+
+    tokens: "list[Token]"
+    line: int  # of the source, where it begins
+    gap: bool
+
+
+class MarkdownText:
+    """Markdown: a block is final when the next begins, an item of a list and a line of code too.
+
+    HTML is shown as it is written, and so is the address behind a link.
+    """
+
+    def __init__(self, console: "Console") -> None:
+        self._console = console
+        self._source = ""  # that of the last block, and what was added since
+        self._gap = False
+        self._printed = 0  # lines of the last block
+        self._width = console.width  # the same for all lines of a block, as they are counted
+        self._rows: list[Line] = []
+
+    def add(self, text: str, style: str = "") -> None:
+        """Add text; control characters are replaced."""
+        self._source += printable(text)
+
+    def final(self, rows: int) -> "Iterator[RenderableType]":
+        """What is to be printed for good, once, so that the rest may fit into ``rows``."""
+        if not (blocks := self._blocks()):
+            return
+        begun = blocks[-1].line == self._source.count("\n")  # its first line is not complete
+        sure = max(0, len(blocks) - 1 - begun)
+        for block in blocks[:sure]:
+            yield _joined(self._lines(block)[self._printed :])
+            self._printed = 0
+        first, *others = blocks[sure:]
+        self._source = "\n".join(self._source.split("\n")[first.line :])
+        self._gap = first.gap
+        self._width = self._width if self._printed else self._console.width
+        self._rows = self._lines(first)[self._printed :]
+        self._rows += [line for block in others for line in self._lines(block)]
+        ready = 0 if others else len(self._rows) - max(rows, 2)
+        if first.tokens[0].type == "fence" and ready > 0:  # of which the last two lines may change
+            yield _joined(self._rows[:ready])
+            self._printed += ready
+            del self._rows[:ready]
+
+    def unfinished(self, rows: int) -> "Iterable[RenderableType]":
+        """The last ``rows`` of what may still change."""
+        shown = self._rows[max(0, len(self._rows) - rows) :]
+        return [_joined(shown)] if shown else []
+
+    def end(self) -> "Iterator[RenderableType]":
+        """All that was not printed, as the text is complete."""
+        yield from self.final(2)
+        if self._rows:
+            yield _joined(self._rows)
+        self._source, self._rows, self._printed, self._gap = "", [], 0, False
+
+    def _blocks(self) -> list[_Block]:
+        tokens = _parser().parse(self._source)
+        _clean(tokens)
+        found: list[_Block] = []
+        for block in _nested(tokens):
+            if not block[0].type.endswith("_list_open"):
+                found.append(_Block(block, _line(block[0]), gap=True))
+                continue
+            for item in _nested(block[1:-1]):
+                start = block[0].copy()
+                if item[0].info:  # the number as it is written
+                    start.attrs = {"start": int(item[0].info)}
+                gap = item[0] is block[1]
+                found.append(_Block([start, *item, block[-1]], _line(item[0]), gap))
+        return [found[0]._replace(gap=self._gap), *found[1:]] if found else []
+
+    def _lines(self, block: _Block) -> "list[Line]":
+        from rich.markdown import Markdown
+
+        document = Markdown("", hyperlinks=False)  # a link must not hide its address
+        document.parsed = block.tokens
+        options = self._console.options.update(width=self._width)
+        lines = [*map(_stripped, self._console.render_lines(document, options, pad=False))]
+        filled = [i for i, line in enumerate(lines) if line]
+        lines = lines[filled[0] : filled[-1] + 1] if filled else []
+        return [*([[]] if block.gap else []), *lines]
+
+
+@cache
+def _parser() -> "MarkdownIt":
+    from markdown_it import MarkdownIt
+
+    # No block depends on one far from it, and nothing is left out.
+    parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
+    return parser.disable(["image", "reference"])
+
+
+def _clean(tokens: "Iterable[Token]") -> None:
+    """Replace control characters that entities stand for; let line ends stay line ends."""
+    for token in tokens:
+        token.content = printable(token.content)
+        token.attrs = {name: _shown(value) for name, value in token.attrs.items()}
+        if token.type == "softbreak":
+            token.type = "hardbreak"
+        _clean(token.children or [])
+
+
+def _shown(value: str | int | float) -> str | int | float:
+    return printable(value) if isinstance(value, str) else value
+
+
+def _nested(tokens: "list[Token]") -> "Iterator[list[Token]]":
+    """The tokens of each block of the outermost level."""
+    block: list[Token] = []
+    depth = 0
+    for token in tokens:
+        block.append(token)
+        depth += token.nesting
+        if depth == 0:
+            yield block
+            block = []
+
+
+def _line(token: "Token") -> int:
+    return token.map[0] if token.map else 0
+
+
+def _stripped(line: "Line") -> "Line":
+    """A line without the blanks at its end that nobody sees."""
+    from rich.segment import Segment
+
+    *others, last = line or [Segment("")]
+    if last.style is not None and last.style.bgcolor is not None:
+        return line
+    text = last.text.rstrip()
+    return [*others, Segment(text, last.style)] if text else _stripped(others) if others else []
+
+
+def _joined(lines: "list[Line]") -> "RenderableType":
+    from rich.segment import Segment, Segments
+
+    return Segments([segment for line in lines for segment in (*line, Segment.line())])

@@ -1,0 +1,187 @@
+"""llama-server's own paths: /completion, /infill, /tokenize, /detokenize, /apply-template."""
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from localspec.chat.answer import Piece
+from localspec.chat.message import read_messages
+from localspec.chat.tools.tool import read_tools
+from localspec.engine.infill import Infill, infill_prompt
+from localspec.engine.text_stream import Prompt
+from localspec.server.api.answers import Answers, Choice
+from localspec.server.api.chat import ChatRequest
+from localspec.server.api.completions import Ids, PromptText, prompt_of
+from localspec.server.api.replies import Json, Reply, event, finite, text_of, timings
+from localspec.server.api.requests import WHOLE, AnswerRequest, RequestObject, Text
+from localspec.server.errors import describe
+from localspec.speculative.sampling.logprobs import MAX_LOGPROBS, TokenLogprob
+
+if TYPE_CHECKING:
+    from localspec.engine.engine import Engine
+
+_MOST_FILES = 1000
+
+
+class NativeRequest(AnswerRequest):
+    """Fields that /completion and /infill share."""
+
+    n_probs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS), WHOLE] | None = None
+    return_tokens: bool | None = None
+
+    def top_logprob_count(self) -> int | None:
+        return self.n_probs or None
+
+
+class NativeCompletionRequest(NativeRequest):
+    """POST /completion."""
+
+    prompt: PromptText | Ids
+
+    def prompts(self, engine: "Engine") -> list[Prompt]:
+        return [prompt_of(engine, self.prompt)]
+
+
+class File(RequestObject):
+    """Another file that a text belongs with."""
+
+    text: Text
+    filename: Annotated[Text, Field(max_length=1000)] = "tmp"
+
+
+class InfillRequest(NativeRequest):
+    """POST /infill; ``prompt`` is the beginning of what is to be filled in."""
+
+    input_prefix: Text = ""
+    input_suffix: Text = ""
+    input_extra: Annotated[list[File], Field(max_length=_MOST_FILES, fail_fast=True)] = []
+    prompt: Text = ""
+
+    def prompts(self, engine: "Engine") -> list[Prompt]:
+        files = [(file.filename, file.text) for file in self.input_extra]
+        around = Infill(self.input_prefix, self.input_suffix, self.prompt, files)
+        return [infill_prompt(engine, around, self.answer_tokens())]
+
+
+class TokenizeRequest(RequestObject):
+    """POST /tokenize."""
+
+    content: Text
+    add_special: bool = False
+    parse_special: bool = True
+    with_pieces: bool = False
+
+
+class DetokenizeRequest(RequestObject):
+    """POST /detokenize."""
+
+    tokens: Annotated[list[Annotated[int, Field(ge=0), WHOLE]], Field(max_length=2**20)]
+
+
+class NativeReply(Reply):
+    """llama-server's objects: one, or in a stream one a round, the last with the figures."""
+
+    id_prefix = kind = chunk_kind = "completion"
+    request: NativeRequest
+
+    def whole(self, answers: Answers) -> Json:
+        bodies = [self._last(choice) for choice in answers.choices]
+        return bodies[0] if len(bodies) == 1 else {"results": bodies}
+
+    async def events(
+        self, answers: Answers, first: tuple[Choice, Piece], request_id: str
+    ) -> AsyncIterator[bytes]:
+        """Without OpenAI's ``[DONE]``."""
+        try:
+            yield event(self._next(*first))
+            async for choice, piece in answers:
+                yield event(self._next(choice, piece))
+        except Exception as error:
+            yield event(describe(error, request_id)[1])
+
+    def _next(self, choice: Choice, piece: Piece) -> Json:
+        """A piece of a stream."""
+        new = self._common(choice, piece.text, list(piece.tokens), list(piece.logprobs))
+        if choice.finish_reason is not None:
+            return self._last(choice) | new
+        figures = {"timings": timings(piece.stats)} if self.request.timings_per_token else {}
+        return {**new, "stop": False, **figures}
+
+    def _common(
+        self, choice: Choice, text: str, tokens: list[int], logprobs: list[TokenLogprob]
+    ) -> Json:
+        body: Json = {
+            "index": choice.index,
+            "content": text,
+            "tokens": tokens if self.request.return_tokens else [],
+            "tokens_predicted": choice.stats.tokens,
+            "tokens_evaluated": len(choice.job.request.prompt),
+        }
+        shown = [self._token(entry) for entry in self.reported(logprobs)]
+        return body | ({"completion_probabilities": shown} if choice.has_logprobs else {})
+
+    def _last(self, choice: Choice) -> Json:
+        """The whole answer with its figures."""
+        used = len(choice.job.request.prompt) + choice.stats.tokens
+        return {
+            **self._common(choice, choice.text, choice.tokens, choice.logprobs),
+            "stop": True,
+            "model": self._head["model"],
+            "truncated": False,
+            "stop_type": "limit" if choice.finish_reason == "length" else "eos",
+            "tokens_cached": used,
+            "has_new_line": "\n" in choice.text,
+            "seed": choice.seed,
+            "timings": timings(choice.stats),
+            **self._warnings,
+        }
+
+    def _token(self, entry: TokenLogprob) -> Json:
+        top = [self._candidate(token, value) for token, value in entry.top]
+        return {**self._candidate(entry.token, entry.logprob), "top_logprobs": top}
+
+    def _candidate(self, token: int, logprob: float) -> Json:
+        data = self.engine.piece(token)
+        return {
+            "id": token,
+            "token": text_of(data),
+            "bytes": list(data),
+            "logprob": finite(logprob),
+        }
+
+
+def tokenized(engine: "Engine", request: TokenizeRequest) -> Json:
+    """Token ids of a text, with the text of each where that was asked for."""
+    ids = engine.target.tokenize(
+        request.content, add_special=request.add_special, parse_special=request.parse_special
+    )
+    if not request.with_pieces:
+        return {"tokens": ids}
+    return {"tokens": [{"id": token, "piece": _piece(engine, token)} for token in ids]}
+
+
+def _piece(engine: "Engine", token: int) -> str | list[int]:
+    data = engine.target.piece(token, special=True)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:  # a part of a character
+        return list(data)
+
+
+def detokenized(engine: "Engine", request: DetokenizeRequest) -> Json:
+    """The text of token ids, control tokens included."""
+    ids = prompt_of(engine, request.tokens) if request.tokens else []
+    data = b"".join(engine.target.piece(token, special=True) for token in ids)
+    return {"content": text_of(data)}
+
+
+def templated(engine: "Engine", request: ChatRequest) -> Json:
+    """The prompt that a conversation becomes."""
+    text, _ = engine.template.begin(
+        read_messages([message.model_dump(exclude_none=True) for message in request.messages]),
+        thinking=request.thinking,
+        tools=read_tools([tool.model_dump(exclude_none=True) for tool in request.tools or ()]),
+        variables=request.variables,
+    )
+    return {"prompt": text}

@@ -1,0 +1,221 @@
+"""The front's application: requests go to the model that they name."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import httpx2
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from localspec.server.app import MAX_BODY, guarded, new_app, while_connected
+from localspec.server.errors import BadRequest, describe, request_id
+from localspec.server.front.metrics import merged
+from localspec.server.front.models import Model, Models
+from localspec.server.front.process import ModelProcess
+from localspec.server.guard import LOOPBACK, Access
+from localspec.server.listen import Server
+from localspec.server.metrics import CONTENT_TYPE, RequestMetrics
+
+_METRICS_SECONDS = 5.0  # for those of a model
+_READ_ONLY = ("/props", "/slots")  # with GET and without ?model=, those of the first model
+# Headers of one connection, and those that are for the front.
+_NOT_SENT = ("host", "content-length", "authorization", "x-api-key", "origin", "expect")
+_NOT_RETURNED = ("date", "server")
+_OF_CONNECTION = ("connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade")
+
+
+class FrontServer(Server):
+    """A server that ends its models' processes when it ends."""
+
+    ending_seconds = 5.0
+
+    def __init__(self, app: ASGIApp, models: Models, *more: Any, **keywords: Any) -> None:
+        super().__init__(app, models, *more, **keywords)
+        self._models = models
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        """End as a server does, while the models end."""
+        await asyncio.gather(super().shutdown(sockets), self._models.end())
+
+
+def make_front(
+    models: Models,
+    access: Access = LOOPBACK,
+    *,
+    max_body: int = MAX_BODY,
+    say: Callable[[str], None] = lambda line: None,
+) -> ASGIApp:
+    """The application; ``max_body`` bounds a request in bytes, ``say`` gets a log line of each."""
+    app = new_app(max_body)
+    metrics = RequestMetrics()
+    # No connection is used twice: the model's process might close it at that moment.
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
+    client = httpx2.AsyncClient(timeout=None, trust_env=False, verify=False, limits=limits)
+    _add_models(app, models)
+    _add_facts(app, models, client, metrics)
+
+    @app.api_route(
+        "/{path:path}", methods=["GET", "POST", "DELETE"], include_in_schema=False, name="forward"
+    )
+    async def forward(request: Request) -> Response:
+        """Let the model answer that the request names."""
+        return _Relay(client, models, *await _routed(request, models))
+
+    return guarded(app, access, max_body, say, metrics)
+
+
+def _add_models(app: FastAPI, models: Models) -> None:
+    """Paths of models, as llama-server has them."""
+
+    @app.get("/models")
+    @app.get("/v1/models")
+    async def listed() -> dict[str, Any]:
+        """All models with their states."""
+        return {"object": "list", "data": [_entry(models, model) for model in models.all]}
+
+    @app.get("/v1/models/{name:path}")
+    async def one(name: str) -> dict[str, Any]:
+        """One model with its state."""
+        return _entry(models, models.find(name))
+
+    @app.post("/models/load")
+    async def load(body: dict[str, Any]) -> dict[str, bool]:
+        """Begin to load a model."""
+        models.load(models.find(body.get("model")))
+        return {"success": True}
+
+    @app.post("/models/unload")
+    async def unload(body: dict[str, Any]) -> dict[str, bool]:
+        """Unload a model; answers under way have three seconds."""
+        await models.unload(models.find(body.get("model")))
+        return {"success": True}
+
+
+def _entry(models: Models, model: Model) -> dict[str, Any]:
+    known: dict[str, Any] = {"id": model.name, "aliases": model.names[1:], "object": "model"}
+    known |= {"created": models.created, "owned_by": "localspec", "status": model.status()}
+    return known | ({"meta": model.process.meta} if model.process else {})
+
+
+def _add_facts(
+    app: FastAPI, models: Models, client: httpx2.AsyncClient, metrics: RequestMetrics
+) -> None:
+    """Paths of what the server reports about itself."""
+
+    @app.get("/health")
+    @app.get("/v1/health")
+    async def health() -> dict[str, Any]:
+        """The state of each model."""
+        return {"status": "ok", "models": {model.name: model.state for model in models.all}}
+
+    @app.get("/metrics")
+    async def text() -> Response:
+        """For Prometheus: the front's, and those of loaded models."""
+        loaded = [model.process for model in models.all if model.process is not None]
+        texts = await asyncio.gather(*(_metrics(client, process) for process in loaded))
+        found = {process.name: text for process, text in zip(loaded, texts, strict=True)}
+        return Response(merged({"": metrics.text().decode(), **found}), media_type=CONTENT_TYPE)
+
+
+async def _metrics(client: httpx2.AsyncClient, process: ModelProcess) -> str:
+    """The metrics of a model; none from one that does not answer."""
+    url = f"{process.url}/metrics"
+    try:
+        return (await client.get(url, headers=process.headers, timeout=_METRICS_SECONDS)).text
+    except httpx2.HTTPError:
+        return ""
+
+
+async def _routed(request: Request, models: Models) -> tuple[Model, bytes]:
+    """The model for a request, and the request's body."""
+    named: Any = request.query_params.get("model")
+    if request.method != "POST":
+        if named is None and request.url.path not in _READ_ONLY:
+            raise HTTPException(404)
+        return models.find(named), b""
+    try:
+        body = await request.body()
+        document = json.loads(body or b"{}")
+    except ClientDisconnect:
+        return models.all[0], b""  # which the relay notices too
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        raise BadRequest("The body is not a JSON object.")
+    return models.find(document.get("model", named)), body
+
+
+class _Relay(Response):
+    """A request sent to a model, and its reply sent on as it comes, until the client leaves."""
+
+    def __init__(
+        self, client: httpx2.AsyncClient, models: Models, model: Model, body: bytes
+    ) -> None:
+        super().__init__()
+        self._client = client
+        self._models = models
+        self._model = model
+        self._body = body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        try:
+            await while_connected(request, self._answer(request, send))
+        except ClientDisconnect:
+            pass
+
+    async def _answer(self, request: Request, send: Send) -> None:
+        headers = _kept(request.headers.items(), _NOT_SENT)
+        async with self._models.lease(self._model) as process:
+            request.scope["state"]["relayed"] = True  # the model's process writes the log line
+            events = False
+            try:
+                async with self._client.stream(
+                    request.method,
+                    _url(process, request),
+                    headers=[*headers, *process.headers.items()],
+                    content=self._body,
+                ) as reply:
+                    await send(_start(reply))
+                    events = reply.headers.get("content-type", "").startswith("text/event-stream")
+                    async for data in reply.aiter_raw():
+                        await send(_part(data, more=True))
+            except httpx2.HTTPError:
+                failure = await process.lost()
+                request.scope["state"]["relayed"] = False
+                if not events:
+                    raise failure from None
+                await send(_part(_event(failure, request), more=True))
+            await send(_part(b"", more=False))
+
+
+def _url(process: ModelProcess, request: Request) -> str:
+    query = request.scope["query_string"].decode("latin-1")
+    path = request.scope["raw_path"].decode("latin-1")
+    return f"{process.url}{path}" + (f"?{query}" if query else "")
+
+
+def _kept(headers: Iterable[tuple[str, str]], left_out: tuple[str, ...]) -> list[tuple[str, str]]:
+    return [each for each in headers if each[0].lower() not in (*left_out, *_OF_CONNECTION)]
+
+
+def _start(reply: httpx2.Response) -> dict[str, Any]:
+    headers = [
+        (name.encode("latin-1"), value.encode("latin-1"))
+        for name, value in _kept(reply.headers.multi_items(), _NOT_RETURNED)
+    ]
+    return {"type": "http.response.start", "status": reply.status_code, "headers": headers}
+
+
+def _part(data: bytes, *, more: bool) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": data, "more_body": more}
+
+
+def _event(failure: Exception, request: Request) -> bytes:
+    """An event that the clients of each API take for an error."""
+    body = describe(failure, request_id(request))[1]
+    return b"event: error\ndata: " + json.dumps({"type": "error", **body}).encode() + b"\n\n"

@@ -1,0 +1,199 @@
+"""A model in a process of its own: `localspec serve` as a child, and what both tell each other."""
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Any
+
+from localspec.core import child
+from localspec.core.errors import LocalspecError, NotEnoughMemory
+from localspec.server.queue.limits import Unavailable
+
+_VARIABLE = "LOCALSPEC_FRONT"
+_LONGEST_LINE = 2**20
+_SECONDS_TO_END = 6.0  # more than a server takes at its end
+_SECONDS_TO_DIE = 2.0  # from a lost connection to the exit code
+
+
+@dataclass(frozen=True, slots=True)
+class Hosting:
+    """What the front tells a model's process, by the environment: other users cannot read it."""
+
+    names: tuple[str, ...]  # of the model
+    key: str  # without which the process answers nobody
+    trusting: bool  # whether answers to one client may serve as drafts for another
+
+    @classmethod
+    def from_environment(cls) -> "Hosting | None":
+        """In the child: what it was told; from then on it ends with the front."""
+        told = os.environ.pop(_VARIABLE, None)
+        if told is None:
+            return None
+        threading.Thread(target=_end_with_front, daemon=True).start()
+        fields = json.loads(told)
+        return cls(**fields | {"names": tuple(fields["names"])})
+
+    @contextlib.contextmanager
+    def reporting(self) -> Iterator[None]:
+        """In the child: tell the front why nothing is served."""
+        try:
+            yield
+        except LocalspecError as problem:
+            memory = isinstance(problem, NotEnoughMemory)
+            _tell(error=[problem.message, problem.hint], memory=memory)
+            raise
+
+    @staticmethod
+    def report(port: int, mapped: int, meta: Mapping[str, Any]) -> None:
+        """In the child: tell the front where it listens, and its mapped weights in bytes."""
+        _tell(port=port, mapped=mapped, meta=meta)
+
+
+def _tell(**fields: Any) -> None:
+    """Tell the front; what is printed later goes to the log."""
+    print(json.dumps(fields), flush=True)
+    os.dup2(2, 1)
+
+
+def _end_with_front() -> None:
+    """Shut down when stdin ends: at once while loading, later as by Ctrl-C."""
+    while os.read(0, 1):
+        pass
+    signal.raise_signal(signal.SIGTERM)
+
+
+class ModelFailed(Unavailable):
+    """A model's process refused to load it, or ended, with ``process_code``."""
+
+    code = "model_failed"
+
+    def __init__(
+        self,
+        message: str,
+        hint: str = "",
+        *,
+        status: int = 503,
+        memory: bool = False,
+        process_code: int | None = None,
+    ) -> None:
+        super().__init__(message, hint)
+        self.status = status
+        self.memory = memory  # where less of it in use may help
+        self.process_code = process_code
+
+
+class ModelProcess:
+    """One child process. Use it in one event loop; each line of its log goes to ``say``."""
+
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        arguments: Sequence[str],
+        say: Callable[[str], None],
+        *,
+        trusting: bool = True,
+    ) -> None:
+        self.name, self.url, self.mapped = names[0], "", 0
+        self.meta: Mapping[str, Any] = {}
+        self._hosting = Hosting(names, secrets.token_urlsafe(32), trusting)
+        self.headers = {"authorization": f"Bearer {self._hosting.key}"}  # for requests
+        self._arguments = arguments
+        self._say = say
+        self._process: asyncio.subprocess.Process | None = None
+        self._log: asyncio.Task[None] | None = None
+        self._stopped = False
+
+    async def start(self) -> None:
+        """Load the model; raises ModelFailed with the child's reason."""
+        if self._stopped:
+            raise self._unloaded()
+        pipe = asyncio.subprocess.PIPE
+        try:
+            self._process = process = await asyncio.create_subprocess_exec(
+                *child.command("localspec"),
+                "serve",
+                *self._arguments,
+                env={**os.environ, _VARIABLE: json.dumps(asdict(self._hosting))},
+                stdin=pipe,  # its end tells the child that the front is gone
+                stdout=pipe,
+                stderr=pipe,
+                limit=_LONGEST_LINE,
+                start_new_session=True,  # Ctrl-C is for the front
+            )
+        except OSError as error:
+            raise ModelFailed(f"No process could be started for {self.name}: {error}.") from None
+        assert process.stdout is not None and process.stderr is not None
+        self._log = asyncio.create_task(self._forward(process.stderr))
+        if self._stopped and process.stdin is not None:
+            process.stdin.close()
+        told = await _told(process.stdout)
+        if "port" not in told:
+            raise await self.ended(told)
+        self.url = f"http://127.0.0.1:{told['port']}"
+        self.mapped, self.meta = told["mapped"], told["meta"]
+
+    async def ended(self, told: Mapping[str, Any] = MappingProxyType({})) -> ModelFailed:
+        """Wait for the process's end, and return its reason; ``told`` is its own."""
+        await self._wait()
+        if self._stopped:
+            return self._unloaded()
+        assert self._process is not None
+        code = self._process.returncode
+        if "error" in told:
+            return ModelFailed(*told["error"], memory=told["memory"], process_code=code)
+        message = f"The process of {self.name} ended ({child.Ended(code, '', '').reason})."
+        hint = "Ask again: it is started anew."
+        return ModelFailed(message, hint, status=502, process_code=code)
+
+    async def lost(self) -> ModelFailed:
+        """Why a connection to the process broke."""
+        with contextlib.suppress(TimeoutError):
+            return await asyncio.wait_for(self.ended(), _SECONDS_TO_DIE)
+        return ModelFailed(f"The connection to {self.name} was lost.", "Ask again.", status=502)
+
+    async def stop(self) -> None:
+        """End the process; answers under way have the time that a server gives them."""
+        self._stopped = True
+        if self._process is None:
+            return
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            await asyncio.wait_for(self._wait(), _SECONDS_TO_END)
+        except TimeoutError:
+            self._process.kill()
+            await self._wait()
+
+    async def _wait(self) -> None:
+        assert self._process is not None
+        await self._process.wait()
+        if self._log is not None:
+            await asyncio.wait([self._log])
+
+    async def _forward(self, log: asyncio.StreamReader) -> None:
+        while True:
+            with contextlib.suppress(ValueError):  # a line that is too long is left out
+                if not (line := await log.readline()):
+                    return
+                self._say(f"{self.name}: {line.decode(errors='replace').rstrip()}")
+
+    def _unloaded(self) -> ModelFailed:
+        return ModelFailed(f"{self.name} was unloaded.", "Ask again: it is loaded anew.")
+
+
+async def _told(output: asyncio.StreamReader) -> Mapping[str, Any]:
+    """What the child reports, among which llama.cpp may print; empty where it ended before."""
+    while True:
+        with contextlib.suppress(ValueError):  # as are JSON's errors and too long lines
+            if not (line := await output.readline()):
+                return {}
+            document = json.loads(line)
+            if isinstance(document, dict):
+                return document

@@ -1,0 +1,92 @@
+"""The command rm: what it deletes, asks and refuses."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from localspec.core import paths
+from localspec.display import console
+from localspec.hub.provenance import record_path
+from tests.support.command import Command
+from tests.support.library import zoo
+from tests.support.library.hub_pair import PAIR, told
+from tests.support.library.model_folders import some_model
+
+
+def test_a_model_goes_with_its_record_partial_files_and_empty_folders(
+    fetched: list[Path], localspec: Command
+) -> None:
+    big, small = fetched
+    partial = big.with_name(f".{big.name}.{'0' * 16}.part")
+    partial.write_bytes(bytes(2**20))
+    assert localspec("pair", "add", "mine", "-m", PAIR[0], "-md", PAIR[1]).code == 0
+    done = localspec("rm", PAIR[0], "--yes")
+    assert done.code == 0 and "big-Q4_K_M.gguf" in done.err and "Freed " in done.err
+    assert "used by the pairs mine (yours)" in done.err
+    assert not any(each.exists() for each in (big, record_path(big), partial, big.parent))
+    assert small.exists() and record_path(small).exists()
+    assert told(localspec("rm", PAIR[0], "--yes"))[0].endswith("is not on this disk.")
+
+
+def test_a_download_that_was_interrupted_is_removed_too(localspec: Command) -> None:
+    partial = paths.models_folder() / "org" / "big" / f".big-Q8_0.gguf.{'0' * 16}.part"
+    zoo.put(partial, bytes(2**20))
+    assert localspec("rm", "org/big:Q8_0", "-y").err.endswith("Freed 1 MiB.\n")
+    assert not partial.parent.parent.exists() and paths.models_folder().exists()
+
+
+@pytest.mark.parametrize(("answer", "code"), [(True, 0), (False, 1)])
+def test_a_pair_is_deleted_when_the_user_agrees(
+    fetched: list[Path],
+    localspec: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: bool,
+    code: int,
+) -> None:
+    asked: list[str] = []
+
+    def ask(question: str) -> bool:
+        asked.append(question)
+        return answer
+
+    monkeypatch.setattr(console, "ask", ask)
+    localspec("pair", "add", "mine", "-m", PAIR[0], "-md", PAIR[1])
+    assert localspec("rm", "mine").code == code
+    assert [each.exists() for each in fetched] == [not answer] * 2
+    assert asked[0].startswith("Delete ")
+
+
+def test_nothing_is_deleted_where_nobody_can_agree(fetched: list[Path], localspec: Command) -> None:
+    done = localspec("rm", *PAIR, stdin="y\n")
+    assert done.code == 2 and "--yes" in done.err
+    assert all(each.exists() for each in fetched)
+
+
+def test_a_link_goes_and_what_it_leads_to_stays(tmp_path: Path, localspec: Command) -> None:
+    there = zoo.put(tmp_path / "there.gguf", some_model(3))
+    link = zoo.put(paths.models_folder() / "here.gguf", b"")
+    link.unlink()
+    link.symlink_to(there)
+    assert "a link, its file stays" in localspec("rm", str(link), "-y").err
+    assert there.exists() and not os.path.lexists(link)
+
+
+def test_models_of_others_are_left_alone(home: Path, localspec: Command) -> None:
+    model = some_model(5)
+    cached = zoo.put_in_hub_cache(
+        home / ".cache" / "huggingface" / "hub", "org/a", "a-Q8_0.gguf", model
+    )
+    ollama = home / ".ollama" / "models"
+    zoo.put_in_ollama(ollama, "registry.ollama.ai/library/b/7b", some_model(6))
+    own = zoo.put(home / "c.gguf", some_model(7))
+    bundled = paths.demo_pair()[0]
+    for name, hint in (
+        ("org/a/a-Q8_0.gguf", "Type: hf cache rm model/org/a"),
+        ("b:7b", "Type: ollama rm b:7b"),
+        (str(own), f"Delete it yourself: rm {own}"),
+        (str(bundled), "It stays as long as localspec does."),
+    ):
+        done = localspec("rm", name, "--yes")
+        assert done.code == 2 and done.err.endswith(f"{hint}\n"), done.err
+    assert cached.exists() and own.exists() and bundled.exists()

@@ -1,0 +1,55 @@
+"""Growing text: however it is cut into pieces, it is shown as if it had come at once."""
+
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from localspec.display.growing_text import MarkdownText
+
+PARTS = [
+    *("- an item\n", "  - nested\n", "2. two **b\n", "10. ten\n", "   5) five\n", "+ other\n"),
+    *("words with `code` ", "\n", "\n\n", "```python\nx = 1\n", "```\n", "~~~\n", "    indented\n"),
+    *("| a | b |\n", "|---|---|\n", "> quote\n", "# Head\n", "---\n", "===\n", "<div>html</div>\n"),
+    *("[a **link**](c)", "![image](u)", "[r]: http://z\n", "[r]", "\\(", "**bold**", "*it"),
+    *("long words that will wrap around the small width of the window ", "\t", "* * *\n", "\\\n"),
+]
+
+
+def shown(pieces: list[str], rows: int = 20) -> list[str]:
+    """What is printed for good in a window 40 columns wide, but for blank lines."""
+    out = io.StringIO()
+    console = Console(file=out, width=40)
+    text = MarkdownText(console)
+    for piece in pieces:
+        text.add(piece)
+        for final in text.final(rows):
+            console.print(final, soft_wrap=True)
+        list(text.unfinished(rows))
+    for final in text.end():
+        console.print(final, soft_wrap=True)
+    return [line.rstrip() for line in out.getvalue().splitlines() if line.strip()]
+
+
+@given(st.lists(st.sampled_from(PARTS), max_size=20), st.integers(1, 6), st.integers(0, 6))
+def test_pieces_change_nothing(parts: list[str], size: int, rows: int) -> None:
+    source = "".join(parts)
+    assert shown([source[i : i + size] for i in range(0, len(source), size)], rows) == shown(
+        [source]
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ("one\ntwo", ["one", "two"]),  # a poem keeps its lines
+        ("<b>a</b> &lt; &#27;[2J &#x202e;", ["<b>a</b> < \ufffd[2J \ufffd"]),
+        ("[here](http://x.y)", ["here (http://x.y)"]),
+        ("[r]: http://z", ["[r]: http://z"]),
+        ("3. a\n7. b", [" 3 a", " 7 b"]),
+    ],
+)
+def test_nothing_is_hidden(source: str, lines: list[str]) -> None:
+    assert shown([source]) == lines

@@ -1,0 +1,108 @@
+"""llama-server's own paths, over the bundled pair."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localspec.core.config import KeyValue, LoadOptions
+from localspec.engine.engine import Engine
+from localspec.server.service import Defaults
+from tests.support.served import Site, serving
+
+pytestmark = pytest.mark.llama
+TEXT = "def add(a, b):\n    return"
+GREEDY = {"temperature": 0, "n_predict": 12}
+
+
+def asked(site: Site, path: str, **fields: object) -> Any:
+    reply = site.post(path, fields)
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+def events(site: Site, path: str, **fields: object) -> list[dict[str, Any]]:
+    lines = site.post(path, fields | {"stream": True}).text.splitlines()
+    return [json.loads(line.removeprefix("data: ")) for line in lines if line]
+
+
+@pytest.fixture(scope="module")
+def infilling(demo_files: tuple[Path, Path]) -> Iterator[Site]:
+    """A server whose model is told which tokens are those of fill-in-the-middle."""
+    names = {"pre": 5, "suf": 6, "mid": 7}
+    ids = tuple(KeyValue(f"tokenizer.ggml.fim_{name}_token_id", i) for name, i in names.items())
+    options = LoadOptions(demo_files[0], threads=1, override_kv=ids)
+    with Engine.load(options, None) as engine, serving(engine, defaults=Defaults()) as site:
+        yield site
+
+
+def test_a_completion_is_that_of_openais_path(server: Site) -> None:
+    theirs = server.ask("/v1/completions", prompt=TEXT, max_tokens=12, temperature=0)
+    ours = asked(server, "/completion", prompt=TEXT, return_tokens=True, **GREEDY)
+    assert ours["content"] == theirs["choices"][0]["text"]
+    assert (ours["stop"], ours["stop_type"], ours["tokens_predicted"]) == (True, "limit", 12)
+    assert len(ours["tokens"]) == 12
+    assert ours["tokens_evaluated"] == theirs["usage"]["prompt_tokens"]
+    again = asked(server, "/tokenize", content=TEXT, add_special=True)["tokens"]
+    assert asked(server, "/completions", prompt=again, **GREEDY)["content"] == ours["content"]
+
+
+def test_a_streamed_completion_ends_with_its_figures(server: Site) -> None:
+    whole = asked(server, "/completion", prompt=TEXT, **GREEDY)
+    *pieces, last = events(server, "/completion", prompt=TEXT, n_probs=1, **GREEDY)
+    assert pieces and not any(piece["stop"] for piece in pieces)
+    assert "".join(piece["content"] for piece in [*pieces, last]) == whole["content"]
+    assert last["stop"] and last["timings"]["predicted_n"] == 12
+    probabilities = [
+        each for piece in [*pieces, last] for each in piece["completion_probabilities"]
+    ]
+    assert len(probabilities) == 12
+    assert all(each["top_logprobs"][0]["id"] == each["id"] for each in probabilities)
+
+
+def test_infill_writes_between_two_texts(infilling: Site) -> None:
+    around = {"input_prefix": "import os\n", "input_suffix": "\nprint(x)\n", "prompt": "x ="}
+    files = [{"filename": "a.py", "text": "import re\n"}]
+    found = asked(infilling, "/infill", **around, input_extra=files, **GREEDY)
+    assert found["tokens_predicted"] == 12 and found["content"]
+    alone = asked(infilling, "/infill", **around, **GREEDY)
+    assert alone["tokens_evaluated"] < found["tokens_evaluated"]
+    streamed = events(infilling, "/infill", **around, **GREEDY)
+    assert "".join(piece["content"] for piece in streamed) == alone["content"]
+
+
+def test_infill_names_the_tokens_that_a_model_lacks(server: Site) -> None:
+    reply = server.post("/infill", {"input_prefix": "a", "input_suffix": "b"})
+    assert reply.status_code == 400
+    assert "no token for fim_pre, fim_suf, fim_mid" in reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("text", ["", "def f():\n", "żółw 🐢", "<|endoftext|>"])
+def test_tokens_become_their_text_again(server: Site, text: str) -> None:
+    tokens = asked(server, "/tokenize", content=text)["tokens"]
+    assert asked(server, "/detokenize", tokens=tokens) == {"content": text}
+    pieces = asked(server, "/tokenize", content=text, with_pieces=True)["tokens"]
+    assert [piece["id"] for piece in pieces] == tokens
+    data = [p if isinstance(p, list) else list(p.encode()) for p in (e["piece"] for e in pieces)]
+    assert bytes(sum(data, [])).decode() == text
+
+
+def test_a_token_that_the_model_does_not_have_is_refused(server: Site) -> None:
+    assert server.post("/detokenize", {"tokens": [10**6]}).status_code == 400
+
+
+def test_the_template_is_applied(server: Site) -> None:
+    messages = [{"role": "user", "content": "Hi there"}]
+    prompt = asked(server, "/apply-template", messages=messages)["prompt"]
+    assert "Hi there" in prompt
+    ids = asked(server, "/tokenize", content=prompt)["tokens"]
+    chat = server.ask(messages=messages, max_tokens=1)["usage"]["prompt_tokens"]
+    assert chat - len(ids) in (0, 1)  # BOS
+
+
+def test_slots_tell_whether_they_are_busy(server: Site) -> None:
+    (slot,) = server.get("/slots").json()
+    assert (slot["id"], slot["is_processing"]) == (0, False)
+    assert slot["n_ctx"] > 0

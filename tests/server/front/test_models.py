@@ -1,0 +1,218 @@
+"""Which models are loaded, by processes that do nothing."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
+
+import pytest
+
+from localspec.core import machine
+from localspec.server.errors import BadRequest
+from localspec.server.front.models import Model, Models
+from localspec.server.front.process import ModelFailed, ModelProcess
+from localspec.server.queue.limits import Closing, QueueTimeout
+
+NAMES = ("a", "b", "c")
+Step = Callable[["Site"], Coroutine[Any, Any, None]]
+
+
+class Idle:
+    """A process that loads at once, unless ``refuses``, and ends when it is told to."""
+
+    def __init__(self, name: str, site: "Site") -> None:
+        self.name, self.mapped, self._site = name, 100, site
+        self._over = asyncio.Event()
+        self._crashed = False
+
+    async def start(self) -> None:
+        self._site.events.append(f"+{self.name}")
+        await asyncio.sleep(0)
+        if self._site.refuses and self._site.refuses.pop(0):
+            raise ModelFailed("It does not fit.", memory=True)
+
+    async def ended(self) -> ModelFailed:
+        await self._over.wait()
+        return ModelFailed(f"The process of {self.name} ended.", process_code=-9)
+
+    async def stop(self) -> None:
+        self._site.events.append(f"-{self.name}")
+        self._over.set()
+
+    def crash(self) -> None:
+        self._over.set()
+
+
+class Site:
+    """Models over idle processes; ``events`` are what was started and stopped."""
+
+    def __init__(self, **options: Any) -> None:
+        self.events: list[str] = []
+        self.refuses: list[bool] = []
+
+        def launch(model: Model) -> ModelProcess:
+            return cast(ModelProcess, Idle(model.name, self))
+
+        models = [Model((name,), name, n_bytes=100) for name in NAMES]
+        self.models = Models(models, launch, lambda line: None, **options)
+
+    async def use(self, name: str, until: asyncio.Event | None = None) -> None:
+        async with self.models.lease(self.models.find(name)) as process:
+            assert process.name == name
+            if until is not None:
+                await until.wait()
+
+    def begin(self, name: str) -> tuple["asyncio.Task[None]", asyncio.Event]:
+        end = asyncio.Event()
+        return asyncio.create_task(self.use(name, end)), end
+
+    def process(self, name: str) -> Idle:
+        return cast(Idle, self.models.find(name).process)
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def longest_unused_goes_first(site: Site) -> None:
+    for name in "abac":
+        await site.use(name)
+    assert site.events == ["+a", "+b", "-b", "+c"]
+
+
+async def what_answers_stays(site: Site) -> None:
+    first, end = site.begin("a")
+    await settle()
+    await site.use("b")
+    await site.use("c")
+    assert site.events == ["+a", "+b", "-b", "+c"]
+    end.set()
+    await first
+
+
+async def where_all_answer_the_first_to_end_gives_way(site: Site) -> None:
+    tasks, ends = zip(*[site.begin(name) for name in "abc"], strict=True)
+    await settle()
+    again, _ = site.begin("a")  # waits behind c
+    await settle()
+    assert site.events == ["+a", "+b"]
+    ends[2].set()
+    ends[0].set()
+    await tasks[2]
+    assert site.events == ["+a", "+b", "-a", "+c"]
+    ends[1].set()
+    await asyncio.wait([again], timeout=0)
+    await settle()
+    assert site.events[4:] in (["-b", "+a"], ["-c", "+a"])
+    again.cancel()
+
+
+async def who_leaves_while_it_waits_loads_nothing(site: Site) -> None:
+    tasks, ends = zip(*[site.begin(name) for name in "ab"], strict=True)
+    await settle()
+    waiting, _ = site.begin("c")
+    late, _ = site.begin("a")
+    await settle()
+    for task in (waiting, late):
+        task.cancel()
+    for end in ends:
+        end.set()
+    await asyncio.gather(*tasks)
+    await settle()
+    assert "+c" in site.events or "-a" in site.events
+    await site.use("b")  # nothing is stuck
+
+
+async def a_refusal_for_memory_makes_room(site: Site) -> None:
+    await site.use("a")
+    site.refuses = [True, False]
+    await site.use("b")
+    assert site.events == ["+a", "+b", "-a", "+b"]
+    await site.models.unload(site.models.find("b"))
+    site.refuses = [True]
+    with pytest.raises(ModelFailed, match="does not fit"):
+        await site.use("a")
+    assert site.models.find("a").status()["error"] == "It does not fit."
+    await site.use("a")  # asked again
+    assert site.models.find("a").status() == {"value": "loaded"}
+
+
+async def a_crash_is_followed_by_a_restart(site: Site) -> None:
+    await site.use("a")
+    site.process("a").crash()
+    await settle()
+    assert site.models.find("a").status()["exit_code"] == -9
+    await site.use("a")
+    assert site.events == ["+a", "+a"]
+
+
+async def load_and_unload(site: Site) -> None:
+    model = site.models.find(None)
+    with pytest.raises(BadRequest, match="not loaded"):
+        await site.models.unload(model)
+    site.models.load(model)
+    assert model.state == "unloaded"
+    await settle()
+    assert model.state == "loaded"
+    with pytest.raises(BadRequest, match="already loaded"):
+        site.models.load(model)
+    await site.models.unload(model)
+    assert model.status() == {"value": "unloaded"}
+    with pytest.raises(BadRequest, match="has a, b, c"):
+        site.models.find("d")
+
+
+async def at_the_end_nobody_is_let_in(site: Site) -> None:
+    await site.use("a")
+    await site.models.end()
+    assert site.events == ["+a", "-a"]
+    with pytest.raises(Closing):
+        await site.use("b")
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        longest_unused_goes_first,
+        what_answers_stays,
+        where_all_answer_the_first_to_end_gives_way,
+        who_leaves_while_it_waits_loads_nothing,
+        a_refusal_for_memory_makes_room,
+        a_crash_is_followed_by_a_restart,
+        load_and_unload,
+        at_the_end_nobody_is_let_in,
+    ],
+)
+def test_two_models_of_three(step: Step) -> None:
+    async def run() -> None:
+        await step(Site(most=2))
+
+    asyncio.run(run())
+
+
+def test_weights_that_do_not_fit_beside_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "memory", lambda: (250, 1000))
+
+    async def run() -> None:
+        site = Site()
+        for name in NAMES:
+            await site.use(name)
+        assert site.events == ["+a", "+b", "-a", "+c"]
+
+    asyncio.run(run())
+
+
+def test_idle_models_are_unloaded_and_waiting_has_a_limit() -> None:
+    async def run() -> None:
+        site = Site(most=1, idle_seconds=0.01, patience=0.05)
+        first, end = site.begin("a")
+        await asyncio.sleep(0.03)
+        assert site.events == ["+a"]  # while it answers
+        with pytest.raises(QueueTimeout):
+            await site.use("b")
+        end.set()
+        await first
+        while "-a" not in site.events:
+            await asyncio.sleep(0.01)
+
+    asyncio.run(run())
