@@ -103,7 +103,7 @@ def test_the_words_are_the_terminals() -> None:
     assert set(LOOKS) == set(get_args(Origin))
     for origin, look in LOOKS.items():
         assert f'<li class="{origin}">{look.words}</li>' in html
-        assert f'"{origin}"' in script
+        assert f'"{origin}"' in (FOLDER / "markdown.js").read_text("utf-8")
 
 
 # -- an answer ------------------------------------------------------------------------------
@@ -117,14 +117,19 @@ def test_an_answer_is_the_apis_by_origin_with_its_figures(load: Open, server: Si
     asked = [{"role": "user", "content": SOURCE}]
     same = {"messages": asked, "temperature": 0, "max_tokens": 40, "draft_tokens": 4}
     reply = server.ask(**same)
-    assert page.turns == [SOURCE, reply["choices"][0]["message"]["content"]]
+    content = reply["choices"][0]["message"]["content"]
+    assert page.turns[0] == SOURCE
+    # Code without its fences.
+    assert page.all(".turn > .body pre")[0].text in content
+    assert page.all(".language")[0].text == "python"
     events = server.stream(**same, return_origins=True)
     assert all(event["draft"] == {"tokens": 4, "status": ""} for event in events)
     runs = [
         run for event in events for choice in event["choices"] for run in choice.get("origins", [])
     ]
     seen = [(c, run["origin"]) for run in runs for c in run["text"] if not c.isspace()]
-    assert page.characters() == seen
+    code = [pair for pair in seen if pair[0] != "`"]
+    assert page.characters() == code[len("python") :]
     assert {origin for _, origin in seen} >= {"draft", "corrected"}
     timings = reply["timings"]
     kept, drafted = timings["draft_n_accepted"], timings["draft_n"]
@@ -136,8 +141,6 @@ def test_an_answer_is_the_apis_by_origin_with_its_figures(load: Open, server: Si
         r"stopped at a limit: tokens, time or context",
         page.meters[-1],
     )
-    # A block of code, with its fences in it.
-    assert page.all(".turn > .body > pre")[0].text.startswith("```python\n")
 
 
 @pytest.mark.llama
@@ -157,7 +160,7 @@ def test_the_meter_is_live_and_stop_ends_the_answer(load: Open) -> None:
         page.send("hello")
         gate.let(4)
         page.wait(lambda: len(page.turns[-1]) >= 2)
-        assert re.fullmatch(r"[\d.]+ tok/s", page.meters[-1])
+        assert re.fullmatch(r"[\d.]+ tok/s · nothing drafted", page.meters[-1])
         assert page.busy and not page["send"].is_displayed()
         page["stop"].send_keys(Keys.ENTER)
         page.wait(lambda: not page.busy)
@@ -266,7 +269,7 @@ def test_html_is_text_and_thoughts_are_folded(load: Open, recited: tuple[Site, l
     page = load(site)
     page.set(system="Be <b>kind</b>.")
     page.ask(HOSTILE)
-    assert page.turns == [HOSTILE, f"{HOSTILE}\n\n{WORD}"]
+    assert page.turns == [HOSTILE, HOSTILE + WORD]
     thoughts = page.all(".thoughts .body")[0]
     assert not thoughts.is_displayed()
     page.all(".thoughts summary")[0].click()
@@ -376,7 +379,8 @@ def test_a_key_is_asked_for_and_kept_in_the_tab_alone(load: Open) -> None:
         assert not page["key"].is_displayed() and not page.notice
         page.ask("hello")
         assert page.turns[1]
-        assert page.run("return localStorage.length + document.cookie.length") == 0
+        stored = page.run("return JSON.stringify({...localStorage}) + document.cookie")
+        assert "the key" not in stored
         page.load()
         assert page["model"].text and not page["key"].is_displayed()
 
@@ -384,19 +388,51 @@ def test_a_key_is_asked_for_and_kept_in_the_tab_alone(load: Open) -> None:
 # -- the conversation -----------------------------------------------------------------------
 
 
-def test_a_conversation_outlives_the_page_until_it_is_cleared(page: Page) -> None:
+def test_conversations_outlive_the_page_until_they_are_deleted(page: Page) -> None:
     page.ask("hello")
     page.ask("more")
     told = page.bodies()[-1]["messages"]
     assert [message["content"] for message in told] == [*page.turns[:2], "more"]
     seen = page.turns, page.meters, page.characters()
+    page.click("new")
+    assert page.turns == []
+    page.ask("other")
     page.load()
+    assert page.turns[0] == "other"
+    page.run("document.getElementById('conversations').open = true")
+    page.all("#list button")[2].click()
     assert (page.turns, page.meters, page.characters()) == seen
-    page.click("clear")
+    page.all("#list button")[3].click()
     page.browser.switch_to.alert.accept()
-    assert page.turns == []
+    assert page.turns == [] and [e.text for e in page.all("#list button")] == ["other", "Delete"]
+
+
+def test_a_chosen_model_is_asked(page: Page) -> None:
+    models = [{"id": name, "status": {"value": "unloaded"}} for name in ("one", "two")]
+    page.run(
+        "const real = fetch;"
+        "window.fetch = (path, options) => path === 'v1/models'"
+        f" ? Promise.resolve(Response.json({{data: {json.dumps(models)}}})) : real(path, options)"
+    )
+    page.run("document.getElementById('models').dispatchEvent(new Event('change'))")
+    page.wait(lambda: page["models"].is_displayed())
+    page["models"].send_keys("two")
+    page.ask("hello")
+    assert page.bodies()[-1]["model"] == "two"
+    assert page["models"].text.split("\n") == ["one (unloaded)", "two (unloaded)"]
+
+
+def test_code_and_answers_are_copied(page: Page) -> None:
+    text = "Some **code**:\n\n```python\ndef f():\n    pass\n```\n"
+    turns = [{"text": "hello"}, {"runs": [{"text": text, "origin": "draft"}], "figures": {}}]
+    page.run(f"localStorage['localspec conversation 1'] = {json.dumps(json.dumps(turns))}")
+    page.run("sessionStorage['localspec conversation'] = '1'")
     page.load()
-    assert page.turns == []
+    assert page.all("strong")[0].text == "code" and page.all(".language")[0].text == "python"
+    page.run("navigator.clipboard.writeText = async (text) => void (window.copied = text)")
+    for button, expected in zip(page.all(".copy"), ["def f():\n    pass", text], strict=True):
+        button.click()
+        assert page.run("return copied") == expected
 
 
 def test_the_last_answer_can_be_given_again(page: Page) -> None:
@@ -455,10 +491,10 @@ def test_keys_are_enough(page: Page) -> None:
     page.wait(lambda: len(page.turns) == 2 and not page.busy)
     assert page.turns[0] == "one\ntwo"
     reached = set()
-    for _ in range(12):
+    for _ in range(20):
         page.browser.switch_to.active_element.send_keys(Keys.TAB)
         reached.add(page.browser.switch_to.active_element.get_attribute("id"))
-    assert reached >= {"clear", "open-settings", "show-origins", "question", "again", "send"}
+    assert reached >= {"new", "open-settings", "show-origins", "question", "again", "send"}
     named = page.run(
         "return [...document.querySelectorAll('input, textarea')]"
         ".filter(e => !e.labels.length || !e.labels[0].textContent.trim()).map(e => e.id)"

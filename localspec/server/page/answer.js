@@ -1,5 +1,8 @@
 // An answer on the page: its text by origin, its thoughts, its figures.
 
+import { textOf } from "./conversations.js";
+import { copyButton, element, MarkdownView } from "./markdown.js";
+
 // Why nothing is drafted, by the controller's status; as the terminal's meter says it.
 const STATUS = {
   recently_slower: "recently slower than plain",
@@ -11,36 +14,31 @@ const ENDS = {
   stop: "",
   length: "stopped at a limit: tokens, time or context",
 };
-const ORIGINS = ["draft", "lookup", "history", "forced", "corrected", "plain"];
-const OPENS_CODE = /^ {0,3}```[^`]*$/;
-const CLOSES_CODE = /^ {0,3}```\s*$/;
-
-/** An element with a class and a text; what a model or a user wrote is never read as HTML. */
-export function element(name, className, text = "") {
-  const made = document.createElement(name);
-  made.className = className;
-  made.textContent = text;
-  return made;
-}
 
 /** The view of an answer: `add` its runs of text as they come, `show` its figures. */
 export class AnswerView {
-  constructor() {
+  constructor(turn) {
     this.element = element("article", "turn assistant");
     this.thoughts = element("details", "thoughts");
     this.thoughts.append(element("summary", "", "Thoughts"));
     this.thoughts.hidden = true;
     this.meter = element("p", "meter");
     const body = element("div", "body");
-    this.element.append(element("h2", "who", "Answer"), this.thoughts, body, this.meter);
-    this.answered = new Text(body);
-    this.thought = new Text(this.thoughts.appendChild(element("div", "body")));
+    const foot = element("div", "foot");
+    foot.append(this.meter, copyButton(() => textOf(turn)));
+    this.element.append(element("h2", "who", "Answer"), this.thoughts, body, foot);
+    this.answered = new MarkdownView(body);
+    this.thought = new MarkdownView(this.thoughts.appendChild(element("div", "body")));
+    this.add(turn.runs);
+    this.show(turn.figures);
   }
 
-  /** Append a run: text, where it came from, whether it is a thought. */
-  add({ text, origin, reasoning }) {
-    if (reasoning) this.thoughts.hidden = false;
-    (reasoning ? this.thought : this.answered).add(text, ORIGINS.includes(origin) ? origin : "plain");
+  /** Append runs: text, where it came from, whether it is a thought. */
+  add(runs) {
+    const thoughts = runs.filter((run) => run.reasoning);
+    if (thoughts.length) this.thoughts.hidden = false;
+    this.thought.add(thoughts);
+    this.answered.add(runs.filter((run) => !run.reasoning));
   }
 
   show(figures) {
@@ -49,53 +47,6 @@ export class AnswerView {
       if (this.meter.hasChildNodes()) this.meter.append(" · ");
       this.meter.append(element("span", "", part));
     }
-  }
-}
-
-/** Text as it comes: blocks of text and of code, in them lines, in those a span for each origin. */
-class Text {
-  constructor(parent) {
-    this.parent = parent;
-    this.block = null;
-    this.line = [];
-  }
-
-  add(text, origin) {
-    for (const part of text.split(/(?<=\n)/)) {
-      this.#append(part, origin);
-      if (part.endsWith("\n")) this.#endLine();
-    }
-  }
-
-  /** The indentation of a line has no origin to be seen. */
-  #append(part, origin) {
-    const begins = this.line.every((span) => span.className === "indent");
-    const indent = begins ? part.match(/^[ \t]*/)[0] : "";
-    if (indent) this.#extend(indent, "indent");
-    if (indent.length < part.length) this.#extend(part.slice(indent.length), origin);
-  }
-
-  #extend(text, className) {
-    this.block ??= this.parent.appendChild(element("div", "text"));
-    if (this.line.at(-1)?.className !== className) {
-      this.line.push(this.block.appendChild(element("span", className)));
-    }
-    this.line.at(-1).append(text);
-  }
-
-  /** Let a line of three backticks begin a block of code, or end it. */
-  #endLine() {
-    const line = this.line.map((span) => span.textContent).join("").trimEnd();
-    const inCode = this.block.tagName === "PRE";
-    if (inCode && CLOSES_CODE.test(line)) {
-      this.block = null;
-    } else if (!inCode && OPENS_CODE.test(line)) {
-      const before = this.block;
-      this.block = this.parent.appendChild(element("pre", ""));
-      this.block.append(...this.line);
-      if (!before.hasChildNodes()) before.remove();
-    }
-    this.line = [];
   }
 }
 

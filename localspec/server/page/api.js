@@ -8,9 +8,15 @@ export class Failure extends Error {
   }
 }
 
-/** What is loaded, and the defaults of a request. */
-export async function readProps(key) {
-  return (await send("props", { headers: headers(key) })).json();
+/** What is loaded, and the defaults of a request; of several models, those of `model`. */
+export async function readProps(key, model) {
+  const query = model ? `?model=${encodeURIComponent(model)}` : "";
+  return (await send(`props${query}`, { headers: headers(key) })).json();
+}
+
+/** The entries of the list of models. */
+export async function readModels(key) {
+  return (await (await send("v1/models", { headers: headers(key) })).json()).data;
 }
 
 /**

@@ -1,41 +1,59 @@
-// The conversation: questions sent, answers shown as they come, both kept as long as the tab.
+// The page: the open conversation, questions sent, answers shown as they come.
 
-import { AnswerView, element, noteFigures } from "./answer.js";
-import { answer, Failure, readProps } from "./api.js";
-import { Settings } from "./settings.js";
+import { AnswerView, noteFigures } from "./answer.js";
+import { answer, Failure, readModels, readProps } from "./api.js";
+import * as conversations from "./conversations.js";
+import { element } from "./markdown.js";
+import { ModelChooser, Settings } from "./settings.js";
 
-const TURNS = "localspec turns";
+const CURRENT = "localspec conversation"; // the id of the one that is open in this tab
 const KEY = "localspec key";
 const ORIGINS_HIDDEN = "localspec origins hidden";
 
 const $ = (id) => document.getElementById(id);
 const settings = new Settings($("settings"));
-// A question is {text}; an answer {runs, figures}, a run being what `AnswerView.add` takes.
-let turns = JSON.parse(sessionStorage.getItem(TURNS) ?? "[]");
+const models = new ModelChooser($("models"));
+let conversation = conversations.read(sessionStorage.getItem(CURRENT)) ?? conversations.newConversation();
 let running = null; // the AbortController of the answer that is on its way
 
-// -- what is kept ---------------------------------------------------------------------------
+// -- conversations --------------------------------------------------------------------------
 
-function keep() {
-  try {
-    sessionStorage.setItem(TURNS, JSON.stringify(turns));
-  } catch {
-    tell("The conversation is too long to be kept: it is lost when this page is loaded again.");
-  }
+function store() {
+  const problem = conversation.turns.length ? conversations.write(conversation) : "";
+  if (problem) tell(problem);
+  sessionStorage.setItem(CURRENT, conversation.id);
 }
 
-const textOf = (turn, reasoning) =>
-  turn.runs.filter((run) => run.reasoning === reasoning).map((run) => run.text).join("");
+function open(other) {
+  if (running) return;
+  conversation = other;
+  sessionStorage.setItem(CURRENT, other.id);
+  tell("");
+  redraw();
+  toEnd();
+  $("question").focus();
+}
 
-/** The conversation as a request carries it. */
-function messages() {
-  const told = turns.map((turn) => {
-    if (!turn.runs) return { role: "user", content: turn.text };
-    const thoughts = textOf(turn, true);
-    const said = { role: "assistant", content: textOf(turn, false) };
-    return thoughts ? { ...said, reasoning_content: thoughts } : said;
-  });
-  return settings.system ? [{ role: "system", content: settings.system }, ...told] : told;
+function remove(other) {
+  if (running || !confirm(`Delete “${conversations.title(other)}”?`)) return;
+  conversations.remove(other.id);
+  if (other.id === conversation.id) open(conversations.newConversation());
+  else list();
+}
+
+function list() {
+  $("list").replaceChildren(...conversations.stored().map((stored) => {
+    const row = element("li");
+    const name = conversations.title(stored);
+    const [opens, removes] = [element("button", "", name), element("button", "", "Delete")];
+    if (stored.id === conversation.id) opens.setAttribute("aria-current", "true");
+    opens.addEventListener("click", () => open(conversations.read(stored.id) ?? stored));
+    removes.setAttribute("aria-label", `Delete ${name}`);
+    removes.addEventListener("click", () => remove(stored));
+    opens.disabled = removes.disabled = Boolean(running);
+    row.append(opens, removes);
+    return row;
+  }));
 }
 
 // -- what is seen ---------------------------------------------------------------------------
@@ -58,9 +76,7 @@ function following(change) {
 }
 
 function append(turn) {
-  const view = turn.runs ? new AnswerView() : { element: question(turn.text) };
-  for (const run of turn.runs ?? []) view.add(run);
-  if (turn.figures) view.show(turn.figures);
+  const view = turn.runs ? new AnswerView(turn) : { element: question(turn.text) };
   $("turns").append(view.element);
   return view;
 }
@@ -72,25 +88,27 @@ function question(text) {
 }
 
 function refresh() {
+  const { turns } = conversation;
   const pressed = $("composer").querySelector("button:focus");
   $("empty").hidden = turns.length > 0;
   $("send").hidden = Boolean(running);
   $("stop").hidden = !running;
   $("again").hidden = Boolean(running) || !turns.at(-1)?.runs;
-  $("clear").disabled = Boolean(running) || !turns.length;
+  $("new").disabled = $("models").disabled = Boolean(running);
+  list();
   $("turns").setAttribute("aria-busy", String(Boolean(running)));
   if (pressed?.hidden) $(running ? "stop" : "send").focus();
 }
 
 function redraw() {
   $("turns").replaceChildren();
-  for (const turn of turns) append(turn);
+  for (const turn of conversation.turns) append(turn);
   refresh();
 }
 
 function showOrigins() {
   document.body.classList.toggle("uncoloured", !$("show-origins").checked);
-  sessionStorage.setItem(ORIGINS_HIDDEN, $("show-origins").checked ? "" : "yes");
+  localStorage.setItem(ORIGINS_HIDDEN, $("show-origins").checked ? "" : "yes");
 }
 
 // -- asking ---------------------------------------------------------------------------------
@@ -99,6 +117,7 @@ async function ask() {
   const text = $("question").value;
   if (running || !text.trim() || !settings.check()) return;
   $("question").value = "";
+  const { turns } = conversation;
   turns.push({ text });
   append(turns.at(-1));
   if (await reply()) return;
@@ -108,6 +127,7 @@ async function ask() {
 }
 
 async function askAgain() {
+  const { turns } = conversation;
   if (running || !turns.at(-1)?.runs || !settings.check()) return;
   const former = turns.pop();
   redraw();
@@ -118,15 +138,17 @@ async function askAgain() {
 
 /** Answer the last question; false where not a word came, of which the page then says why. */
 async function reply() {
+  const system = settings.system ? [{ role: "system", content: settings.system }] : [];
   const request = {
-    messages: messages(),
+    messages: [...system, ...conversations.messages(conversation)],
     ...settings.request,
+    ...(models.chosen && { model: models.chosen }),
     return_origins: true,
     timings_per_token: true,
   };
   const turn = { runs: [], figures: {} };
   running = new AbortController();
-  turns.push(turn);
+  conversation.turns.push(turn);
   const view = append(turn);
   tell("");
   $("status").textContent = "Answering";
@@ -142,10 +164,11 @@ async function reply() {
   running = null;
   const came = !failure || turn.runs.length > 0;
   if (came) following(() => view.show(turn.figures));
-  else turns.pop();
+  else conversation.turns.pop();
   $("status").textContent = failure ?? "The answer is complete";
+  if (came) store();
   refresh();
-  keep();
+  if (models.chosen) showServer().catch(() => {}); // the states changed
   return came;
 }
 
@@ -157,9 +180,9 @@ async function receive(request, turn, view) {
     const choice = chunk.choices?.[0];
     const runs = choice?.origins ?? [];
     if (runs.length) turn.figures.firstText ??= performance.now() - sent;
-    turn.runs.push(...runs);
+    conversations.extend(turn.runs, runs);
     following(() => {
-      runs.forEach((run) => view.add(run));
+      view.add(runs);
       view.show(turn.figures);
     });
   }
@@ -186,12 +209,20 @@ function askForKey() {
   $("key").focus();
 }
 
+async function showServer() {
+  const key = sessionStorage.getItem(KEY);
+  models.show(await readModels(key));
+  $("model").textContent = models.chosen ? "is loaded when it is asked" : "";
+  if (models.chosen && !models.loaded) return;
+  const props = await readProps(key, models.chosen);
+  const model = props.model ?? props.model_alias;
+  $("model").textContent = model + (props.draft ? `, draft ${props.draft}` : "");
+  settings.showDefaults(props.default_generation_settings);
+}
+
 async function meet() {
   try {
-    const props = await readProps(sessionStorage.getItem(KEY));
-    const model = props.model ?? props.model_alias;
-    $("model").textContent = model + (props.draft ? `, draft ${props.draft}` : "");
-    settings.showDefaults(props.default_generation_settings);
+    await showServer();
     tell("");
   } catch (error) {
     tell(error.message);
@@ -218,21 +249,19 @@ $("key-form").addEventListener("submit", (event) => {
 });
 $("again").addEventListener("click", askAgain);
 $("stop").addEventListener("click", () => running?.abort());
-$("clear").addEventListener("click", () => {
-  if (!confirm("Forget this conversation?")) return;
-  turns = [];
-  keep();
-  redraw();
-  $("question").focus();
-});
+$("new").addEventListener("click", () => open(conversations.newConversation()));
+$("models").addEventListener("change", meet);
 $("open-settings").addEventListener("click", () => settings.open());
-$("show-origins").checked = !sessionStorage.getItem(ORIGINS_HIDDEN);
+$("show-origins").checked = !localStorage.getItem(ORIGINS_HIDDEN);
 $("show-origins").addEventListener("change", showOrigins);
 addEventListener("pagehide", () => {
-  if (running) turns.at(-1).figures.ended = "cut off when this page was left";
-  keep();
+  if (!running) return;
+  conversation.turns.at(-1).figures.ended = "cut off when this page was left";
+  store();
 });
+addEventListener("storage", () => refresh()); // another tab's conversations
 
+$("conversations").open = matchMedia("(min-width: 72rem)").matches;
 showOrigins();
 redraw();
 toEnd();

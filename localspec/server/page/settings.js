@@ -1,6 +1,9 @@
 // What is asked for besides the messages, in a dialog; kept as long as the tab.
 
+import { element } from "./markdown.js";
+
 const STORE = "localspec settings";
+const MODEL = "localspec model";
 
 export class Settings {
   constructor(dialog) {
@@ -63,4 +66,35 @@ export class Settings {
   #keep() {
     sessionStorage.setItem(STORE, JSON.stringify(this.#values()));
   }
+}
+
+/** The choice among models, shown where the server has several: only these have a status. */
+export class ModelChooser {
+  constructor(select) {
+    this.select = select;
+    select.addEventListener("change", () => localStorage.setItem(MODEL, select.value));
+  }
+
+  show(entries) {
+    const models = entries.filter((entry) => entry.status);
+    const wanted = this.chosen || localStorage.getItem(MODEL);
+    this.select.hidden = models.length < 2;
+    this.select.replaceChildren(...models.map(option));
+    const { id } = models.find((model) => model.id === wanted) ?? models.find(isLoaded) ?? models[0] ?? {};
+    this.select.value = id ?? "";
+    this.loaded = models.some((model) => model.id === this.chosen && isLoaded(model));
+  }
+
+  /** The model of the next answers; empty where there is no choice. */
+  get chosen() {
+    return this.select.hidden ? "" : this.select.value;
+  }
+}
+
+const isLoaded = ({ status }) => status.value === "loaded";
+
+function option({ id, status }) {
+  const made = element("option", "", `${id} (${status.failed ? "failed" : status.value})`);
+  made.value = id;
+  return made;
 }

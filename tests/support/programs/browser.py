@@ -82,6 +82,8 @@ class Page:
         self._log("performance")
         self._log("browser")
         self.load()
+        self.run("localStorage.clear()")  # of an earlier tab
+        self.load()
 
     def load(self) -> None:
         """Load it, again if it was."""
@@ -147,9 +149,13 @@ class Page:
 
     @property
     def turns(self) -> list[str]:
-        """Questions and answers, without thoughts, to the last blank."""
+        """Questions and answers, without thoughts and the bars over code."""
         texts: list[str] = self.run(
-            "return [...document.querySelectorAll('.turn > .body')].map(e => e.textContent)"
+            "return [...document.querySelectorAll('.turn > .body')].map(e => {"
+            "  const copy = e.cloneNode(true);"
+            "  copy.querySelectorAll('.bar').forEach(bar => bar.remove());"
+            "  return copy.textContent;"
+            "})"
         )
         return texts
 

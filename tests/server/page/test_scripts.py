@@ -1,0 +1,210 @@
+"""The page's scripts in node, with as much of a browser as they need (dom.mjs)."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from localspec.server import app
+from tests.support.served import Site
+
+FOLDER = Path(app.__file__).parent / "page"
+Run = Callable[..., Any]
+SHOW = """
+const { MarkdownView, element } = await load("markdown.js");
+const parent = element("div"), view = new MarkdownView(parent);
+for (const part of given) view.add([part]);
+return parent.tree();
+"""
+ALLOWED = {
+    "div",
+    "p", "h3", "h4", "h5", "h6", "hr", "blockquote", "ul", "ol", "li", "pre", "code",
+    "table", "tr", "th", "td", "strong", "em", "del", "a", "span", "button",
+}  # fmt: skip
+SNIPPETS = [
+    "\n", "\n\n", "  ", "    ", "a", "wörd ", "1. ", "- ", "* ", "> ", "# ", "```", "```py\n",
+    "~~~\n", "`", "``", "*", "**", "***", "_", "__", "~~", "[", "](", ")", "![", "\\", "|",
+    "|---|\n", "a | b\n", "--- | ---\n", "---\n", "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "&lt;", "javascript:alert(1)", "data:text/html,x", "https://a.b/c", "http://",
+    "[x](https://a.b)", "[y](javascript:x)", "'", '"', "//", "/*", "#", "def f",
+    "0x1f", "\0", "\ud800", "\r", "\t",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Run]:
+    """Run a script in node: the body of an async function, which may import the page's files."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    driver = [node, str(Path(__file__).with_name("run.mjs")), str(FOLDER)]
+    with subprocess.Popen(driver, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+
+        def run(script: str, given: object = None) -> Any:
+            assert process.stdin and process.stdout
+            process.stdin.write(json.dumps({"script": script, "given": given}).encode() + b"\n")
+            process.stdin.flush()
+            reply = json.loads(process.stdout.readline())
+            assert "error" not in reply, reply["error"]
+            return reply["result"]
+
+        yield run
+        process.kill()
+
+
+def shown(run: Run, *parts: str) -> Any:
+    return run(SHOW, [{"text": part, "origin": "draft"} for part in parts])
+
+
+def html(tree: Any) -> str:
+    """Elements in short, without spans and their attributes."""
+    if isinstance(tree, str):
+        return tree
+    name, attributes, *children = tree
+    inside = "".join(map(html, children))
+    if name in ("span", "button"):
+        return inside if name == "span" else ""
+    given = "".join(f" {key}={value}" for key, value in attributes.items() if key != "rel")
+    return f"<{name}{given}>{inside}</{name}>"
+
+
+def elements(tree: Any) -> Iterator[Any]:
+    if not isinstance(tree, str):
+        yield tree
+        for child in tree[2:]:
+            yield from elements(child)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("# A *b* #\ntext", "<h3>A <em>b</em></h3><p>text</p>"),
+        ("***a*** __b__ x_y_z 2 * 3 ~~c~~", "<p><strong><em>a</em></strong> <strong>b</strong> "
+         "x_y_z 2 * 3 <del>c</del></p>"),
+        ("**`**k` [0, 1)** \\*d\\* \\(e\\)", "<p><strong><code>**k</code> [0, 1)</strong> "
+         "*d* \\(e\\)</p>"),
+        ("- a\n- b\n  - c\n\n3. d", "<ul><li><p>a</p></li><li><p>b</p><ul><li><p>c</p></li></ul>"
+         "</li></ul><ol><li value=3><p>d</p></li></ol>"),
+        ("> a\n> b\n\n---", "<blockquote><p>a\nb</p></blockquote><hr></hr>"),
+        ("x\n|a|b|\n|-|-|\n|1|\\||", "<p>x</p><div class=table><table><tr><th>a</th>"
+         "<th>b</th></tr><tr><td>1</td><td>|</td></tr></table></div>"),
+        ("```py\nif *a*:\n\n  b\n```\nc", "<div class=code><div class=bar>"
+         "<p class=language>py</p></div><pre><code>if *a*:\n\n  b</code></pre></div><p>c</p>"),
+        ("[a](https://b.c/d_(e)) ![f](http://g) https://h.i.", "<p><a href=https://b.c/d_(e)>a</a> "
+         "<a href=http://g>f</a> <a href=https://h.i>https://h.i</a>.</p>"),
+        ("\\``` a", "<p>``` a</p>"),
+        ("[a](javascript:b) <b>&lt;", "<p>[a](javascript:b) <b>&lt;</p>"),
+    ],
+)  # fmt: skip
+def test_markdown_is_elements(run: Run, source: str, expected: str) -> None:
+    assert html(shown(run, source)) == f"<div>{expected}</div>"
+
+
+@given(st.lists(st.sampled_from(SNIPPETS) | st.text(max_size=5), max_size=40))
+@settings(max_examples=300, deadline=None)
+def test_hostile_markdown_is_safe_and_the_same_in_parts(run: Run, parts: list[str]) -> None:
+    source = "".join(parts)
+    tree = shown(run, source)
+    assert shown(run, *parts) == tree  # streamed in parts, and at once
+    for name, attributes, *_ in elements(tree):
+        assert name in ALLOWED
+        assert attributes.keys() <= {"class", "href", "rel", "value"}
+        if name == "a":
+            assert re.match("https?://", attributes["href"])
+            assert attributes["rel"] == "noopener noreferrer"
+
+
+@given(
+    st.lists(st.sampled_from([s for s in SNIPPETS if "(" not in s and "1" not in s]), max_size=40)
+)
+@settings(max_examples=150, deadline=None)
+def test_no_word_is_lost(run: Run, parts: list[str]) -> None:
+    tree = shown(run, "".join(parts))
+    text = "".join(
+        t for e in elements(tree) if e[0] != "button" for t in e[2:] if isinstance(t, str)
+    )
+    letters = [c for c in text if c.isalnum()]
+    assert letters == [c for c in "".join(parts) if c.isalnum()]
+
+
+def test_only_the_last_two_blocks_are_made_again(run: Run) -> None:
+    script = """
+    const { MarkdownView, element } = await load("markdown.js");
+    const parent = element("div"), view = new MarkdownView(parent);
+    view.add([{ text: given, origin: "draft" }]);
+    const before = [...parent];
+    view.add([{ text: " more", origin: "plain" }]);
+    const after = [...parent];
+    return before.map((e) => after.includes(e) || e.tagName);
+    """
+    assert run(script, "a\n\nb\n\n# c\n\nd") == [True] * 4 + ["H3", "SPAN", "P", "SPAN"]
+
+
+@pytest.mark.parametrize("mark", ["*a ", "[", "`a ``", "> ", "[a](", "| ", "/*", "**a_ ", "- "])
+def test_long_hostile_text_ends(run: Run, mark: str) -> None:
+    shown(run, mark * 5000)
+
+
+def test_conversations_are_stored(run: Run) -> None:
+    script = """
+    browse();
+    const { newConversation, read, remove, stored, title, write } = await load("conversations.js");
+    const made = { ...newConversation(), turns: [{ text: "Hello\\nthere" }] };
+    const large = { id: "large", turns: [{ text: "x".repeat(5_000_000) }] };
+    const problems = [write(made), write(large)];
+    localStorage.setItem("localspec conversation x", "{");
+    const found = stored().map(title), same = read(made.id).turns[0].text;
+    remove(made.id);
+    return [problems, found, same, stored().length];
+    """
+    problems, found, same, left = run(script)
+    assert problems[0] == "" and problems[1].startswith("The browser's storage is full")
+    assert (found, same, left) == (["Hello there"], "Hello\nthere", 0)
+
+
+def test_a_chooser_needs_several_models(run: Run) -> None:
+    script = """
+    browse(html);
+    const { ModelChooser } = await load("settings.js");
+    const chooser = new ModelChooser(document.getElementById("models"));
+    chooser.show(given);
+    return [chooser.chosen, chooser.select.textContent];
+    """
+    several = [
+        {"id": "a", "status": {"value": "unloaded", "failed": True}},
+        {"id": "b", "status": {"value": "loaded"}},
+    ]
+    assert run(script, several) == ["b", "a (failed)b (loaded)"]
+    assert run(script, [{"id": "a"}, {"id": "a.gguf"}])[0] == ""
+
+
+def test_a_conversation_with_a_server(run: Run, toy_server: Site) -> None:
+    script = """
+    browse(html, given);
+    const $ = (id) => document.getElementById(id);
+    const until = async (met) => { while (!met()) await new Promise((go) => setTimeout(go, 10)); };
+    await load("page.js");
+    await until(() => $("model").textContent);
+    $("question").value = "hello <b>";
+    $("composer").dispatchEvent(new Event("submit", { cancelable: true }));
+    await until(() => $("turns").children.length === 2 && $("stop").hidden);
+    const names = () => $("list").querySelectorAll("button").map((e) => e.textContent);
+    const said = $("turns").querySelectorAll(".body").map((e) => e.textContent);
+    $("new").click();
+    const empty = [$("turns").children.length, names()];
+    $("list").querySelector("button").click();
+    return [said, empty, $("turns").children.length, $("notice").textContent];
+    """
+    said, empty, reopened, notice = run(script, toy_server.url)
+    assert said[0] == "hello <b>" and said[-1]
+    assert (empty, reopened, notice) == ([0, ["hello <b>", "Delete"]], 2, "")
