@@ -5,9 +5,11 @@ Scripts import it by its bare name, because Python puts their own folder first o
 
 import argparse
 import json
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -148,3 +150,31 @@ def busy_processes(count: int) -> Iterator[None]:
         for process in processes:
             process.kill()
             process.wait()
+
+
+@contextmanager
+def listening(command: Sequence[str]) -> Iterator[int]:
+    """The port of a server on this machine, started by its command without address; it has loaded."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address = ["--host", "127.0.0.1", "--port", str(port)]
+    quiet = subprocess.DEVNULL
+    server = subprocess.Popen([*command, *address], stdout=quiet, stderr=quiet)
+    try:
+        _await(server, port)
+        yield port
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def _await(server: subprocess.Popen[bytes], port: int) -> None:
+    """Return when the model is loaded."""
+    while server.poll() is None:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health").close()
+            return
+        except OSError:
+            time.sleep(0.1)
+    raise SystemExit(f"{server.args!r} has ended")

@@ -12,12 +12,8 @@ remembers all texts for `ngram-mod`.
 
 import argparse
 import json
-import socket
 import statistics
-import subprocess
 import tempfile
-import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -27,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import GREEDY, Parser, conditions, load, span, write_json
+from common import GREEDY, Parser, conditions, listening, load, span, write_json
 from gguf import GGUFReader, GGUFWriter
 from numpy.typing import NDArray
 
@@ -192,31 +188,10 @@ def theirs(port: int, file: File) -> float:
 @contextmanager
 def serving(args: argparse.Namespace, model: Path, context: int, kind: str) -> Iterator[Variant]:
     """llama-server with one kind of speculation, or "none"."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [str(args.bin / "llama-server"), "-m", str(model), "--host", "127.0.0.1"]
-    command += ["--port", str(port), "-c", str(context), "-t", str(args.threads), "-np", "1"]
-    command += ["-fa", args.flash_attention, "--cache-ram", "0", "--spec-type", kind]
-    quiet = subprocess.DEVNULL
-    server = subprocess.Popen(command, stdout=quiet, stderr=quiet)
-    try:
-        _await(server, port)
+    command = [str(args.bin / "llama-server"), "-m", str(model), "-c", str(context)]
+    command += ["-t", str(args.threads), "-np", "1", "-fa", args.flash_attention]
+    with listening([*command, "--cache-ram", "0", "--spec-type", kind]) as port:
         yield partial(theirs, port)
-    finally:
-        server.terminate()
-        server.wait()
-
-
-def _await(server: subprocess.Popen[bytes], port: int) -> None:
-    """Return when the model is loaded."""
-    while server.poll() is None:
-        try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/health").close()
-            return
-        except urllib.error.URLError:
-            time.sleep(0.1)
-    raise SystemExit("llama-server has ended")
 
 
 PEERS = ("none", "ngram-simple", "ngram-mod")
