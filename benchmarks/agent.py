@@ -50,7 +50,8 @@ TEMPLATE = """\
 {%- else -%}{{- message.content or '' -}}{%- endif -%}
 {%- if tools and loop.first -%}
 {{- '\\n<tools>' -}}{%- for tool in tools -%}{{- '\\n' + tool | tojson -}}{%- endfor -%}
-{{- '\\n</tools>\\nCall one by:\\n<tool_call>\\n{"name": NAME, "arguments": OBJECT}\\n</tool_call>' -}}
+{{- '\\n</tools>\\nCall one by:\\n' -}}
+{{- '<tool_call>\\n{"name": NAME, "arguments": OBJECT}\\n</tool_call>' -}}
 {%- endif -%}
 {%- for call in message.tool_calls or [] -%}{%- set call = call.function -%}
 {{- '\\n<tool_call>\\n{"name": "' + call.name + '", "arguments": ' -}}
@@ -140,7 +141,9 @@ def ask(port: int, messages: list[Json], *, call: bool, tokens: int) -> Answer:
         json.dumps(body).encode(),
         {"Content-Type": "application/json"},
     )
-    began, ttft, said, timings = time.perf_counter(), None, [], {}
+    began, ttft = time.perf_counter(), None
+    said: list[str] = []
+    timings: Json = {}
     with urllib.request.urlopen(request) as response:
         for chunk in events(response):
             parts = list(parts_of(chunk))

@@ -154,7 +154,7 @@ def busy_processes(count: int) -> Iterator[None]:
 
 @contextmanager
 def listening(command: Sequence[str]) -> Iterator[int]:
-    """The port of a server on this machine, started by its command without address; it has loaded."""
+    """The port of a server that has loaded; ``command`` starts it and names no address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from localspec.chat.stats import GenerationStats
-from localspec.chat.tools.tool import ToolCall
+from localspec.chat.tools.tool import ToolCall, ToolCallDelta
 from localspec.core.errors import LocalspecError
 from localspec.speculative.loop import DraftStatus, FinishReason
 
@@ -35,8 +35,9 @@ class Piece:
 
     ``held`` is text that is held back because it may begin a stop string or a character of several
     tokens; if the answer ends here, it follows. ``logprobs``, if requested, has one entry for each
-    of ``tokens``; ``tool_calls`` are those that the round completed. ``stop_text`` is the stop
-    string that ended the answer, of the request or of the chat template.
+    of ``tokens``; ``tool_calls`` are those that the round completed, and ``tool_deltas`` the parts
+    of calls that it brought, in their order. ``stop_text`` is the stop string that ended the
+    answer, of the request or of the chat template.
     """
 
     parts: tuple[TextPart, ...]
@@ -48,6 +49,7 @@ class Piece:
     held: tuple[TextPart, ...] = ()
     logprobs: tuple["TokenLogprob", ...] = ()
     tool_calls: tuple[ToolCall, ...] = ()
+    tool_deltas: tuple[ToolCallDelta, ...] = ()
     stop_text: str | None = None
 
     def __str__(self) -> str:
@@ -136,7 +138,8 @@ def collect(
                 answer.finish_reason = piece.finish_reason
     except (KeyboardInterrupt, LocalspecError) as ended:
         if last is not None and last.held:
-            rest = replace(last, parts=last.held, tokens=(), held=(), logprobs=(), tool_calls=())
+            rest = replace(last, parts=last.held, tokens=(), held=(), logprobs=())
+            rest = replace(rest, tool_calls=(), tool_deltas=())
             parts.append(rest.text)
             thoughts.append(rest.reasoning)
             on_piece(rest)

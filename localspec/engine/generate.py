@@ -225,6 +225,7 @@ def _pieces(
             _held(stream),
             () if recorder is None else recorder.take()[: len(outcome.tokens)],
             stream.take_calls(),
+            stream.take_deltas(),
             stop_text=stream.stop_text,
         )
         shown = clock()

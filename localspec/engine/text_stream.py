@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from localspec.chat.reasoning import Format, Splitter, overlap
 from localspec.chat.tools.finder import CallFinder
 from localspec.chat.tools.forms import CallForm
-from localspec.chat.tools.tool import Tool, ToolCall
+from localspec.chat.tools.tool import Tool, ToolCall, ToolCallDelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,7 @@ class TextStream:
         self._splitter = splitter
         self._finder = finder
         self._calls: list[ToolCall] = []
+        self._deltas: list[ToolCallDelta] = []
         self._stop = [text for text in stop if text]
         self._held = ""
         self.stop_text: str | None = None  # the stop string that ended the answer
@@ -109,6 +110,11 @@ class TextStream:
         taken, self._calls = tuple(self._calls), []
         return taken
 
+    def take_deltas(self) -> tuple[ToolCallDelta, ...]:
+        """The parts of calls that came since the last call of this method."""
+        taken, self._deltas = tuple(self._deltas), []
+        return taken
+
     def _said(self, text: str, final: bool = False) -> str:
         """Text of the answer that can be shown now, without calls."""
         if self._finder is None:
@@ -117,8 +123,12 @@ class TextStream:
         for part in self._finder.push(text, final):
             if isinstance(part, str):
                 shown += self._answer(part)
-            elif not self.stopped:
+            elif self.stopped:
+                continue
+            elif isinstance(part, ToolCall):
                 self._calls.append(part)
+            else:
+                self._deltas.append(part)
         return shown + self._answer("", final)
 
     def _answer(self, text: str, final: bool = False) -> str:

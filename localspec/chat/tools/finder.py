@@ -6,17 +6,19 @@ from dataclasses import dataclass, field, replace
 from localspec.chat.reasoning import overlap
 from localspec.chat.tools.forms import CallForm
 from localspec.chat.tools.readers import NO_CALL, Span
-from localspec.chat.tools.tool import Tool, ToolCall
+from localspec.chat.tools.tool import Tool, ToolCall, ToolCallDelta
 
 MAX_CALL = 2**18  # characters
 MAX_MISSES = 100  # opening marks without a call, after which the search stops
+
+Found = str | ToolCallDelta | ToolCall
 
 
 @dataclass(slots=True)
 class CallFinder:
     """Finds the calls in one answer; text that may begin a call is held back.
 
-    A call is returned whole, once it is complete. Broken JSON, a tool that is not offered and a
+    A complete call is returned behind its deltas. Broken JSON, a tool that is not offered and a
     call that is cut off are text. White space before and between calls is dropped.
     """
 
@@ -25,17 +27,18 @@ class CallFinder:
     held: str = field(default="", init=False)
     _began: bool = field(default=False, init=False)  # more than white space was returned
     _behind: bool = field(default=False, init=False)  # the last thing returned is a call
+    _calls: int = field(default=0, init=False)  # those that have begun
     _misses: int = field(default=0, init=False)
     _waits: bool = field(default=False, init=False)  # a call has begun and is incomplete
 
-    def push(self, text: str, final: bool = False) -> list[str | ToolCall]:
+    def push(self, text: str, final: bool = False) -> list[Found]:
         """Add text; return complete pieces in order. ``final`` also returns all held text."""
         self.held += text
         if self._waits and not final and len(self.held) < MAX_CALL:
             if not any(end in text for end in "}]>"):
                 return []
         self._waits = False
-        found: list[str | ToolCall] = []
+        found: list[Found] = []
         while self.held and self._step(found, final):
             pass
         return found
@@ -46,7 +49,7 @@ class CallFinder:
         other.held = self.held
         return other
 
-    def _step(self, found: list[str | ToolCall], final: bool) -> bool:
+    def _step(self, found: list[Found], final: bool) -> bool:
         """Decide about the next part of the held text; False if that needs more text."""
         if self._behind and not self._closed(final):
             return False
@@ -64,7 +67,9 @@ class CallFinder:
             self._say(found, at + len(opening))
             return True
         self._say(found, len(self.held[:at].rstrip()))
-        found += span.calls
+        for call in span.calls:
+            found += [ToolCallDelta(self._calls, call.id, call.name, call.arguments), call]
+            self._calls += 1
         self.held = self.held.lstrip()[span.length :]
         self._behind = True
         return True
@@ -103,7 +108,7 @@ class CallFinder:
         names = {tool.name for tool in self.tools}
         return span if all(call.name in names for call in span.calls) else NO_CALL
 
-    def _say(self, found: list[str | ToolCall], length: int) -> None:
+    def _say(self, found: list[Found], length: int) -> None:
         """Take this number of characters as plain text."""
         if length:
             found.append(self.held[:length])

@@ -182,7 +182,8 @@ def _make_call(name: object, arguments: Any, call_id: object) -> ToolCall | None
         arguments = _parse(arguments)
     if not isinstance(name, str) or not isinstance(arguments, dict):
         return None
-    return ToolCall(name, as_json(arguments), call_id[:64] if isinstance(call_id, str) else "")
+    given = {"id": call_id[:64]} if isinstance(call_id, str) and call_id else {}
+    return ToolCall(name, as_json(arguments), **given)
 
 
 def _typed(text: str, schema: Mapping[str, Any], key: str) -> Any:

@@ -2,8 +2,9 @@
 
 import json
 import re
+import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
 
 from localspec.core.errors import UsageError
@@ -30,11 +31,27 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call that the model wrote: arguments as JSON text; ``id`` is "" if it gave none."""
+    """A call that the model wrote: arguments as JSON text; ``id`` is random if it gave none.
+
+    Calls with the same name and arguments are equal.
+    """
 
     name: str
     arguments: str
-    id: str = ""
+    id: str = field(default_factory=lambda: f"call_{secrets.token_hex(12)}", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """The next part of the arguments of an answer's call number ``index``.
+
+    ``id`` and ``name`` come with the first part of a call only.
+    """
+
+    index: int
+    id: str | None
+    name: str | None
+    arguments: str
 
 
 def require_objects(entries: object, what: str, form: str) -> None:

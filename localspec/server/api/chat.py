@@ -1,6 +1,5 @@
 """Chat completions: messages to a prompt, and replies in the form of OpenAI's chat API."""
 
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from localspec.chat.answer import Piece
-from localspec.chat.tools.tool import ToolCall
+from localspec.chat.tools.tool import ToolCall, ToolCallDelta
 from localspec.core.errors import UsageError
 from localspec.engine.text_stream import Prompt
 from localspec.server.api.answers import Choice
@@ -123,9 +122,8 @@ class ChatReply(OpenAIReply):
             text = "".join([part.text for part in parts])
             delta: Json = {"delta": {"reasoning_content" if reasoning else "content": text}}
             yield delta | ({"origins": origins(parts)} if self.request.return_origins else {})
-        before = len(choice.tool_calls) - len(piece.tool_calls)
-        for i, call in enumerate(piece.tool_calls, before):
-            yield {"delta": {"tool_calls": [{"index": i, **_call(call)}]}}
+        for part in piece.tool_deltas:
+            yield {"delta": {"tool_calls": [_call_delta(part)]}}
 
     def _logprobs(self, choice: Choice, entries: Sequence[TokenLogprob]) -> Json | None:
         if not choice.has_logprobs:
@@ -152,9 +150,16 @@ def _message(choice: Choice) -> Json:
 
 
 def _call(call: ToolCall) -> Json:
-    """A tool call with the model's id, or with a random one."""
     return {
-        "id": call.id or f"call_{secrets.token_hex(12)}",
+        "id": call.id,
         "type": "function",
         "function": {"name": call.name, "arguments": call.arguments},
     }
+
+
+def _call_delta(delta: ToolCallDelta) -> Json:
+    function = {"arguments": delta.arguments}
+    if delta.name is None:
+        return {"index": delta.index, "function": function}
+    head = {"index": delta.index, "id": delta.id, "type": "function"}
+    return {**head, "function": {"name": delta.name, **function}}

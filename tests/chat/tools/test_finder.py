@@ -2,15 +2,16 @@
 
 import json
 from collections.abc import Sequence
+from itertools import groupby
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from localspec.chat.tools import finder, forms
-from localspec.chat.tools.finder import CallFinder
+from localspec.chat.tools.finder import CallFinder, Found
 from localspec.chat.tools.forms import CallForm
-from localspec.chat.tools.tool import Tool, ToolCall
+from localspec.chat.tools.tool import Tool, ToolCall, ToolCallDelta
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}, "n": {"type": "integer"}}}
 TOOLS = (Tool("f", SCHEMA, {}), Tool("g", {}, {}))
@@ -29,10 +30,21 @@ def find(form: CallForm, pieces: Sequence[str]) -> tuple[str, list[ToolCall]]:
     found = [part for piece in pieces for part in reader.push(piece)]
     found += reader.push("", final=True)
     assert reader.held == ""
-    return (
-        "".join(part for part in found if isinstance(part, str)),
-        [part for part in found if isinstance(part, ToolCall)],
-    )
+    calls = [part for part in found if isinstance(part, ToolCall)]
+    assert joined(found) == [(call.name, call.arguments, call.id) for call in calls]
+    return "".join(part for part in found if isinstance(part, str)), calls
+
+
+def joined(found: Sequence[Found]) -> list[tuple[str, str, str]]:
+    """The name, arguments and id of each call, from its deltas."""
+    deltas = [part for part in found if isinstance(part, ToolCallDelta)]
+    calls = [list(group) for _, group in groupby(deltas, lambda delta: delta.index)]
+    assert [call[0].index for call in calls] == list(range(len(calls)))
+    assert all((delta.id, delta.name) == (None, None) for call in calls for delta in call[1:])
+    return [
+        (call[0].name or "", "".join(delta.arguments for delta in call), call[0].id or "")
+        for call in calls
+    ]
 
 
 def written(form: CallForm, name: str = "f", city: str = "Oslo") -> str:
@@ -152,6 +164,8 @@ SPOKEN = [
 def test_calls_as_models_write_them(form: CallForm, text: str, call: ToolCall | None) -> None:
     expected = ("", [call]) if call else (text, [])
     assert find(form, [text]) == find(form, list(text)) == expected
+    ids = {each.id for pieces in ([text], list(text)) for each in find(form, pieces)[1]}
+    assert ids == {call.id} if call and not call.id.startswith("call_") else len(ids) in (0, 2)
 
 
 @pytest.mark.parametrize("depth", [*range(90, 110), *range(900, 1000)])
@@ -183,7 +197,7 @@ def test_a_call_comes_once_it_is_complete_and_the_text_before_it_at_once() -> No
     reader = CallFinder(forms.HERMES, TOOLS)
     assert reader.push("AnswerStyle: <tool") == ["AnswerStyle:"]
     assert reader.push('_call>{"name": "f", "argu') == []
-    assert reader.push('ments": {"city": "Oslo"}}') == [CALL]
+    assert reader.push('ments": {"city": "Oslo"}}')[-1] == CALL
     assert reader.push("\n</tool_call>") == []
     assert reader.held == ""
 
@@ -211,4 +225,4 @@ def test_what_is_held_back_can_be_had_as_text() -> None:
     begun = 'So\n<tool_call>\n{"name": "f", "arguments": {"city": "Oslo"}}'[:-1]
     assert reader.push(begun) == ["So"]
     assert reader.given_up().push("", final=True) == [begun[2:]]
-    assert reader.push("}") == [CALL]
+    assert reader.push("}")[-1] == CALL

@@ -86,9 +86,12 @@ class _Blocks:
             if self._open != kind:
                 yield from self._begin(_block(kind, ""))
             yield self._delta({"type": f"{kind}_delta", kind: "".join([p.text for p in parts])})
-        for call in piece.tool_calls:
-            yield from self._begin({**_tool_use(call), "input": {}})
-            yield self._delta({"type": "input_json_delta", "partial_json": call.arguments})
+        for part in piece.tool_deltas:
+            if part.name is not None:
+                yield from self._begin(
+                    {"type": "tool_use", "id": part.id, "name": part.name, "input": {}}
+                )
+            yield self._delta({"type": "input_json_delta", "partial_json": part.arguments})
 
     def close(self) -> Iterator[Json]:
         """The end of the open block, if there is one."""
