@@ -19,8 +19,8 @@ from localspec.bench.prompts import read_prompts
 from localspec.chat.answer import collect
 from localspec.chat.stats import GenerationStats
 from localspec.core import paths
-from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import AcceptanceRule, SamplingParams
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.sampling_params import AcceptanceRule, SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 

@@ -24,7 +24,7 @@ from plain import theirs as theirs_plain
 from localspec.bench.padding.encoder import Quantization
 from localspec.chat.answer import collect
 from localspec.core import machine
-from localspec.core.generate_options import GenerateOptions
+from localspec.core.options.generate_options import GenerateOptions
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 

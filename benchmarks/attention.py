@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from common import Parser, conditions, printed
 
-from localspec.core.config import FlashAttention, LoadOptions
+from localspec.core.options.load_options import FlashAttention, LoadOptions
 from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header
 

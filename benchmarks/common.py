@@ -19,9 +19,9 @@ from localspec.bench import demo
 from localspec.bench.padding.encoder import Quantization
 from localspec.chat.answer import collect
 from localspec.core import machine
-from localspec.core.config import LoadOptions
-from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.load_options import LoadOptions
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.speculative.loop import Clock, TokenModel

@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 
 from localspec.bench.padding.encoder import TensorEncoder
 from localspec.core import machine, paths
-from localspec.core.config import DraftTokens, LoadOptions
-from localspec.core.generate_options import GenerateOptions
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.load_options import DraftTokens, LoadOptions
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 

@@ -25,7 +25,7 @@ from localspec.bench.comparison import Comparison
 from localspec.bench.plan import BenchPlan
 from localspec.bench.run import run_bench
 from localspec.core import paths
-from localspec.core.config import ALL_LAYERS, LoadOptions
+from localspec.core.options.load_options import ALL_LAYERS, LoadOptions
 from localspec.engine.engine import Engine
 from localspec.llama import llama_library
 from localspec.llama.memory.estimate import estimate_run

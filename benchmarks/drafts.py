@@ -24,8 +24,8 @@ from localspec.bench.padding.pad import DEMO_DRAFT_SHAPE
 from localspec.bench.plan import BenchPlan
 from localspec.bench.run import run_bench
 from localspec.core import paths
-from localspec.core.config import DraftTokens, LoadOptions
 from localspec.core.formatting import size
+from localspec.core.options.load_options import DraftTokens, LoadOptions
 from localspec.engine.engine import Engine
 from localspec.metadata.header import read_header
 from localspec.self_draft.make import KEEP, Recipe, make_draft

@@ -31,9 +31,9 @@ from localspec.bench.prompts import read_prompts
 from localspec.chat.answer import Answer, collect
 from localspec.chat.stats import GenerationStats
 from localspec.core import paths
-from localspec.core.config import DraftTokens, LoadOptions
-from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.load_options import DraftTokens, LoadOptions
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine import generate
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate

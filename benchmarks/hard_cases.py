@@ -23,8 +23,8 @@ from common import Parser, busy_processes, conditions, load, padded_pair, printe
 from localspec.bench.plan import BenchPlan
 from localspec.bench.run import run_bench
 from localspec.core import paths
-from localspec.core.config import DraftTokens
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.load_options import DraftTokens
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.speculative.loop import Clock
 
 LENGTHS: tuple[DraftTokens, ...] = (0, 2, 4, "auto")

@@ -19,9 +19,9 @@ from common import CTX_SIZE, Parser, conditions, empty_caches, padded_pair, span
 from localspec.bench.prompts import read_prompts
 from localspec.chat.answer import collect
 from localspec.core import machine
-from localspec.core.config import LoadOptions
-from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.load_options import LoadOptions
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.speculative.history import AnswerHistory

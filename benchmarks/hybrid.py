@@ -31,8 +31,8 @@ from localspec.bench.plan import BenchPlan, Variant
 from localspec.bench.run import take_turns
 from localspec.chat.answer import Answer
 from localspec.core import machine
-from localspec.core.config import LoadOptions
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.load_options import LoadOptions
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.llama.cache.rollback import Fork, Rollback, Snapshots
 from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header

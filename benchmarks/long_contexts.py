@@ -18,8 +18,8 @@ from common import GREEDY, Parser, conditions, empty_caches, padded_pair, span
 
 from localspec.chat.answer import collect
 from localspec.core import machine
-from localspec.core.config import DraftTokens, FlashAttention, LoadOptions
-from localspec.core.generate_options import GenerateOptions
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.load_options import DraftTokens, FlashAttention, LoadOptions
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 

@@ -22,9 +22,9 @@ from common import Parser, empty_caches
 from numpy.typing import NDArray
 
 from localspec.chat.answer import Piece, collect
-from localspec.core.config import DraftTokens
-from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.load_options import DraftTokens
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.generate import stream_generate
 from localspec.speculative.control.conversations import Conversations
 from localspec.speculative.control.pair_profile import PairProfile

@@ -31,8 +31,8 @@ from localspec.bench.prompts import by_task, read_prompts
 from localspec.bench.run import run_bench
 from localspec.bench.spent import Interval
 from localspec.core import paths
-from localspec.core.config import DraftTokens
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.load_options import DraftTokens
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 
 TARGETS = {"small": PaddedShape(640, 10, 1792, 10), "big": DEMO_TARGET_SHAPE}

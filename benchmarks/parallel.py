@@ -34,9 +34,9 @@ from localspec.bench.equality import audit_answers, rounding
 from localspec.bench.plan import BenchPlan
 from localspec.chat.answer import Answer, Piece, collect
 from localspec.core import machine
-from localspec.core.config import DraftTokens, LoadOptions
-from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.load_options import DraftTokens, LoadOptions
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import TextEngine, stream_generate
 from localspec.engine.text_stream import Prompt

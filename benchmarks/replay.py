@@ -16,7 +16,7 @@ from common import GREEDY, printed
 from cost_tables import COST_TABLES, UNIT, CostTable
 from traces import Trace, chosen_traces, traces_parser
 
-from localspec.core.config import MAX_PATHS
+from localspec.core.options.load_options import MAX_PATHS
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
 from localspec.speculative.control.pair_profile import PairProfile
 from localspec.speculative.drafters import MODEL, RUNNERS_UP, TAIL, Candidate, Lookup, ModelDrafter

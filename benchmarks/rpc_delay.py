@@ -30,8 +30,8 @@ from localspec.bench.comparison import Comparison
 from localspec.bench.demo import QUESTIONS
 from localspec.bench.plan import BenchPlan
 from localspec.bench.run import run_bench
-from localspec.core.config import LoadOptions, RpcServer, RpcServers
 from localspec.core.errors import EngineError
+from localspec.core.options.load_options import LoadOptions, RpcServer, RpcServers
 from localspec.engine.engine import Engine
 from localspec.llama.rpc.handshake import device_count
 

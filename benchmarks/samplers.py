@@ -17,7 +17,7 @@ import numpy as np
 from common import Parser
 from numpy.typing import NDArray
 
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.speculative.sampling.logit_changes import TokenRules
 from localspec.speculative.sampling.sampler import Sampler
 

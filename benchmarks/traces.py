@@ -24,7 +24,7 @@ from sessions import Turn, sessions
 
 from localspec.bench.comparison import REPEATED_TOO_MUCH, repeated_share
 from localspec.bench.prompts import Prompt, read_prompts
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.speculative.control.controllers import NoDraft
 from localspec.speculative.drafters import Candidate, ModelDrafter

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from common import GREEDY, Parser, conditions, span, timing
 
 from localspec.bench.padding.encoder import TensorEncoder
-from localspec.core.config import LoadOptions
+from localspec.core.options.load_options import LoadOptions
 from localspec.llama.model import LlamaModel
 from localspec.llama.vocabulary.trimmed import TrimmedModel
 from localspec.metadata.header import ModelHeader, read_header

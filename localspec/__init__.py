@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from localspec.api import load as load
     from localspec.chat.answer import Answer as Answer
     from localspec.chat.answer import Piece as Piece
-    from localspec.core.config import LoadOptions as LoadOptions
     from localspec.core.errors import LocalspecError as LocalspecError
-    from localspec.core.generate_options import GenerateOptions as GenerateOptions
-    from localspec.core.sampling_params import SamplingParams as SamplingParams
+    from localspec.core.options.generate_options import GenerateOptions as GenerateOptions
+    from localspec.core.options.load_options import LoadOptions as LoadOptions
+    from localspec.core.options.sampling_params import SamplingParams as SamplingParams
     from localspec.engine.engine import Engine as Engine
     from localspec.engine.generate import stream_generate as stream_generate
 
@@ -23,12 +23,12 @@ __version__ = "0.1.0"
 _HOMES = {
     "Answer": "localspec.chat.answer",
     "Engine": "localspec.engine.engine",
-    "GenerateOptions": "localspec.core.generate_options",
-    "LoadOptions": "localspec.core.config",
+    "GenerateOptions": "localspec.core.options.generate_options",
+    "LoadOptions": "localspec.core.options.load_options",
     "LocalspecError": "localspec.core.errors",
     "Model": "localspec.api",
     "Piece": "localspec.chat.answer",
-    "SamplingParams": "localspec.core.sampling_params",
+    "SamplingParams": "localspec.core.options.sampling_params",
     "load": "localspec.api",
     "stream_generate": "localspec.engine.generate",
 }

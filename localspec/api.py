@@ -13,18 +13,18 @@ from types import TracebackType
 from typing import Any
 
 from localspec.chat.answer import Answer, Piece, collect
-from localspec.core.config import DraftTokens, LoadOptions, RopeOptions
 from localspec.core.errors import IncompatiblePair, UsageError
-from localspec.core.generate_options import GenerateOptions
-from localspec.core.model_options import (
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.load_options import DraftTokens, LoadOptions, RopeOptions
+from localspec.core.options.model_options import (
     DraftOptions,
     ModelOptions,
     choose_draft,
     parse_draft_tokens,
 )
-from localspec.core.option import options
-from localspec.core.sampling_choice import choose_sampling
-from localspec.core.sampling_params import (
+from localspec.core.options.option import options
+from localspec.core.options.sampling_choice import choose_sampling
+from localspec.core.options.sampling_params import (
     default_length,
     require_fixed_length,
     sampling_fields,

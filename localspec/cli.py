@@ -10,22 +10,13 @@ import typer
 from typer.core import TyperGroup
 
 from localspec import __version__
-from localspec.commands import (
-    bench,
-    chat,
-    config,
-    demo,
-    doctor,
-    draft,
-    export,
-    models,
-    remove,
-    run,
-    serve,
-    servers,
-    start,
-)
+from localspec.commands import config, doctor, draft, export, start
+from localspec.commands.bench import bench, demo
+from localspec.commands.chat import chat
 from localspec.commands.flags.completion import pairs
+from localspec.commands.models import models, remove
+from localspec.commands.run import run
+from localspec.commands.serve import serve, servers
 from localspec.core.errors import LocalspecError
 from localspec.display import console
 

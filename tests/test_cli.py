@@ -141,7 +141,7 @@ runpy.run_module("localspec", run_name="__main__", alter_sys=True)
     [
         ("localspec.cli", ["--version"]),
         ("typer", ["--version"]),
-        ("localspec.commands.models", ["--version"]),
+        ("localspec.commands.models.models", ["--version"]),
         ("localspec.engine.engine", ["run", "-m", "TARGET", "--draft", "off", "ab"]),
         ("numpy", ["run", "-m", "TARGET", "--draft", "off", "ab"]),
     ],

@@ -9,8 +9,8 @@ import typer.main
 
 from localspec import cli
 from localspec.commands.flags.serving import ServingFlags
-from localspec.core.option import Bounds, options
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.option import Bounds, options
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.metadata.checks.heads import LAYER_TAPS
 from localspec.metadata.draft_kind import MTP_CHAINS, MTP_GRAPHS
 from localspec.server.api.chat import ChatRequest

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import localspec
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.generate import stream_generate
 
 

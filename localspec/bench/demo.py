@@ -18,7 +18,7 @@ from localspec.bench.padding.pad import (
 from localspec.bench.plan import BenchPlan, Variant
 from localspec.bench.run import compare_variants, run_bench
 from localspec.core import paths
-from localspec.core.config import DraftTokens, LoadOptions
+from localspec.core.options.load_options import DraftTokens, LoadOptions
 from localspec.engine.engine import Engine
 from localspec.metadata.header import ModelHeader, read_header
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from localspec.bench.plan import BenchPlan, PromptIds, Variant, widest_pass
 from localspec.chat.answer import Answer
-from localspec.core.config import DraftTokens
+from localspec.core.options.load_options import DraftTokens
 from localspec.engine.engine import Engine
 from localspec.speculative.loop import Logits, TokenModel, prefill
 from localspec.speculative.prefix import common_prefix

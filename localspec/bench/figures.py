@@ -9,7 +9,7 @@ import numpy as np
 from localspec.bench.spent import Interval, Spent, best_by_other_repeats, speedup_interval
 from localspec.chat.answer import Answer
 from localspec.chat.stats import GenerationStats
-from localspec.core.config import DraftTokens
+from localspec.core.options.load_options import DraftTokens
 from localspec.speculative.control.costs import PassCosts
 from localspec.speculative.control.valuation import LONGEST_AUTO
 from localspec.speculative.limits import (

@@ -12,8 +12,8 @@ from localspec.chat.message import Message, assistant_turn
 from localspec.chat.stats import GenerationStats
 from localspec.chat.window import fit, require_prompt_fits, visible
 from localspec.core.errors import LocalspecError
-from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import SamplingParams, sampling_fields
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.sampling_params import SamplingParams, sampling_fields
 from localspec.speculative.history import AnswerHistory
 from localspec.speculative.loop import TokenModel
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from localspec.chat.conversation import Chat
-from localspec.chat.sandbox import MAX_CHARACTERS
 from localspec.chat.slash_commands import names_command, obey
+from localspec.chat.templates.sandbox import MAX_CHARACTERS
 from localspec.core.errors import FileProblem, LocalspecError
 
 

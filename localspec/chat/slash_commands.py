@@ -15,14 +15,14 @@ from localspec.chat.window import require_prompt_fits
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import read_at_most
 from localspec.core.formatting import one_line, percent, printable
-from localspec.core.model_options import parse_draft_tokens
-from localspec.core.sampling_choice import (
+from localspec.core.options.model_options import parse_draft_tokens
+from localspec.core.options.sampling_choice import (
     change_sampling,
     described,
     sampling_field,
     written,
 )
-from localspec.core.sampling_params import (
+from localspec.core.options.sampling_params import (
     MAX_SEED,
     require_fixed_length,
     sampling_fields,

@@ -12,10 +12,10 @@ from localspec.commands.flags.completion import models
 from localspec.commands.flags.groups import number, spread_groups
 from localspec.commands.flags.llama_command import LlamaCommand
 from localspec.commands.flags.pair import LoadingFlags
-from localspec.commands.pairs import PANEL
+from localspec.commands.models.pairs import PANEL
 from localspec.commands.session import download_ui
 from localspec.core.errors import FileProblem, UsageError
-from localspec.core.option import Bounds
+from localspec.core.options.option import Bounds
 from localspec.display import console
 from localspec.display.progress import progress
 from localspec.library.pairs.options import pair_load_options

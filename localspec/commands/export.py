@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from localspec.commands import pairs
 from localspec.commands.flags.groups import Given, choice, given_flags, number, spread_groups
 from localspec.commands.flags.llama_command import LlamaCommand
 from localspec.commands.flags.pair import NameArgument, stored_settings
+from localspec.commands.models import pairs
 from localspec.commands.session import Request, download_ui, make_request
-from localspec.core.config import CTX_SIZE, TRAINED_CTX_SIZE
 from localspec.core.errors import FileProblem, IncompatiblePair, UsageError
 from localspec.core.files import appearing_when_complete, file_problem
-from localspec.core.model_options import PairOptions
+from localspec.core.options.load_options import CTX_SIZE, TRAINED_CTX_SIZE
+from localspec.core.options.model_options import PairOptions
 from localspec.display import console
 from localspec.export.deployment import Cluster
 from localspec.export.names import DIALECTS

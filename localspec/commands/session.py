@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING
 from localspec.commands.flags.answer import AnswerFlags
 from localspec.commands.flags.groups import Given
 from localspec.commands.flags.template import TemplateFlags
-from localspec.core.config import Branches, DraftTokens, LoadOptions
 from localspec.core.errors import UsageError
-from localspec.core.generate_options import GenerateOptions
-from localspec.core.model_options import DraftOptions, ModelOptions, parse_draft_tokens
-from localspec.core.sampling_choice import choose_sampling
-from localspec.core.sampling_params import SamplingParams, default_length, require_fixed_length
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.load_options import Branches, DraftTokens, LoadOptions
+from localspec.core.options.model_options import DraftOptions, ModelOptions, parse_draft_tokens
+from localspec.core.options.sampling_choice import choose_sampling
+from localspec.core.options.sampling_params import (
+    SamplingParams,
+    default_length,
+    require_fixed_length,
+)
 from localspec.display import console
 from localspec.display.progress import progress
 from localspec.library.pairs.options import pair_load_options, picked
@@ -123,7 +127,7 @@ def open_engine(request: Request, parallel: int = 1) -> "Engine":
     With ``parallel`` it can answer so many at the same time, see `Engine.open_slots`.
     """
     if request.models.lookup_cache is not None:
-        from localspec.engine.lookup_cache import require_lookup_cache
+        from localspec.engine.caches.lookup_cache import require_lookup_cache
 
         require_lookup_cache(request.models.lookup_cache)
     target, draft = find_files(request)
@@ -175,7 +179,7 @@ def prompt_cache(
     if answering.prompt_cache is None:
         yield None
         return
-    from localspec.engine.prompt_cache import PromptCache
+    from localspec.engine.caches.prompt_cache import PromptCache
 
     read_only = answering.prompt_cache_ro
     with PromptCache(
@@ -195,7 +199,7 @@ def lookup_cache(engine: "Engine", request: Request, *, default: bool) -> Iterat
     if not request.models.prompt_lookup or not (asked or default):
         yield
         return
-    from localspec.engine.lookup_cache import LookupCache
+    from localspec.engine.caches.lookup_cache import LookupCache
 
     with LookupCache(engine, console.note, models.lookup_cache, models.lookup_files):
         yield
@@ -209,7 +213,7 @@ def require_prompt_cache(answering: AnswerFlags) -> None:
                 "--prompt-cache-ro has no file.", "Add --prompt-cache FILE, or leave it out."
             )
         return
-    from localspec.engine import prompt_cache
+    from localspec.engine.caches import prompt_cache
 
     prompt_cache.require_prompt_cache(answering.prompt_cache)
 

@@ -11,8 +11,8 @@ from localspec.bench.comparison import Comparison, together
 from localspec.bench.equality import Audit, Difference
 from localspec.bench.figures import Figures
 from localspec.bench.spent import FEWEST_PROMPTS, Interval
-from localspec.core.config import DraftTokens
 from localspec.core.formatting import count, number, one_line, percent
+from localspec.core.options.load_options import DraftTokens
 from localspec.display.console import make_console, note
 from localspec.llama.memory.use import MemoryUse
 

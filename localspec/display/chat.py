@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from localspec.chat.answer import Answer, Piece
 from localspec.chat.input_loop import read_message
-from localspec.chat.sandbox import MAX_CHARACTERS
 from localspec.chat.slash_commands import ALIASES, COMMANDS, Command
 from localspec.chat.stats import GenerationStats
+from localspec.chat.templates.sandbox import MAX_CHARACTERS
 from localspec.core import paths
 from localspec.core.errors import FileProblem, LocalspecError, UsageError
 from localspec.core.interrupt import held_interrupt

@@ -1,7 +1,7 @@
 """Advice for faster drafting, from the statistics of an answer."""
 
 from localspec.chat.stats import GenerationStats
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.speculative.drafters import MODEL
 
 _ENOUGH_DRAFTED = 40  # tokens of the draft model; below, a share says little

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from localspec import __version__
 from localspec.core import machine, paths
-from localspec.core.config import LoadOptions
 from localspec.core.errors import EngineError, LocalspecError
 from localspec.core.formatting import size
-from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.load_options import LoadOptions
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.engine.loading.notes import missing_gpu

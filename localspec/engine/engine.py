@@ -6,15 +6,15 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 
-from localspec.chat import renderer
 from localspec.chat.answer import Piece
 from localspec.chat.message import read_messages
 from localspec.chat.reasoning import closing_mark, marks_of
-from localspec.chat.template import CHATML, ChatTemplate
+from localspec.chat.templates import renderer
+from localspec.chat.templates.template import CHATML, ChatTemplate
 from localspec.chat.tools.tool import ToolChoice, forced_tools, read_tools
-from localspec.core.config import LoadOptions
-from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.load_options import LoadOptions
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.generate import TextEngine, stream_generate
 from localspec.engine.grammar.constraint import GrammarConstraint, MatchingInChild, Vocabulary
 from localspec.engine.grammar.tool_calls import tool_grammar

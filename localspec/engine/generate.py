@@ -10,8 +10,8 @@ from localspec.chat.answer import Origin, Piece, TextPart
 from localspec.chat.stats import Drafter, GenerationStats
 from localspec.chat.window import require_prompt_fits
 from localspec.core.errors import UsageError
-from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import SamplingParams, require_fixed_length
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.sampling_params import SamplingParams, require_fixed_length
 from localspec.engine.text_stream import Prompt, Reading, TextStream
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
 from localspec.speculative.control.conversations import Conversations

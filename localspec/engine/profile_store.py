@@ -14,8 +14,8 @@ from typing import Any
 
 from localspec import __version__
 from localspec.core import machine, paths
-from localspec.core.config import MAX_ROWS
 from localspec.core.files import read_at_most, save_json
+from localspec.core.options.load_options import MAX_ROWS
 from localspec.llama import llama_library
 from localspec.llama.heads.head import Head
 from localspec.llama.model import LlamaModel

@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import NoReturn
 
-from localspec.core.config import LoadOptions
 from localspec.core.errors import NotEnoughMemory, UsageError
 from localspec.core.formatting import size
+from localspec.core.options.load_options import LoadOptions
 from localspec.export.deployment import Cluster
 from localspec.export.facts import PairFacts
 from localspec.llama.memory.estimate import estimate_memory

@@ -4,9 +4,9 @@ import json
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from localspec.core.config import ALL_LAYERS
 from localspec.core.errors import IncompatiblePair
 from localspec.core.formatting import one_line
+from localspec.core.options.load_options import ALL_LAYERS
 from localspec.export.cluster import split_pair
 from localspec.export.facts import Exported, PairFacts, local_path, on_hub
 from localspec.export.names import Dialect, Names

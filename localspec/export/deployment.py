@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from functools import partial
 
-from localspec.core.option import Bounds, option
+from localspec.core.options.option import Bounds, option
 
 _UNITS = {"M": 2**20, "G": 2**30, "T": 2**40}
 _COUNT = Bounds(1, 4096)  # GPUs of a machine, and machines

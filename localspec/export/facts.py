@@ -8,8 +8,8 @@ from pathlib import Path
 from localspec import __version__
 from localspec.core.errors import IncompatiblePair
 from localspec.core.formatting import one_line
-from localspec.core.sampling_choice import choose_sampling
-from localspec.core.sampling_params import RANDOM_SEED
+from localspec.core.options.sampling_choice import choose_sampling
+from localspec.core.options.sampling_params import RANDOM_SEED
 from localspec.export.deployment import Cluster
 from localspec.hub.reference import Reference, parse_reference
 from localspec.metadata.draft_kind import DraftKind, claimed_heads, draft_kind

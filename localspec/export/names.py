@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from localspec.core.errors import IncompatiblePair
-from localspec.core.option import options
-from localspec.core.sampling_params import SamplingParams, sampling_fields
+from localspec.core.options.option import options
+from localspec.core.options.sampling_params import SamplingParams, sampling_fields
 
 if TYPE_CHECKING:  # the command line imports this
     from localspec.metadata.draft_kind import DraftKind

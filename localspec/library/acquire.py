@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.core import paths
-from localspec.core.config import LoadOptions
 from localspec.core.errors import (
     DownloadProblem,
     FileProblem,
@@ -23,6 +22,7 @@ from localspec.core.errors import (
 )
 from localspec.core.files import did_you_mean
 from localspec.core.formatting import one_line, size
+from localspec.core.options.load_options import LoadOptions
 from localspec.download import fetch
 from localspec.hub.client import RemoteModel, heads_beside, resolve
 from localspec.hub.provenance import Progress, sha256_of

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import starmap
 
-from localspec.core.config import LoadOptions
 from localspec.core.formatting import count, one_line, size
-from localspec.core.sampling_choice import recommendation
+from localspec.core.options.load_options import LoadOptions
+from localspec.core.options.sampling_choice import recommendation
 from localspec.llama.memory.attention import choose_attention
 from localspec.llama.memory.estimate import estimate_run
 from localspec.llama.memory.plan import default_ctx_size

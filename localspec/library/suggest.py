@@ -9,9 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec.core.config import LoadOptions
 from localspec.core.errors import LocalspecError
 from localspec.core.formatting import size
+from localspec.core.options.load_options import LoadOptions
 from localspec.core.paths import is_bundled
 from localspec.engine import profile_store
 from localspec.library.local_models import LocalModel

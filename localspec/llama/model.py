@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.core import machine
-from localspec.core.config import MAX_DRAFT_TOKENS, LoadOptions
 from localspec.core.errors import EngineError
 from localspec.core.interrupt import held_interrupt
+from localspec.core.options.load_options import MAX_DRAFT_TOKENS, LoadOptions
 from localspec.llama import llama_library
 from localspec.llama.batch import AnyBatch, Batch, chunks, read_logits
 from localspec.llama.cache.branches import LlamaTrees

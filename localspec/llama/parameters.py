@@ -7,8 +7,8 @@ import re
 from dataclasses import asdict
 from typing import Any
 
-from localspec.core.config import MAX_ROWS, KeyValue, LoadOptions
 from localspec.core.errors import UsageError
+from localspec.core.options.load_options import MAX_ROWS, KeyValue, LoadOptions
 from localspec.llama import llama_library
 from localspec.llama.cache import rollback
 from localspec.llama.rpc.servers import devices_of

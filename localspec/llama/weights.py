@@ -8,10 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from localspec.core.config import LoadOptions
 from localspec.core.errors import EngineError
 from localspec.core.interrupt import held_interrupt
-from localspec.core.option import options
+from localspec.core.options.load_options import LoadOptions
+from localspec.core.options.option import options
 from localspec.llama import llama_library
 from localspec.llama.memory.estimate import tensor_bytes
 from localspec.llama.memory.use import MemoryUse, read_buffers

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec.core.config import KeyValue
+from localspec.core.options.load_options import KeyValue
 from localspec.metadata.byte_reader import Source
 from localspec.metadata.gguf_file import HeaderReader, PartHeader, TensorInfo, Value
 from localspec.metadata.splits import finish_parts, read_parts

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec.core.config import LoadOptions
 from localspec.core.errors import DraftNotMade, EngineError, FileProblem
 from localspec.core.files import appearing_when_complete, file_problem, require_disk_space
 from localspec.core.formatting import one_line
+from localspec.core.options.load_options import LoadOptions
 from localspec.engine.loading.proof import Model, require_proven
 from localspec.llama.quantize import quantize, require_type
 from localspec.metadata.draft_kind import claimed_heads, draft_kind, n_layers, whole_number

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
-from localspec.core.config import LoadOptions
 from localspec.core.errors import DraftNotMade, IncompatiblePair, LocalspecError, UsageError
 from localspec.core.formatting import size
+from localspec.core.options.load_options import LoadOptions
 from localspec.engine.engine import Engine
 from localspec.metadata.draft_kind import n_layers
 from localspec.metadata.header import ModelHeader, read_header

@@ -8,9 +8,9 @@ from time import perf_counter
 from localspec.bench.plan import BenchPlan, PromptIds, Variant
 from localspec.bench.prompts import by_task, read_prompts
 from localspec.bench.run import guesses_along
-from localspec.core.config import LoadOptions
 from localspec.core.errors import EngineError, PromptTooLong
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.load_options import LoadOptions
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import make_sampler
 from localspec.engine.loading.proof import Model, require_proven

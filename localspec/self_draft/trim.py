@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.core.config import LoadOptions
 from localspec.core.errors import IncompatiblePair
 from localspec.core.files import appearing_when_complete, file_problem
 from localspec.core.formatting import one_line
+from localspec.core.options.load_options import LoadOptions
 from localspec.llama.model import LlamaModel
 from localspec.llama.vocabulary.trimmed import TrimmedModel
 from localspec.metadata.draft_kind import draft_kind

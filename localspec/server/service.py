@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from localspec.core.config import DraftTokens
 from localspec.core.errors import UsageError
-from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import MAX_SEED
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.load_options import DraftTokens
+from localspec.core.options.sampling_params import MAX_SEED
 from localspec.server.errors import BadRequest
 from localspec.server.metrics import Metrics
 from localspec.server.queue.scheduler import Scheduler

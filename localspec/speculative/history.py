@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.core.config import MAX_DRAFT_TOKENS
+from localspec.core.options.load_options import MAX_DRAFT_TOKENS
 from localspec.speculative.drafters import Candidate
 
 KEY = 6  # tokens that must have occurred before

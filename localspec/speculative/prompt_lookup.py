@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from localspec.core.config import MAX_DRAFT_TOKENS
+from localspec.core.options.load_options import MAX_DRAFT_TOKENS
 from localspec.speculative.drafters import Candidate
 from localspec.speculative.prefix import SharedPrefix
 

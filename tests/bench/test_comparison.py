@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from localspec.bench.comparison import repeated_share, together
 from localspec.chat.answer import Answer
-from localspec.core.config import DraftTokens
+from localspec.core.options.load_options import DraftTokens
 from tests.support.answers import (
     LOOP,
     VARIED,

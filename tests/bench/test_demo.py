@@ -13,7 +13,7 @@ from localspec.bench.equality import DifferenceFinder
 from localspec.bench.padding.layout import PaddedShape
 from localspec.bench.plan import Variant
 from localspec.core import paths
-from localspec.core.config import DraftTokens
+from localspec.core.options.load_options import DraftTokens
 from localspec.engine.engine import Engine
 from tests.support.real_pair import TinyFiles, load_model
 from tests.support.toy.bench import plan

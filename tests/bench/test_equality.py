@@ -11,7 +11,7 @@ from localspec.bench.comparison import Comparison
 from localspec.bench.equality import DifferenceFinder
 from localspec.bench.plan import Variant
 from localspec.chat.answer import Answer
-from localspec.core.config import DraftTokens
+from localspec.core.options.load_options import DraftTokens
 from tests.support.answers import VARIED, made_answer
 from tests.support.toy.bench import compare, drafted, plan, variant
 from tests.support.toy.engine import ToyEngine

@@ -6,7 +6,7 @@ from localspec.bench.comparison import Comparison
 from localspec.bench.figures import Side
 from localspec.chat.answer import Answer
 from localspec.chat.stats import PassStats, SourceStats
-from localspec.core.config import DraftTokens
+from localspec.core.options.load_options import DraftTokens
 from localspec.speculative.limits import Guess
 from tests.support.answers import VARIED, compared, made_answer, side
 from tests.support.toy.bench import compare, drafted, plan

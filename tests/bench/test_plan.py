@@ -2,7 +2,7 @@
 
 import pytest
 
-from localspec.core.config import DraftTokens
+from localspec.core.options.load_options import DraftTokens
 from tests.support.toy.bench import plan
 
 

@@ -11,9 +11,9 @@ from localspec.bench.comparison import Comparison
 from localspec.bench.plan import BenchPlan, Variant
 from localspec.bench.run import run_bench
 from localspec.chat.answer import Answer
-from localspec.core.config import DraftTokens
 from localspec.core.errors import EngineError, PromptTooLong
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.load_options import DraftTokens
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.llama import llama_library
 from localspec.speculative.drafters import ModelDrafter

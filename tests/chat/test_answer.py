@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from localspec.chat.answer import Piece, collect
-from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.generate import stream_generate
 from tests.support.answers import text_of, tokens_of
 from tests.support.toy.engine import ToyEngine

@@ -18,10 +18,10 @@ from localspec.chat.message import ROLES, Message
 from localspec.chat.slash_commands import ALIASES, COMMANDS
 from localspec.chat.stats import GenerationStats
 from localspec.chat.window import visible
-from localspec.core.config import DraftTokens
 from localspec.core.errors import EngineError, FileProblem, LocalspecError, UsageError
-from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.load_options import DraftTokens
+from localspec.core.options.sampling_params import SamplingParams
 from tests.support.toy.chat import ChatToy
 
 Typed = str | type[BaseException]

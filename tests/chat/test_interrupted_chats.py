@@ -17,8 +17,8 @@ from localspec.chat.answer import Answer
 from localspec.chat.conversation import Chat
 from localspec.chat.input_loop import handle
 from localspec.core.errors import UsageError
-from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.loading import pair as loading
 from localspec.llama import llama_library

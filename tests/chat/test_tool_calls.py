@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from localspec.chat.answer import Answer, collect
-from localspec.chat.template import ChatTemplate
+from localspec.chat.templates.template import ChatTemplate
 from localspec.chat.tools.tool import ToolCall
 from localspec.core.errors import UsageError
-from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from tests.support.chat import tool_templates

@@ -25,7 +25,8 @@ from localspec.commands.flags.pair import (
 from localspec.commands.flags.prompt import PromptFlags
 from localspec.commands.flags.serving import ServingFlags
 from localspec.commands.flags.template import TemplateFlags
-from localspec.core.config import (
+from localspec.core.errors import UsageError
+from localspec.core.options.load_options import (
     ALL_LAYERS,
     MAX_DRAFT_TOKENS,
     KeyValue,
@@ -35,11 +36,10 @@ from localspec.core.config import (
     RpcServer,
     RpcServers,
 )
-from localspec.core.errors import UsageError
-from localspec.core.model_options import DraftOptions, ModelOptions
-from localspec.core.option import options
-from localspec.core.sampling_choice import choose_sampling
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.model_options import DraftOptions, ModelOptions
+from localspec.core.options.option import options
+from localspec.core.options.sampling_choice import choose_sampling
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.library.pairs.options import pair_load_options, picked
 
 TARGET, DRAFT = Path("big.gguf"), Path("small.gguf")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.engine.lookup_cache import LookupCache
+from localspec.engine.caches.lookup_cache import LookupCache
 from tests.support.command import HELLO, Command
 from tests.support.real_pair import TinyFiles
 

@@ -12,7 +12,7 @@ from localspec.bench.comparison import Comparison
 from localspec.bench.demo import HybridResult
 from localspec.bench.equality import Audit
 from localspec.bench.figures import Limits
-from localspec.core.config import DraftTokens
+from localspec.core.options.load_options import DraftTokens
 from localspec.display import bench as bench_display
 from localspec.display import console
 from localspec.display.bench import Scoreboard

@@ -19,8 +19,8 @@ from localspec.chat.input_loop import run
 from localspec.chat.slash_commands import COMMANDS
 from localspec.core import paths
 from localspec.core.errors import FileProblem
-from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.display import chat as screen
 from localspec.display.pieces import AnswerStyle
 from tests.support.real_pair import TinyFiles
@@ -37,8 +37,8 @@ from localspec.display import console
 from localspec.display.pieces import AnswerStyle
 from localspec.chat.conversation import Chat
 from localspec.chat.input_loop import run
-from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.sampling_params import SamplingParams
 console.prepare_streams()
 engine = Reciter(json.loads(sys.argv[1]), float(sys.argv[2]))
 from localspec.display.chat import open_screen

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from localspec.chat.stats import GenerationStats, PassStats, SourceStats
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.advice import advise
 
 GREEDY = SamplingParams(temperature=0)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from localspec.chat.answer import collect
-from localspec.core.config import ALL_LAYERS, LoadOptions
-from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.load_options import ALL_LAYERS, LoadOptions
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.llama import llama_library

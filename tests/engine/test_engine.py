@@ -16,16 +16,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.core.config import MAX_DRAFT_TOKENS, DraftTokens
 from localspec.core.errors import (
     EngineError,
     IncompatiblePair,
     PromptTooLong,
     UsageError,
 )
-from localspec.core.generate_options import GenerateOptions
 from localspec.core.interrupt import Cancelled, stopped_when
-from localspec.core.sampling_params import AcceptanceRule, SamplingParams
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.load_options import MAX_DRAFT_TOKENS, DraftTokens
+from localspec.core.options.sampling_params import AcceptanceRule, SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.engine.loading import pair as loading
@@ -667,7 +667,7 @@ def test_a_context_larger_than_memory(tiny: TinyFiles) -> None:
     code = """
 import resource, sys
 from pathlib import Path
-from localspec.core.config import LoadOptions
+from localspec.core.options.load_options import LoadOptions
 from localspec.engine.engine import Engine
 from localspec.core.errors import EngineError
 Engine.load(LoadOptions(Path(sys.argv[1]), threads=1)).close()

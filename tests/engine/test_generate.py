@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from localspec.chat.answer import Piece, collect
 from localspec.chat.reasoning import tagged
 from localspec.chat.stats import GenerationStats
-from localspec.core.config import DraftTokens
 from localspec.core.errors import GrammarError, PromptTooLong, UsageError
-from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.load_options import DraftTokens
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.generate import stream_generate
 from localspec.engine.text_stream import Prompt, Reading
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.core.config import KeyValue, LoadOptions
 from localspec.core.errors import UsageError
+from localspec.core.options.load_options import KeyValue, LoadOptions
 from localspec.engine.engine import Engine
 from localspec.engine.infill import Infill, infill_prompt
 

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 import localspec
 from localspec.chat.answer import collect
-from localspec.core.config import DraftTokens
-from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.load_options import DraftTokens
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine import generate
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate

@@ -13,8 +13,8 @@ from typing import get_type_hints
 import pytest
 
 from localspec.core import paths
-from localspec.core.config import ALL_LAYERS
 from localspec.core.errors import IncompatiblePair, UsageError
+from localspec.core.options.load_options import ALL_LAYERS
 from localspec.export.engines import export_pair
 from localspec.export.facts import DraftLength, PairFacts
 from localspec.export.names import DIALECTS

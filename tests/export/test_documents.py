@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from localspec.core import paths
-from localspec.core.config import ALL_LAYERS
 from localspec.core.errors import IncompatiblePair
+from localspec.core.options.load_options import ALL_LAYERS
 from localspec.export.engines import export_pair
 from localspec.export.facts import DraftLength, Exported
 from localspec.hub.provenance import Provenance, write_record

@@ -18,10 +18,10 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from localspec.core.config import LoadOptions
 from localspec.core.errors import LocalspecError
-from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.load_options import LoadOptions
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.loading import proof
 from localspec.llama import llama_library

@@ -10,7 +10,7 @@ import random
 import time
 from dataclasses import dataclass
 
-from localspec.chat.renderer import Renderer
+from localspec.chat.templates.renderer import Renderer
 from localspec.core import machine
 from localspec.core.errors import TemplateError, TemplateLimitExceeded
 

@@ -168,7 +168,7 @@ def test_the_build_is_told() -> None:
 def test_models_use_the_extra_buffer_types_of_the_build_but_amx() -> None:
     found = python(
         "from localspec.llama import llama_library as l, parameters\n"
-        "from localspec.core.config import LoadOptions\n"
+        "from localspec.core.options.load_options import LoadOptions\n"
         "before = l.extra_buffer_types()\n"
         "parameters.model_parameters(LoadOptions('x.gguf'))\n"
         "print(*before, '|', *l.extra_buffer_types())"

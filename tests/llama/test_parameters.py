@@ -10,9 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localspec.core.config import MAX_PATHS, KeyValue, LoadOptions, Lora, RopeOptions, Shares
 from localspec.core.errors import EngineError, FileProblem, UsageError
-from localspec.core.option import options as table
+from localspec.core.options.load_options import (
+    MAX_PATHS,
+    KeyValue,
+    LoadOptions,
+    Lora,
+    RopeOptions,
+    Shares,
+)
+from localspec.core.options.option import options as table
 from localspec.engine.engine import Engine
 from localspec.llama import llama_library
 from localspec.llama.memory.layer_cache import SNAPSHOTS

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from localspec.core.errors import IncompatiblePair
-from localspec.core.sampling_params import AcceptanceRule, SamplingParams
+from localspec.core.options.sampling_params import AcceptanceRule, SamplingParams
 from localspec.engine.engine import Engine
 from localspec.llama.heads.head import Head
 from localspec.llama.model import LlamaModel

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from localspec.core.config import CACHE_TYPES, KeyValue
 from localspec.core.errors import FileProblem, NotAGGUF, UsageError
+from localspec.core.options.load_options import CACHE_TYPES, KeyValue
 from localspec.metadata import gguf_file, header
 from localspec.metadata.header import ModelHeader, StagedHeader, read_header
 from tests.support.files.gguf_files import (

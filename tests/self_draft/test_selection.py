@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec.core.config import LoadOptions
 from localspec.core.errors import DraftNotMade, IncompatiblePair, LocalspecError, UsageError
+from localspec.core.options.load_options import LoadOptions
 from localspec.engine.engine import Engine
 from localspec.metadata.gguf_writer import copied, write_copy
 from localspec.metadata.header import read_header

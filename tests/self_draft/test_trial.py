@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec.core.config import LoadOptions
 from localspec.core.errors import EngineError, NotEnoughMemory, PromptTooLong
+from localspec.core.options.load_options import LoadOptions
 from localspec.engine.engine import Engine
 from localspec.engine.loading.pair import load_pair
 from localspec.llama.memory import probe

@@ -19,7 +19,7 @@ def toy_server() -> Iterator[Site]:
 @pytest.fixture(scope="module")
 def server(demo_files: tuple[Path, Path]) -> Iterator[Site]:
     """A server over the bundled pair, with its own defaults; for tests marked llama."""
-    from localspec.core.config import LoadOptions
+    from localspec.core.options.load_options import LoadOptions
     from localspec.engine.engine import Engine
     from localspec.server.service import Defaults
 
@@ -34,8 +34,8 @@ def server(demo_files: tuple[Path, Path]) -> Iterator[Site]:
 @pytest.fixture(scope="module")
 def tool_user(demo_files: tuple[Path, Path]) -> Iterator[Site]:
     """The bundled pair with a template that tells of tools: it cannot choose them by itself."""
-    from localspec.chat.template import ChatTemplate
-    from localspec.core.config import LoadOptions
+    from localspec.chat.templates.template import ChatTemplate
+    from localspec.core.options.load_options import LoadOptions
     from localspec.engine.engine import Engine
     from localspec.server.service import Defaults
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.core.errors import FileProblem, UsageError
-from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.server.batch import BatchLine, BatchRun, read_done, read_lines
 from localspec.server.queue.scheduler import Scheduler
 from localspec.server.service import Defaults, Service

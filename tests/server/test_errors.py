@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from localspec.core.config import MAX_DRAFT_TOKENS
 from localspec.core.errors import EngineError, PromptTooLong
+from localspec.core.options.load_options import MAX_DRAFT_TOKENS
 from localspec.server.errors import describe, error_body
 from localspec.server.queue.limits import AnswerTimeout, Closing, Limits, QueueFull, QueueTimeout
 from tests.support.served import (

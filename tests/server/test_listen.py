@@ -114,7 +114,7 @@ def test_what_takes_too_long_ends_with_an_error() -> None:
 
 STUCK = """
 import os, signal, threading, time
-from localspec.core.generate_options import GenerateOptions
+from localspec.core.options.generate_options import GenerateOptions
 from localspec.engine.text_stream import Prompt, Reading
 from localspec.server.app import make_app
 from localspec.server.listen import Server, bind, listen

@@ -17,11 +17,11 @@ import httpx2
 import pytest
 
 from localspec.chat.answer import collect
-from localspec.core.config import LoadOptions
-from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.load_options import LoadOptions
+from localspec.core.options.sampling_params import SamplingParams
+from localspec.engine.caches.prefix_cache import PrefixCache
 from localspec.engine.generate import stream_generate
-from localspec.engine.prefix_cache import PrefixCache
 from localspec.server.queue.limits import Limits
 from localspec.server.service import Defaults
 from tests.support.real_pair import TinyFiles, options

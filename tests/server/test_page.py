@@ -17,8 +17,8 @@ from selenium.webdriver.common.keys import Keys
 
 from localspec.chat.answer import Origin
 from localspec.chat.stats import GenerationStats
-from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.display.answer import STATUS_WORDS, meter
 from localspec.display.pieces import LOOKS
 from localspec.server import app
@@ -245,7 +245,7 @@ def test_a_question_stopped_before_its_answer_can_be_sent_again(load: Open) -> N
 @pytest.fixture(scope="module")
 def recited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, list[str]]]:
     """A server over a model that thinks and answers in HTML, and the prompts it was given."""
-    from localspec.core.config import LoadOptions
+    from localspec.core.options.load_options import LoadOptions
     from localspec.engine.engine import Engine
     from tests.support.chat import templates
     from tests.support.chat.reciting import reciting, write_reciter

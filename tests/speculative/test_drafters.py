@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.speculative.drafters import MODEL, RUNNERS_UP, ModelDrafter
 from localspec.speculative.sampling.sampler import Sampler
 from tests.support.toy.models import GREEDY, ToyModel, WatchedList, never_stop

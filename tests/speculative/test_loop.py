@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.speculative import loop
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
 from localspec.speculative.control.pair_profile import PairProfile

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.core.config import MAX_DRAFT_TOKENS
+from localspec.core.options.load_options import MAX_DRAFT_TOKENS
 from localspec.speculative import prompt_lookup
 from localspec.speculative.prompt_lookup import PromptLookup
 from tests.support.toy.models import WatchedList

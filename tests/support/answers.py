@@ -10,7 +10,7 @@ from localspec.bench.equality import Difference
 from localspec.bench.figures import Side
 from localspec.chat.answer import Answer, Piece
 from localspec.chat.stats import GenerationStats
-from localspec.core.config import DraftTokens
+from localspec.core.options.load_options import DraftTokens
 from localspec.metadata.header import read_header
 from localspec.speculative.loop import Prefill, Round
 from tests.support.real_pair import TinyFiles

@@ -13,9 +13,9 @@ import pytest
 
 from localspec.chat.answer import Answer, collect
 from localspec.core import paths
-from localspec.core.config import DraftTokens, LoadOptions
-from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.load_options import DraftTokens, LoadOptions
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.llama import llama_library

@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.chat.message import read_messages
-from localspec.chat.template import CHATML, ChatTemplate
+from localspec.chat.templates.template import CHATML, ChatTemplate
 from localspec.chat.tools.tool import ToolChoice
-from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.sampling_params import SamplingParams
+from localspec.engine.caches.prefix_cache import PrefixCache
 from localspec.engine.generate import TextEngine
-from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.text_stream import Prompt, Reading
 from localspec.server.app import MAX_BODY, make_app
 from localspec.server.guard import LOOPBACK, Access

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from localspec.core.option import Bounds, option
+from localspec.core.options.option import Bounds, option
 
 PANEL = "Prompt and answer"  # of the help
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]

@@ -5,9 +5,9 @@ from functools import partial
 from pathlib import Path
 
 from localspec.commands.flags.answer import PANEL
-from localspec.core.config import PARALLEL
 from localspec.core.errors import UsageError
-from localspec.core.option import option
+from localspec.core.options.load_options import PARALLEL
+from localspec.core.options.option import option
 
 _batch = partial(option, panel=PANEL)
 

@@ -14,7 +14,7 @@ from localspec.chat.conversation_store import (
 )
 from localspec.commands.flags.answer import PANEL
 from localspec.core.errors import FileProblem, UsageError
-from localspec.core.option import option
+from localspec.core.options.option import option
 from localspec.display import console
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from localspec.core.errors import UsageError
 from localspec.core.files import read_text
-from localspec.core.option import option
+from localspec.core.options.option import option
 from localspec.display import console
 
 _MOST_WARNINGS = 9

@@ -13,7 +13,7 @@ import typer
 
 from localspec.commands.flags.completion import drafts, models
 from localspec.core.errors import LocalspecError
-from localspec.core.option import Bounds, Option, options
+from localspec.core.options.option import Bounds, Option, options
 
 Given = Mapping[str, Any]  # values by the names of their rows, those that were given alone
 _HIDDEN = "_hidden"  # ends the name of the parameter for an older spelling

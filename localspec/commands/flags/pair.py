@@ -8,10 +8,16 @@ import typer
 
 from localspec.commands.flags.completion import models
 from localspec.commands.flags.groups import Given, flag_for
-from localspec.core.config import ROPE_SCALE, LoadOptions, Lora, RopeOptions, parse_lora
-from localspec.core.model_options import ModelOptions, PairOptions
-from localspec.core.option import option, options
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.load_options import (
+    ROPE_SCALE,
+    LoadOptions,
+    Lora,
+    RopeOptions,
+    parse_lora,
+)
+from localspec.core.options.model_options import ModelOptions, PairOptions
+from localspec.core.options.option import option, options
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.library.pairs.options import picked
 
 NameArgument = Annotated[

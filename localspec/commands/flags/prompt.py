@@ -12,7 +12,7 @@ from localspec.commands.flags.groups import given_flags
 from localspec.commands.flags.template import TemplateFlags
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import did_you_mean, read_stream
-from localspec.core.option import option
+from localspec.core.options.option import option
 from localspec.display import console
 
 _MOST_CHARACTERS = 2**26  # more than contexts hold; a model given by mistake is far larger

@@ -5,10 +5,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localspec.core.config import PARALLEL
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import read_text
-from localspec.core.option import Bounds, option
+from localspec.core.options.load_options import PARALLEL
+from localspec.core.options.option import Bounds, option
 
 if TYPE_CHECKING:
     from localspec.server.guard import Access

@@ -16,7 +16,7 @@ from localspec.commands.flags.groups import source_of, value_of
 from localspec.core import paths
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import read_text
-from localspec.core.option import Option, options
+from localspec.core.options.option import Option, options
 
 _MOST_BYTES = 2**20
 # They say what one command does.

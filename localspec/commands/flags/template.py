@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import read_text
-from localspec.core.option import option
+from localspec.core.options.option import option
 
 # The levels of llama.cpp; a template knows some of them.
 Effort = Literal["default", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -47,7 +47,7 @@ class TemplateFlags:
 
     def check(self) -> None:
         """Raise an error for what no model could use, as `source` and `Renderer.names_read` do."""
-        from localspec.chat.renderer import SHARED
+        from localspec.chat.templates.renderer import SHARED
 
         self.variables()
         if (source := self.source()) is not None:
@@ -55,7 +55,7 @@ class TemplateFlags:
 
     def source(self) -> str | None:
         """The template to use in place of the model's own; raises UsageError, FileProblem."""
-        from localspec.chat.template import NAMED
+        from localspec.chat.templates.template import NAMED
 
         text, file = self.chat_template, self.chat_template_file
         if text is not None and file is not None:

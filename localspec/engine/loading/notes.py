@@ -4,7 +4,7 @@ import shlex
 import sys
 
 from localspec.core import machine
-from localspec.core.config import LoadOptions, RopeOptions
+from localspec.core.options.load_options import LoadOptions, RopeOptions
 from localspec.engine import profile_store
 from localspec.llama import llama_library
 from localspec.llama.heads.head import Head

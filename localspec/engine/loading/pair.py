@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from localspec.core.config import LoadOptions
 from localspec.core.errors import FileProblem, IncompatiblePair
+from localspec.core.options.load_options import LoadOptions
 from localspec.engine.loading.notes import (
     chain_only,
     missing_gpu,

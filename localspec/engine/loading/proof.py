@@ -16,10 +16,10 @@ import numpy as np
 
 from localspec import __version__
 from localspec.core import child, errors, machine, paths
-from localspec.core.config import LoadOptions, RpcServers, load_options
 from localspec.core.errors import EngineError, LocalspecError
 from localspec.core.files import read_at_most, save_json
 from localspec.core.formatting import one_line, size
+from localspec.core.options.load_options import LoadOptions, RpcServers, load_options
 from localspec.engine.loading.rollback_choice import STRATEGIES
 from localspec.llama import llama_library
 from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size
@@ -271,8 +271,8 @@ def _use_vocabulary(model: LlamaModel) -> None:
 
 def _use_heads(target: LlamaModel, options: LoadOptions) -> None:
     """Answer with drafts of these heads."""
-    from localspec.core.generate_options import GenerateOptions
-    from localspec.core.sampling_params import SamplingParams
+    from localspec.core.options.generate_options import GenerateOptions
+    from localspec.core.options.sampling_params import SamplingParams
     from localspec.engine.engine import Engine
     from localspec.engine.generate import stream_generate
     from localspec.llama.heads.opening import open_head

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from localspec.core import machine
-from localspec.core.config import LoadOptions
 from localspec.core.files import read_at_most, save_json
+from localspec.core.options.load_options import LoadOptions
 from localspec.engine.profile_store import profile_path
 from localspec.llama import llama_library
 from localspec.llama.cache.rollback import Fork, Snapshots

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from localspec.core import child
-from localspec.core.config import DraftTokens, LoadOptions, load_options
 from localspec.core.files import read_at_most, save_json
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.load_options import DraftTokens, LoadOptions, load_options
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.loading.proof import on_cpu
 from localspec.engine.profile_store import profile_path
 from localspec.llama import llama_library
@@ -126,7 +126,7 @@ def _read(path: Path) -> dict[str, str] | None:
 
 def _answer() -> None:
     """The child process: load the pair described by JSON on stdin, and use it in every way."""
-    from localspec.core.generate_options import GenerateOptions
+    from localspec.core.options.generate_options import GenerateOptions
     from localspec.engine.engine import Engine
     from localspec.engine.generate import stream_generate
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.core.config import MAX_ROWS
 from localspec.core.errors import EngineError
+from localspec.core.options.load_options import MAX_ROWS
 from localspec.llama import llama_library
 from localspec.llama.batch import read_logits
 from localspec.llama.cache.copies import ReusableLengths, copy_state, restore_state

@@ -1,6 +1,6 @@
 """Slots of a loaded pair, each of which answers one request at a time."""
 
-from localspec.core.config import LoadOptions
+from localspec.core.options.load_options import LoadOptions
 from localspec.engine.generate import TextEngine
 from localspec.engine.slots.batch_scheduler import BatchScheduler, SequenceHandle
 from localspec.engine.slots.llama_context import SharedContext

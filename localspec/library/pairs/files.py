@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from localspec.core.config import DraftTokens, LoadOptions
 from localspec.core.errors import EngineError, IncompatiblePair, UsageError
+from localspec.core.options.load_options import DraftTokens, LoadOptions
 from localspec.library.acquire import DownloadUI, ensure_local
 from localspec.library.pairs.catalog import MTP
 from localspec.library.pairs.options import Given, pair_load_options

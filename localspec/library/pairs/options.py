@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from localspec.core.config import DEFAULT_BATCH, LoadOptions, RopeOptions
 from localspec.core.errors import UsageError
-from localspec.core.option import options
+from localspec.core.options.load_options import DEFAULT_BATCH, LoadOptions, RopeOptions
+from localspec.core.options.option import options
 
 Given = Mapping[str, Any]
 

@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NotRequired
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict  # before Python 3.12, pydantic refuses the one of typing
 
-from localspec.core.config import DRAFT_TOKENS, LoadOptions
 from localspec.core.errors import UsageError
 from localspec.core.formatting import one_line
-from localspec.core.model_options import ModelOptions
-from localspec.core.option import Bounds, Option, options
-from localspec.core.sampling_params import (
+from localspec.core.options.load_options import DRAFT_TOKENS, LoadOptions
+from localspec.core.options.model_options import ModelOptions
+from localspec.core.options.option import Bounds, Option, options
+from localspec.core.options.sampling_params import (
     RANDOM_SEED,
     SamplingParams,
     require_fixed_length,

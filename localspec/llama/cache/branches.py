@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from localspec.core.config import BRANCHES, MAX_PATHS, MAX_ROWS, Branches
 from localspec.core.interrupt import held_interrupt
+from localspec.core.options.load_options import BRANCHES, MAX_PATHS, MAX_ROWS, Branches
 from localspec.llama import llama_library
 from localspec.llama.batch import TreeBatch
 from localspec.llama.cache.copies import EVERY, LIVE

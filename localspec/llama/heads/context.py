@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from localspec.core.config import MAX_DRAFT_TOKENS, LoadOptions
 from localspec.core.errors import EngineError
+from localspec.core.options.load_options import MAX_DRAFT_TOKENS, LoadOptions
 from localspec.llama import llama_library
 from localspec.llama.batch import read_logits
 from localspec.llama.cache.rollback import Trim

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from localspec.core.config import MAX_DRAFT_TOKENS
+from localspec.core.options.load_options import MAX_DRAFT_TOKENS
 from localspec.llama.heads.context import HeadContext
 from localspec.llama.heads.head import Head
 from localspec.llama.heads.hidden_states import States, Tap

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from localspec.core.config import MAX_DRAFT_TOKENS
+from localspec.core.options.load_options import MAX_DRAFT_TOKENS
 from localspec.llama.batch import chunks
 from localspec.llama.heads.context import HeadContext
 from localspec.llama.heads.hidden_states import HiddenStates, States, Tap, require_states

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from localspec.core.config import BATCH, LoadOptions
 from localspec.core.errors import IncompatiblePair
+from localspec.core.options.load_options import BATCH, LoadOptions
 from localspec.llama import llama_library
 from localspec.llama.heads.context import HeadContext
 from localspec.llama.heads.dflash import DFlashHead

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from localspec.core import machine
-from localspec.core.config import BATCH, LoadOptions
+from localspec.core.options.load_options import BATCH, LoadOptions
 from localspec.metadata.header import ModelHeader
 
 # One to a few tokens behind 200 others cost the same with and without it on CPUs, of any geometry:

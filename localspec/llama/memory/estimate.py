@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from localspec.core.config import MAX_DRAFT_TOKENS, MAX_ROWS, LoadOptions
+from localspec.core.options.load_options import MAX_DRAFT_TOKENS, MAX_ROWS, LoadOptions
 from localspec.llama.memory.attention import score_bytes, with_attention
 from localspec.llama.memory.layer_cache import (
     ANCHORS,

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 
-from localspec.core.config import LoadOptions
+from localspec.core.options.load_options import LoadOptions
 from localspec.metadata.gguf_file import GGML_TYPES_BY_NAME
 from localspec.metadata.header import ModelHeader
 

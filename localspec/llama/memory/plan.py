@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from localspec.core.config import DEFAULT_CTX_SIZE, TRAINED_CTX_SIZE
 from localspec.core.errors import NotEnoughMemory
 from localspec.core.formatting import size
+from localspec.core.options.load_options import DEFAULT_CTX_SIZE, TRAINED_CTX_SIZE
 from localspec.llama.memory.estimate import MemoryEstimate
 from localspec.llama.memory.use import MemoryUse
 from localspec.metadata.draft_kind import draft_kind

@@ -10,8 +10,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from localspec.core import child, machine
-from localspec.core.config import LoadOptions, RpcServers, load_options
 from localspec.core.formatting import size
+from localspec.core.options.load_options import LoadOptions, RpcServers, load_options
 from localspec.llama import llama_library
 from localspec.llama.memory.estimate import MemoryEstimate, estimate_memory, estimate_run
 from localspec.llama.memory.plan import (

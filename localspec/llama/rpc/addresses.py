@@ -3,8 +3,8 @@
 import ipaddress
 import socket
 
-from localspec.core.config import RpcServer
 from localspec.core.errors import EngineError, UsageError
+from localspec.core.options.load_options import RpcServer
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 

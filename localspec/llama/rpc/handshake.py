@@ -3,8 +3,8 @@
 import socket
 import struct
 
-from localspec.core.config import RpcServer
 from localspec.core.errors import EngineError
+from localspec.core.options.load_options import RpcServer
 
 PROTOCOL = (7, 0)  # RPC_PROTO_MAJOR_VERSION, …MINOR… of the pinned llama.cpp
 _HELLO, _DEVICE_COUNT = 14, 15  # rpc_cmd

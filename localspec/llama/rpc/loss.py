@@ -11,7 +11,7 @@ import sys
 import threading
 from typing import Any
 
-from localspec.core.config import RpcServer
+from localspec.core.options.load_options import RpcServer
 from localspec.llama import llama_library
 from localspec.llama.rpc.handshake import reset_at_close
 

@@ -8,8 +8,8 @@ import socket
 import sys
 from dataclasses import replace
 
-from localspec.core.config import LoadOptions, RpcServer, RpcServers
 from localspec.core.errors import EngineError
+from localspec.core.options.load_options import LoadOptions, RpcServer, RpcServers
 from localspec.llama import llama_library
 from localspec.llama.rpc import loss
 from localspec.llama.rpc.addresses import locate

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from localspec.core.errors import UsageError
-from localspec.core.sampling_params import SamplingParams, parse_logit_bias
+from localspec.core.options.sampling_params import SamplingParams, parse_logit_bias
 from localspec.speculative.sampling.dry import Breakers
 from localspec.speculative.sampling.logit_changes import TokenRules
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.core.config import LoadOptions
 from localspec.core.errors import EngineError
+from localspec.core.options.load_options import LoadOptions
 from localspec.llama import llama_library
 from localspec.llama.batch import AnyBatch
 from localspec.llama.model import LlamaModel

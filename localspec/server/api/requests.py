@@ -18,12 +18,12 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from localspec.chat.window import require_prompt_fits
-from localspec.core.config import MAX_DRAFT_TOKENS
 from localspec.core.errors import UsageError
 from localspec.core.formatting import one_line
-from localspec.core.generate_options import GenerateOptions
-from localspec.core.option import Bounds, Option, options
-from localspec.core.sampling_params import MAX_SEED, SamplingParams, require_fixed_length
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.load_options import MAX_DRAFT_TOKENS
+from localspec.core.options.option import Bounds, Option, options
+from localspec.core.options.sampling_params import MAX_SEED, SamplingParams, require_fixed_length
 from localspec.engine.grammar.source import MAX_CHARACTERS, read_grammar, read_regex, schema_grammar
 from localspec.engine.text_stream import Prompt
 from localspec.server.errors import BadRequest

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from localspec.chat.answer import Piece
 from localspec.core.errors import LocalspecError
-from localspec.core.generate_options import GenerateOptions
+from localspec.core.options.generate_options import GenerateOptions
 from localspec.engine.text_stream import Prompt
 
 

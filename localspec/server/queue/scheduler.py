@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from localspec.core.errors import UsageError
+from localspec.engine.caches.prefix_cache import WORTH_KEEPING, PrefixCache
 from localspec.engine.generate import TextEngine
-from localspec.engine.prefix_cache import WORTH_KEEPING, PrefixCache
 from localspec.server.queue.job import GenerationRequest, Job
 from localspec.server.queue.limits import (
     Closing,

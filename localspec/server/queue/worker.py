@@ -9,8 +9,8 @@ from time import monotonic
 
 from localspec.chat.answer import Piece
 from localspec.core.interrupt import Cancelled, require_wanted, stopped_when
+from localspec.engine.caches.prefix_cache import PrefixCache
 from localspec.engine.generate import TextEngine, stream_generate
-from localspec.engine.prefix_cache import PrefixCache
 from localspec.server.queue.job import Job
 from localspec.server.queue.limits import AnswerTimeout
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
 
-from localspec.core.config import MAX_DRAFT_TOKENS, DraftTokens
+from localspec.core.options.load_options import MAX_DRAFT_TOKENS, DraftTokens
 from localspec.speculative.control.branching import Tree
 from localspec.speculative.control.conversations import Conversation, Conversations
 from localspec.speculative.control.pair_profile import GroupAcceptance, PairProfile

@@ -7,7 +7,7 @@ from operator import mul
 
 import numpy as np
 
-from localspec.core.config import MAX_DRAFT_TOKENS
+from localspec.core.options.load_options import MAX_DRAFT_TOKENS
 from localspec.speculative.control.branching import Tree, Trie
 from localspec.speculative.control.pair_profile import GroupAcceptance, PairProfile
 from localspec.speculative.control.policy import Policy, solve

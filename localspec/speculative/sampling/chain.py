@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from localspec.core.sampling_params import COLDEST, SamplingParams
+from localspec.core.options.sampling_params import COLDEST, SamplingParams
 from localspec.speculative.sampling.noise import uniform
 from localspec.speculative.sampling.row import Ids, Logits, Row, Scores
 from localspec.speculative.sampling.truncation import Survivors, count_kept, listed, softmax

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.sampling_params import SamplingParams
 
 # Tokens that begin a sequence breaker, each with what may follow it to complete one; () where the
 # token is a breaker by itself.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from localspec.core.sampling_params import SamplingParams, parse_logit_bias
+from localspec.core.options.sampling_params import SamplingParams, parse_logit_bias
 from localspec.speculative.sampling.dry import Breakers, Dry
 from localspec.speculative.sampling.penalties import Penalties
 from localspec.speculative.sampling.row import Logits

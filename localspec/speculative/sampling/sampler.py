@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.speculative.sampling.chain import chain_survivors, needs_chain
 from localspec.speculative.sampling.logit_changes import NO_RULES, LogitChanges, TokenRules
 from localspec.speculative.sampling.noise import gumbel_noise, uniform

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.speculative.sampling.row import LOWEST, Ids, Logits, Row, Scores, at_least
 
 LISTED = 1024  # survivors that are listed one by one; of more the rest is kept as a row

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from localspec.chat.message import Message, read_messages
-from localspec.chat.template import CHATML, ChatTemplate
+from localspec.chat.templates.template import CHATML, ChatTemplate
 from localspec.chat.tools.capabilities import CallsTaken, short_id
 from localspec.chat.tools.tool import read_tools
 from localspec.core.errors import UsageError

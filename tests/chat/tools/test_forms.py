@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.chat.message import Message, read_messages
-from localspec.chat.template import ChatTemplate
+from localspec.chat.templates.template import ChatTemplate
 from localspec.chat.tools.forms import FAMILIES, call_form
 from localspec.chat.tools.tool import Tool, ToolCall, read_tools
 from localspec.engine.text_stream import Reading, TextStream

@@ -13,8 +13,8 @@ import pytest
 
 from localspec.core import child, paths
 from localspec.core.child import Ended
-from localspec.core.config import LoadOptions, Lora
 from localspec.core.errors import EngineError, IncompatiblePair, LocalspecError
+from localspec.core.options.load_options import LoadOptions, Lora
 from localspec.engine.engine import Engine
 from localspec.engine.loading import proof
 from localspec.engine.loading.proof import Model, require_proven

@@ -8,7 +8,7 @@ import pytest
 
 from localspec.core import child, paths
 from localspec.core.child import Ended
-from localspec.core.config import LoadOptions, load_options
+from localspec.core.options.load_options import LoadOptions, load_options
 from localspec.engine.engine import Engine
 from localspec.engine.loading import trial
 from tests.support.real_pair import TinyFiles, options

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.core.config import DraftTokens
 from localspec.core.errors import EngineError
-from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.load_options import DraftTokens
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.generate import stream_generate
 from localspec.engine.slots import batch_scheduler
 from localspec.engine.slots.batch_scheduler import WIDE, BatchScheduler

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from localspec.bench.equality import audit_answers, rounding
 from localspec.bench.plan import BenchPlan
 from localspec.chat.answer import Answer, collect
-from localspec.core.config import DraftTokens
 from localspec.core.errors import EngineError
-from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.load_options import DraftTokens
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.engine.slots.slot import Slot, one_at_a_time

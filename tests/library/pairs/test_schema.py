@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from localspec.commands.flags.groups import number
 from localspec.commands.flags.pair import PAIR_ROWS
-from localspec.core.option import Bounds, Option
-from localspec.core.sampling_params import SamplingParams, sampling_fields
+from localspec.core.options.option import Bounds, Option
+from localspec.core.options.sampling_params import SamplingParams, sampling_fields
 from localspec.library.pairs.schema import (
     FileHash,
     PairSettings,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from localspec.core.config import MAX_PATHS, MAX_ROWS
 from localspec.core.errors import EngineError
+from localspec.core.options.load_options import MAX_PATHS, MAX_ROWS
 from localspec.llama import llama_library
 from localspec.llama.cache.branches import LlamaTrees, TreeRows
 from localspec.llama.cache.rollback import Trim

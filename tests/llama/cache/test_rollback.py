@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from localspec.core.config import LoadOptions
+from localspec.core.options.load_options import LoadOptions
 from localspec.llama import llama_library
 from localspec.llama.cache.rollback import Fork, Snapshots
 from localspec.llama.memory.layer_cache import ANCHORS, SNAPSHOTS

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from localspec.core.config import Lora
 from localspec.core.errors import EngineError, FileProblem
+from localspec.core.options.load_options import Lora
 from localspec.llama.cache import state_file
 from localspec.llama.cache.state_file import read_state, require_state_file, write_state
 from localspec.llama.model import LlamaModel

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from localspec.core.interrupt import Cancelled, stopped_when
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.llama import llama_library
 from localspec.llama.heads.head import LAG, Head
 from localspec.llama.heads.hidden_states import KEPT, HiddenStates, States

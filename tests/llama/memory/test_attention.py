@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from localspec.core import machine
-from localspec.core.config import BATCH, LoadOptions
+from localspec.core.options.load_options import BATCH, LoadOptions
 from localspec.llama.memory.attention import choose_attention, score_bytes, with_attention
 from localspec.metadata.header import ModelHeader, read_header
 from tests.support.real_pair import TinyFiles, load_model, random_ids

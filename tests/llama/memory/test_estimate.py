@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.core.config import LoadOptions, Lora
+from localspec.core.options.load_options import LoadOptions, Lora
 from localspec.llama.heads.opening import open_head
 from localspec.llama.memory.estimate import (
     MemoryEstimate,

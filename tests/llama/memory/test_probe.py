@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec.core.config import (
+from localspec.core.errors import NotEnoughMemory
+from localspec.core.options.load_options import (
     KeyValue,
     LoadOptions,
     Lora,
@@ -17,7 +18,6 @@ from localspec.core.config import (
     Shares,
     load_options,
 )
-from localspec.core.errors import NotEnoughMemory
 from localspec.llama import llama_library
 from localspec.llama.memory import probe as memory_probe
 from localspec.llama.memory.estimate import estimate_memory

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.core.config import RpcServer
 from localspec.core.errors import EngineError, UsageError
+from localspec.core.options.load_options import RpcServer
 from localspec.llama.rpc.addresses import is_private, locate
 
 

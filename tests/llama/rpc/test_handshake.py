@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec.core.config import RpcServer
 from localspec.core.errors import EngineError
+from localspec.core.options.load_options import RpcServer
 from localspec.llama.rpc import handshake
 from localspec.llama.rpc.handshake import PROTOCOL, device_count
 from tests.support.llama.rpc_workers import answering, free_port, rpc_program, workers

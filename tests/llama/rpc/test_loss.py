@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.core.config import RpcServer
+from localspec.core.options.load_options import RpcServer
 from localspec.llama.rpc import loss
 
 pytestmark = [
@@ -21,7 +21,7 @@ pytestmark = [
 _LOST = b"ggml/src/ggml-rpc/ggml-rpc.cpp:519: Remote RPC server crashed"
 _ABORT = """
 import ctypes, socket, sys
-from localspec.core.config import RpcServer
+from localspec.core.options.load_options import RpcServer
 from localspec.llama import llama_library
 from localspec.llama.rpc import loss
 loss.expect()

@@ -18,8 +18,8 @@ import httpx2
 import pytest
 
 from localspec.core import paths
-from localspec.core.config import LoadOptions, RpcServer, RpcServers
 from localspec.core.errors import EngineError, UsageError
+from localspec.core.options.load_options import LoadOptions, RpcServer, RpcServers
 from localspec.llama import llama_library
 from localspec.llama.llama_library import RPC_SERVER, Device
 from localspec.llama.parameters import model_parameters

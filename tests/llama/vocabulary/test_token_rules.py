@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from localspec.core.errors import UsageError
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.llama.model import LlamaModel
 from localspec.llama.vocabulary.token_rules import token_rules

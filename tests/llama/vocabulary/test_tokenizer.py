@@ -18,7 +18,7 @@ ROWS = {"DNA": "ACGT", "digits": "1234567890", "dashes": "-", "blanks": " ", "CJ
 COUNT = """
 import sys
 from pathlib import Path
-from localspec.core.config import LoadOptions
+from localspec.core.options.load_options import LoadOptions
 from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header
 path, *rows = sys.argv[1:]

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from localspec.bench.padding.encoder import Quantization
 from localspec.bench.padding.pad import pad_model
 from localspec.bench.padding.source import PaddingSource
-from localspec.core.config import MAX_ROWS
 from localspec.core.errors import EngineError, FileProblem, IncompatiblePair
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.load_options import MAX_ROWS
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.llama.memory.estimate import estimate_memory
 from localspec.llama.model import LlamaModel

@@ -4,8 +4,8 @@ import pytest
 
 from localspec.chat.answer import collect
 from localspec.chat.reasoning import tagged
-from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.generate import stream_generate
 from localspec.engine.text_stream import Prompt, Reading
 from tests.support.served import HELLO, ServedToy, Site, serving, text_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from localspec.core.config import KeyValue, LoadOptions
+from localspec.core.options.load_options import KeyValue, LoadOptions
 from localspec.engine.engine import Engine
 from localspec.server.service import Defaults
 from tests.support.served import Site, serving

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from localspec.chat.answer import collect
-from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.generate import stream_generate
 from localspec.server.api.chat import ChatRequest
 from localspec.server.api.completions import CompletionRequest

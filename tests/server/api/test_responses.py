@@ -11,7 +11,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
-from localspec.core.config import LoadOptions
+from localspec.core.options.load_options import LoadOptions
 from localspec.server.api.messages import UserMessage
 from localspec.server.api.responses.stored import StoredResponses
 from localspec.server.errors import BadRequest

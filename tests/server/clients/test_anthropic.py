@@ -13,7 +13,7 @@ import pytest
 from anthropic import Anthropic, AsyncAnthropic, beta_tool
 from pydantic import BaseModel
 
-from localspec.core.config import LoadOptions
+from localspec.core.options.load_options import LoadOptions
 from localspec.server.guard import Access
 from localspec.server.queue.limits import Limits
 from localspec.server.service import Defaults

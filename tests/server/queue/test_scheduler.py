@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from localspec.chat.answer import Piece, collect
 from localspec.chat.stats import GenerationStats
-from localspec.core.config import DraftTokens
 from localspec.core.errors import LocalspecError, PromptTooLong, UsageError
-from localspec.core.generate_options import GenerateOptions
 from localspec.core.interrupt import is_unwanted, require_wanted
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.load_options import DraftTokens
+from localspec.core.options.sampling_params import SamplingParams
+from localspec.engine.caches.prefix_cache import PrefixCache
 from localspec.engine.engine import Engine
 from localspec.engine.generate import TextEngine, stream_generate
-from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.text_stream import Prompt, Reading
 from localspec.server.queue import job as job_module
 from localspec.server.queue import scheduler as scheduler_module

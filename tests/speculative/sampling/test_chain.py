@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.speculative.sampling.chain import chain_survivors
 from localspec.speculative.sampling.noise import gumbel_noise
 from localspec.speculative.sampling.row import Row

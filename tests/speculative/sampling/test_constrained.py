@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from localspec.chat.answer import collect
-from localspec.core.config import DraftTokens
 from localspec.core.errors import GrammarError
-from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import AcceptanceRule, SamplingParams
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.load_options import DraftTokens
+from localspec.core.options.sampling_params import AcceptanceRule, SamplingParams
 from localspec.engine.generate import make_sampler, stream_generate
 from localspec.speculative.loop import Logits
 from localspec.speculative.prompt_lookup import PromptLookup

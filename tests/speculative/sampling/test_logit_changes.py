@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.speculative.sampling.logit_changes import TokenRules
 from localspec.speculative.sampling.sampler import Sampler
 from tests.support.llama.samplers import llama_chain, probabilities

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.chat.answer import Piece
-from localspec.core.config import DraftTokens
 from localspec.core.errors import EngineError, UsageError
-from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.load_options import DraftTokens
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.generate import stream_generate
 from localspec.speculative.loop import Logits
 from localspec.speculative.sampling.logprobs import RecordingSampler, TokenLogprob

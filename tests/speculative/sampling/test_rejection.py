@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.core.errors import UsageError
-from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.speculative.control.controllers import FixedLength

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from localspec.core.errors import EngineError
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.speculative.sampling import sampler as sampler_module
 from localspec.speculative.sampling import truncation
 from localspec.speculative.sampling.noise import gumbel_noise

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.speculative.sampling import truncation
 from localspec.speculative.sampling.row import Row
 from localspec.speculative.sampling.truncation import LISTED, Survivors, softmax, survivors

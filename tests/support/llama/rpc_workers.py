@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec.core.config import RpcServer
 from localspec.core.errors import EngineError
+from localspec.core.options.load_options import RpcServer
 from localspec.llama.rpc.handshake import device_count
 
 _ATTEMPTS = 600

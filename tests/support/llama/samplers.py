@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.core.sampling_params import SamplingParams, parse_logit_bias
+from localspec.core.options.sampling_params import SamplingParams, parse_logit_bias
 from localspec.llama import llama_library
 from localspec.speculative.sampling.sampler import Sampler
 

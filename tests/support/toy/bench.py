@@ -7,8 +7,8 @@ from localspec.bench.comparison import Comparison
 from localspec.bench.figures import Figures
 from localspec.bench.plan import BenchPlan, Variant
 from localspec.bench.run import run_bench
-from localspec.core.config import DraftTokens
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.load_options import DraftTokens
+from localspec.core.options.sampling_params import SamplingParams
 
 
 def compare(engine: Any, prompts: Sequence[Sequence[int]], plan: BenchPlan) -> Comparison:

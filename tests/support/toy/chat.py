@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 
 from localspec.chat.answer import Piece
 from localspec.chat.message import Message
-from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.generate import stream_generate
 from localspec.llama.vocabulary.token_rules import require_known_tokens
 from localspec.speculative.loop import ALONE

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.speculative.control.conversations import Conversations
 from localspec.speculative.control.pair_profile import PairProfile
 from localspec.speculative.history import AnswerHistory

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.core.config import MAX_DRAFT_TOKENS
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.options.load_options import MAX_DRAFT_TOKENS
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.speculative.control.pair_profile import PairProfile
 from localspec.speculative.loop import (
     ALONE,

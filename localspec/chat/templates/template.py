@@ -1,0 +1,252 @@
+"""Chat templates: render a conversation as the prompt that its model was trained on."""
+
+import datetime
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from os.path import commonprefix
+from typing import Any
+
+from localspec.chat.message import Message
+from localspec.chat.reasoning import Format, format_between, known_format, state_behind
+from localspec.chat.templates.renderer import SHARED
+from localspec.chat.tools.capabilities import ToolCapabilities
+from localspec.chat.tools.tool import Tool
+from localspec.core.errors import TemplateError
+
+_CHATML_END = "<|im_end|>"
+CHATML = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+NAMED = {"chatml": CHATML}
+
+_THINKING = {"enable_thinking", "thinking"}  # the names of the switch in templates
+# Other variables that control reasoning in some templates.
+_SWITCHES = (
+    "reasoning_effort", "reasoning_strength", "thinking_budget", "thinking_effort", "thinking_mode",
+    "thinking_option", "skip_thinking",
+)  # fmt: skip
+
+_TOOLS = ("tools", "available_tools")  # Granite reads the second
+
+# A made-up conversation.
+_SYSTEM, _ANSWER, _THOUGHTS = "System text", "Answer", "Thoughts of a model"
+_USER: Message = {"role": "user", "content": "Question"}
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """A Jinja template with its variables.
+
+    ``bos`` and ``eos`` are the texts of those tokens. ``thinking`` is passed as ``enable_thinking``
+    and ``thinking``; None leaves the template its default. ``variables`` override all others.
+    ``name`` begins the sentences of errors. Rendering takes bounded time and memory.
+    """
+
+    source: str
+    bos: str = ""
+    eos: str = ""
+    thinking: bool | None = None
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    name: str = "The chat template"
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        thinking: bool | None = None,
+        generation: bool = True,
+        now: datetime.datetime | None = None,
+        tools: Sequence[Tool] = (),
+        variables: Mapping[str, object] | None = None,
+    ) -> str:
+        """The conversation as text; with ``generation``, up to the assistant's next turn.
+
+        ``thinking`` and ``variables`` override those of the template. A system message without a
+        place in the template is prepended to the next message. Raises TemplateError when the
+        template fails, TemplateLimitExceeded, and UsageError for tool calls that it has no place
+        for.
+        """
+        prepared = [self._prepared(message) for message in self.tools.placed(messages)]
+        if prepared and prepared[0]["role"] == "system" and not self.has_system_role:
+            prepared = _merged(prepared)
+        thinking = self.thinking if thinking is None else thinking
+        return self._fill(prepared, generation, now, thinking, tools, variables)
+
+    def begin(
+        self,
+        messages: Sequence[Message],
+        *,
+        thinking: bool | None = None,
+        tools: Sequence[Tool] = (),
+        variables: Mapping[str, object] | None = None,
+    ) -> tuple[str, str]:
+        """The prompt, and the state of `format` in which the answer begins.
+
+        As in llama.cpp's `common_chat_template_generation_prompt`, the opening of the turn is what
+        ``add_generation_prompt`` adds: some templates open the reasoning, or close it at once.
+        """
+        now = datetime.datetime.now()
+        render = partial(
+            self.render, messages, thinking=thinking, now=now, tools=tools, variables=variables
+        )
+        text = render()
+        if self.format is None:
+            return text, "start"
+        try:
+            without = render(generation=False)
+        except TemplateError:
+            return text, "start"
+        return text, state_behind(self.format, text[len(commonprefix([text, without])) :])
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """Texts that end an answer: a model not trained on ChatML may spell its end mark out."""
+        return (_CHATML_END,) if self.source == CHATML else ()
+
+    @cached_property
+    def format(self) -> Format | None:
+        """The marks around the model's reasoning; None where the template has none."""
+        return known_format(self.source) or self._shown_format()
+
+    @cached_property
+    def format_with_calls(self) -> Format | None:
+        """`format` where tools are offered: tool calls are part of the answer."""
+        return known_format(self.source, calls=True) or self.format
+
+    @cached_property
+    def tools(self) -> ToolCapabilities:
+        """How the template handles tools and tool calls."""
+        return ToolCapabilities(self.source, self._try)
+
+    @cached_property
+    def has_system_role(self) -> bool:
+        """Whether the template writes a system message; llama.cpp: `caps_get`."""
+        try:
+            return _SYSTEM in self._try([{"role": "system", "content": _SYSTEM}, _USER])
+        except TemplateError:
+            return not self._accepts([_USER])  # True where it fails without one as well
+
+    def settings(self) -> dict[str, object]:
+        """What a prompt depends on besides the messages, as plain data."""
+        return {
+            "sha256": hashlib.sha256(self.source.encode("utf-8", "surrogatepass")).hexdigest(),
+            "thinking": self.thinking,
+            "variables": dict(self.variables),
+        }
+
+    def notes(self, system: str | None = None) -> list[str]:
+        """Settings that this template ignores, in sentences."""
+        notes = []
+        if self.thinking is not None and not self._switches_thinking(system):
+            notes.append(self._no_switch("--think" if self.thinking else "--no-think", system))
+        if unread := [name for name in self.variables if name not in self._names]:
+            notes.append(f"The chat template does not read {', '.join(unread)}.")
+        if system is not None and not self.has_system_role:
+            notes.append(
+                "The chat template has no place for a system message: it goes in front of the "
+                "first question."
+            )
+        return notes
+
+    def _switches_thinking(self, system: str | None) -> bool:
+        """Whether ``thinking`` changes the prompt."""
+        messages: list[Message] = [_USER]
+        if system is not None:
+            messages.insert(0, {"role": "system", "content": system})
+        now = datetime.datetime.now()
+        on, off = (self.render(messages, thinking=each, now=now) for each in (True, False))
+        return on != off
+
+    def _no_switch(self, flag: str, system: str | None) -> str:
+        if system is not None and self._switches_thinking(None):
+            return f"Beside a system message, this chat template ignores {flag}."
+        if fixed := _THINKING & self.variables.keys():
+            return f"--chat-template-kwargs sets {min(fixed)}: {flag} changes nothing."
+        others = [name for name in _SWITCHES if name in self._names]
+        flags = ["--reasoning-effort"] * ("reasoning_effort" in others)
+        flags += ["--chat-template-kwargs"] * (len(others) > len(flags))
+        more = f" It reads {', '.join(others)}: see {' and '.join(flags)}." if others else ""
+        return f"The chat template has no switch for thinking: {flag} changes nothing.{more}"
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return SHARED.names_read(self.source, self.name)
+
+    @cached_property
+    def _takes_empty_answers(self) -> bool:
+        return self._accepts([_USER, {"role": "assistant", "content": ""}, _USER])
+
+    def _accepts(self, messages: Sequence[Message]) -> bool:
+        try:
+            self._try(messages)
+        except TemplateError:
+            return False
+        return True
+
+    def _prepared(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """A message with its reasoning under all three keys that templates read.
+
+        Which reasoning is in the prompt, that of the last turn or none, is the template's choice.
+        """
+        prepared = dict(message)
+        if reasoning := message.get("reasoning_content"):
+            prepared |= {"thinking": reasoning, "reasoning": reasoning}
+        is_empty = not message["content"] and "tool_calls" not in message  # cut off in reasoning
+        if is_empty and message["role"] == "assistant":
+            prepared["content"] = "" if self._takes_empty_answers else " "
+        return prepared
+
+    def _try(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        generation: bool = True,
+        tools: Sequence[Tool] = (),
+    ) -> str:
+        """The rendering of a made-up conversation."""
+        return self._fill(messages, generation, tools=tools)
+
+    def _fill(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        generation: bool,
+        now: datetime.datetime | None = None,
+        thinking: bool | None = None,
+        tools: Sequence[Tool] = (),
+        variables: Mapping[str, object] | None = None,
+    ) -> str:
+        switch = {} if thinking is None else dict.fromkeys(_THINKING, thinking)
+        given = {
+            "messages": messages,
+            "add_generation_prompt": generation,
+            "bos_token": self.bos,
+            "eos_token": self.eos,
+            **(dict.fromkeys(_TOOLS, [tool.definition for tool in tools]) if tools else {}),
+            **switch,
+            **self.variables,
+            **(variables or {}),
+        }
+        return SHARED.fill(self.source, given, now or datetime.datetime.now(), self.name)
+
+    def _shown_format(self) -> Format | None:
+        """The tags that the template writes around the reasoning of a made-up answer."""
+        answer = {"role": "assistant", "content": _ANSWER}
+        thoughts = dict.fromkeys(("reasoning_content", "thinking", "reasoning"), _THOUGHTS)
+        try:
+            shown = self._try([_USER, answer | thoughts], generation=False)
+        except TemplateError:
+            return None
+        return format_between(shown, _THOUGHTS, _ANSWER)
+
+
+def _merged(prepared: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The system message prepended to the next; llama.cpp: `system_message_not_supported`."""
+    system, *others = prepared
+    if not others:
+        return []
+    first = others[0] | {"content": f"{system['content']}\n{others[0]['content']}"}
+    return [first, *others[1:]]

@@ -1,0 +1,1 @@
+"""The commands bench and demo."""

@@ -1,0 +1,224 @@
+"""The command ``bench``: plain decoding against draft lengths, measured and compared."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from localspec.commands.flags.groups import spread_groups
+from localspec.commands.flags.llama_command import LlamaCommand
+from localspec.commands.flags.pair import NameArgument, PairFlags
+from localspec.commands.flags.template import TemplateFlags
+from localspec.commands.session import (
+    Request,
+    make_request,
+    open_engine,
+    sampling_for,
+    usable_length,
+    use_template,
+)
+from localspec.core.errors import LocalspecError, TemplateError, UsageError
+from localspec.core.interrupt import held_interrupt
+from localspec.core.options.load_options import DraftTokens
+from localspec.core.options.option import Bounds, option
+from localspec.core.options.sampling_params import default_length, require_fixed_length
+from localspec.display import console
+from localspec.display.progress import progress
+
+if TYPE_CHECKING:
+    from localspec.bench.comparison import Comparison
+    from localspec.bench.plan import BenchPlan
+    from localspec.bench.prompts import Prompt
+    from localspec.bench.report import Report
+    from localspec.display.bench import Scoreboard
+    from localspec.engine.engine import Engine
+
+DEFAULT_LENGTHS: tuple[DraftTokens, ...] = (2, 4, 8)
+_SAMPLING = {"temperature": 0, "seed": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class BenchFlags:
+    """What is measured, how often, and where it is stored."""
+
+    prompts: Path | None = option(
+        None,
+        "--prompts",
+        'Own prompts, one JSON object per line: {"task": "code", "prompt": "..."}.',
+    )
+    tasks: str | None = option(
+        None, "--tasks", "Only these tasks, separated by commas.", everyday=True
+    )
+    repeats: int = option(
+        3,
+        "--repeats -r",
+        "Repeats; the draft lengths take turns.",
+        bounds=Bounds(1, 10**6),
+        everyday=True,
+    )
+    max_tokens: int = option(
+        64, "--max-tokens -n", "Most tokens of an answer.", bounds=Bounds(1, 2**31), everyday=True
+    )
+    audit: bool = option(
+        False, "--audit", "Verify every drafted answer by plain decoding, token by token."
+    )
+    output: Path | None = option(
+        None, "--output -o", "Save the JSON document to this file.", everyday=True
+    )
+
+
+@spread_groups
+def bench(
+    measuring: BenchFlags,
+    given: PairFlags,
+    templating: TemplateFlags,
+    name: NameArgument = None,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="JSON document on stdout, table on stderr."),
+    ] = False,
+) -> None:
+    """Measure draft lengths against plain decoding, and compare the texts.
+
+    Default: greedy, seed 0, --draft-tokens 2,4,8,auto, or auto without a draft. Exit code 1 if a
+    text differs from plain for no proven reason. --verbose adds what a round costs, what drafting
+    could reach, and memory.
+    """
+    from localspec.bench.prompts import SHIPPED, by_task, read_prompts
+    from localspec.bench.report import Report, require_writable
+
+    if given.keys() & {"lookup_cache", "lookup_files"}:
+        raise UsageError(
+            "bench repeats each prompt, so earlier answers would only be copied.",
+            "Leave out --lookup-cache and --lookup-files.",
+        )
+    groups = by_task(read_prompts(measuring.prompts or SHIPPED), measuring.tasks)
+    request = make_request(name, given, _SAMPLING)
+    _sides(request, drafts=True)  # raises for bad flags before anything is loaded
+    templating.check()
+    if measuring.output is not None:
+        require_writable(measuring.output)
+    with open_engine(request) as engine:
+        lengths = _sides(request, drafts=engine.draft is not None)
+        plan = _plan(engine, request, lengths, measuring)
+        use_template(engine, templating)
+        report = Report(engine, plan, groups, measuring.output)
+        verbose = request.models.verbose
+        found, problem = _run(engine, plan, groups, report, as_json=as_json, verbose=verbose)
+    if isinstance(problem, LocalspecError):
+        raise problem
+    unexplained = any(d.proven_at is None for one in found for d in one.differences)
+    raise typer.Exit(130 if problem is not None else 1 if unexplained else 0)
+
+
+def _plan(
+    engine: "Engine", request: Request, lengths: Sequence[DraftTokens], measuring: BenchFlags
+) -> "BenchPlan":
+    """The variants to measure, limited to what the loaded models support."""
+    from localspec.bench.plan import BenchPlan
+
+    params = sampling_for(engine, request)
+    sides = tuple(dict.fromkeys(usable_length(engine, each, request) for each in lengths))
+    if measuring.audit and not params.seed_decides:
+        raise UsageError(
+            "--audit needs a text that the seed alone decides, unlike that of rejection.",
+            "Use --acceptance coupled or match, or leave --audit out.",
+        )
+    return BenchPlan(
+        params,
+        sides,
+        measuring.repeats,
+        measuring.max_tokens,
+        request.models.prompt_lookup,
+        measuring.audit,
+    )
+
+
+def _run(
+    engine: "Engine",
+    plan: "BenchPlan",
+    groups: "Mapping[str, Sequence[Prompt]]",
+    report: "Report",
+    *,
+    as_json: bool,
+    verbose: bool,
+) -> "tuple[list[Comparison], BaseException | None]":
+    """Measure and show it; the report is saved whatever ends it early, which is returned too."""
+    from localspec.bench.plan import require_prompts_fit
+    from localspec.bench.report import memory_use
+    from localspec.display.bench import Scoreboard
+
+    ids = _encode_prompts(engine, groups)
+    require_prompts_fit(engine, ids, plan)
+    board = Scoreboard(console.make_console(as_json), [*groups, "all"])
+    found, problem = _measure(engine, ids, plan, report, board)
+    with held_interrupt():  # a second Ctrl-C must not lose what the first one left
+        if problem is not None:
+            console.note(f"Stopped early: {sum(len(one.names) for one in found)} prompts measured.")
+        board.finish(found, memory_use(engine) if verbose else None)
+        try:
+            report.save(found, complete=problem is None)
+        finally:
+            if as_json:
+                console.json_line(report.document)
+    return found, problem
+
+
+def _measure(
+    engine: "Engine",
+    tasks: dict[str, list[list[int]]],
+    plan: "BenchPlan",
+    report: "Report",
+    board: "Scoreboard",
+) -> "tuple[list[Comparison], BaseException | None]":
+    """Fill the table, each result saved first; also what ended it early."""
+    from localspec.bench.run import run_bench
+
+    found: list[Comparison] = []
+    try:
+        with progress() as on_progress:
+
+            def on_answer(task: str, done: int, total: int) -> None:
+                on_progress(f"{task} ({len(found) + 1} of {len(tasks)})", done, total)
+
+            for comparison in run_bench(engine, tasks, plan, on_answer):
+                found.append(comparison)
+                report.save(found, complete=False)
+                board.add(comparison)
+    except (KeyboardInterrupt, LocalspecError) as error:
+        return found, error
+    return found, None
+
+
+def _sides(request: Request, *, drafts: bool) -> tuple[DraftTokens, ...]:
+    """The draft lengths to compare, plain first, each once; raises UsageError for bad flags.
+
+    Unless lengths were given there are several where something ``drafts``: a model, or heads.
+    """
+    default = default_length(request.params)
+    usual = tuple(dict.fromkeys((*DEFAULT_LENGTHS, default))) if drafts else (default,)
+    lengths = request.draft.lengths or usual
+    for length in lengths:
+        require_fixed_length(length, request.params)
+    return (0, *dict.fromkeys(length for length in lengths if length != 0))
+
+
+def _encode_prompts(
+    engine: "Engine", groups: "Mapping[str, Sequence[Prompt]]"
+) -> dict[str, list[list[int]]]:
+    """Token ids by task; a template's complaint names the prompt."""
+    ids: dict[str, list[list[int]]] = {task: [] for task in groups}
+    for task, group in groups.items():
+        for i, prompt in enumerate(group):
+            try:
+                ids[task].append(engine.encode_chat(prompt.messages))
+            except TemplateError as problem:
+                raise TemplateError(f"{task} {i + 1}: {problem.message}", problem.hint) from problem
+    return ids
+
+
+def register(app: typer.Typer) -> None:
+    """Add this command to the program."""
+    app.command(cls=LlamaCommand)(bench)

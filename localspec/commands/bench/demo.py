@@ -1,0 +1,104 @@
+"""The command ``demo``: the bundled pair or hybrid, plain beside drafted."""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from localspec import __version__
+from localspec.commands.flags.answer import JsonFlag
+from localspec.commands.flags.groups import choice
+from localspec.core import machine
+from localspec.core.errors import UsageError
+from localspec.core.options.load_options import THREADS
+from localspec.core.options.model_options import choose_draft
+from localspec.core.options.sampling_params import SamplingParams
+from localspec.display import console
+from localspec.display.progress import progress
+
+if TYPE_CHECKING:
+    from localspec.bench.demo import HybridResult, PairResult
+
+
+def demo(
+    model: Annotated[
+        str,
+        typer.Option(
+            parser=choice("pair", "hybrid"),
+            metavar="pair|hybrid",
+            help="A target and its draft, or a hybrid (architecture of Qwen3.5) with an MTP head "
+            "and every way to draft for it.",
+        ),
+    ] = "pair",
+    draft_tokens: Annotated[
+        str, typer.Option("--draft-tokens", "--draft", metavar="N|auto", help="Draft length.")
+    ] = "auto",
+    repeats: Annotated[int, typer.Option(min=1, help="Repeats, plain and drafted in turn.")] = 3,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", "-n", min=1, max=256, help="Most tokens of an answer.")
+    ] = 64,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            "--threads",
+            "-t",
+            min=THREADS.low,
+            max=THREADS.high,
+            help="Default: physical cores.",
+        ),
+    ] = None,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose", "-v", help="Also what a round costs, and what drafting could reach."
+        ),
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Compare plain and speculative decoding on the bundled models; no network."""
+    from localspec.bench.demo import demo_tokens, run_demo, run_hybrid_demo
+    from localspec.bench.plan import BenchPlan
+    from localspec.display import bench as bench_display
+    from localspec.engine.loading.notes import missing_gpu
+
+    length = choose_draft([], None, draft_tokens).one_length("auto")
+    if length == 0:
+        raise UsageError("The demo shows drafting.", "Give a draft length from 1 on, or auto.")
+    for sentence in missing_gpu():
+        console.note(sentence)
+    if not as_json:
+        bench_display.demo_intro(model, length, demo_tokens(model, length, repeats, max_tokens))
+    plan = BenchPlan(SamplingParams(temperature=0), (0, length), repeats, max_tokens)
+    run: Callable[..., Iterator[PairResult | HybridResult]]
+    run = run_demo if model == "pair" else run_hybrid_demo
+    results = []
+    with progress() as on_progress:
+        for result in run(plan, threads, on_progress):
+            results.append(result)
+            if not as_json:
+                bench_display.demo_result(result, verbose=verbose)
+    if not as_json:
+        bench_display.demo_end(results, _next_command())
+    else:
+        settings = {"repeats": repeats, "max_tokens": max_tokens, "temperature": 0}
+        machine_facts = {"cpu": machine.cpu_name(), "threads": threads or machine.physical_cores()}
+        key = "pairs" if model == "pair" else "hybrids"
+        found = [each.as_json() for each in results]
+        console.json_line(
+            {"version": __version__, "settings": settings | machine_facts, key: found}
+        )
+
+
+def _next_command() -> str:
+    """The command to type next: a chat with the pair that is recommended for this machine."""
+    from localspec.display.models import chat_command
+    from localspec.library.local_models import find_models
+    from localspec.library.pairs.listing import pair_rows, recommended
+
+    best = recommended(pair_rows(find_models().files))
+    return "localspec pairs" if best is None else chat_command(best)
+
+
+def register(app: typer.Typer) -> None:
+    """Add this command to the program."""
+    app.command()(demo)

@@ -1,0 +1,1 @@
+"""The command chat and its saved conversations."""

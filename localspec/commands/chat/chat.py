@@ -1,0 +1,86 @@
+"""The command ``chat``: a conversation, turn by turn."""
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Annotated
+
+import typer
+
+from localspec.commands.chat.conversations import (
+    begin,
+    pair_document,
+    sessions_app,
+    system_message,
+    with_saved_pair,
+)
+from localspec.commands.chat.loaded_pair import LoadedPair
+from localspec.commands.flags.answer import PANEL, AnswerFlags
+from localspec.commands.flags.conversation import ConversationFlags
+from localspec.commands.flags.grammar import GrammarFlags
+from localspec.commands.flags.groups import spread_groups
+from localspec.commands.flags.llama_command import LlamaCommand
+from localspec.commands.flags.pair import NameArgument, PairFlags
+from localspec.commands.flags.template import TemplateFlags
+from localspec.commands.session import make_request, require_prompt_cache
+from localspec.display import console
+
+
+@spread_groups
+def chat(
+    answering: AnswerFlags,
+    templating: TemplateFlags,
+    constraining: GrammarFlags,
+    storing: ConversationFlags,
+    given: PairFlags,
+    name: NameArgument = None,
+    plain: Annotated[
+        bool,
+        typer.Option(
+            "--plain", help="Show Markdown as the model writes it.", rich_help_panel=PANEL
+        ),
+    ] = False,
+) -> None:
+    """Chat with a model, turn by turn; /help lists the commands."""
+    from localspec.chat.conversation import Chat
+    from localspec.chat.input_loop import run
+    from localspec.display.chat import open_screen
+    from localspec.display.pieces import AnswerStyle
+
+    console.be_quiet(answering.quiet)
+    grammar = constraining.read()
+    saved = storing.read()
+    name, given, settings = with_saved_pair(saved, name, given)
+    request = make_request(name, given, conversation=settings)
+    system = system_message(saved, name, answering.system)
+    templating.check()
+    require_prompt_cache(answering)
+    look = AnswerStyle.asked(answering.hide_reasoning, answering.show_draft, answering.stats)
+    with LoadedPair(request, given, answering, templating, grammar) as pair:
+        engine, options = pair.open(request, system)
+        with open_screen(look, markdown=not plain, models=_model_names) as screen:
+            document = pair_document(name, given, request, engine)
+            conversation = Chat(engine, screen, options, pair=document, load_pair=pair.change)
+            begin(conversation, saved, engine, shown=screen.interactive)
+            conversation.system = system
+            conversation.autosave = storing.autosave(saved, conversation)
+            failed = run(conversation)
+    if failed and not screen.interactive:
+        raise typer.Exit(1)  # a person has seen the errors, a script has not
+
+
+@cache
+def _model_names() -> Iterable[str]:
+    """What /model completes: the pairs, and the models on this disk."""
+    from localspec.library.local_models import find_models
+    from localspec.library.pairs import user_pairs
+    from localspec.library.pairs.catalog import load_catalog
+
+    known = [user_pairs.BUNDLED, *(pair.name for pair in load_catalog())]
+    local = [model.name for model in find_models().models]
+    return list(dict.fromkeys([*user_pairs.names(), *known, *local]))
+
+
+def register(app: typer.Typer) -> None:
+    """Add this command and those about its conversations to the program."""
+    app.command(cls=LlamaCommand)(chat)
+    app.add_typer(sessions_app, name="sessions")

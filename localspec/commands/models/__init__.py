@@ -1,0 +1,1 @@
+"""The commands about models and pairs on this disk."""

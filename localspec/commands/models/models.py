@@ -1,0 +1,289 @@
+"""The commands about models: check, inspect, list, suggest, download and verify."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from localspec.commands.flags import completion
+from localspec.commands.flags.answer import HeaderFlag, JsonFlag
+from localspec.commands.models import pairs
+from localspec.commands.session import download_ui
+from localspec.core.errors import IncompatiblePair, LocalspecError, UsageError
+from localspec.display import console, reports
+from localspec.display.progress import progress
+
+if TYPE_CHECKING:
+    from localspec.hub.remote_header import PairCheck
+
+_MODEL = "A GGUF file, or one on the Hub: org/repo:Q4_K_M, hf:org/repo/file.gguf."
+
+FolderOption = Annotated[
+    list[Path] | None, typer.Option("--folder", help="Search this folder too; may be repeated.")
+]
+TargetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        "-m",
+        "--model",
+        help="Instead of the argument.",
+        autocompletion=completion.models,
+    ),
+]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a large download.")]
+
+
+def check(
+    target_name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TARGET", help=f"The big model. {_MODEL}", autocompletion=completion.models
+        ),
+    ] = None,
+    draft_name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="DRAFT",
+            help="The small model, named likewise; or mtp, the prediction heads of the target.",
+            autocompletion=completion.models,
+        ),
+    ] = None,
+    target: TargetOption = None,
+    draft: Annotated[
+        str | None,
+        typer.Option("--draft", "--draft-model", "-md", help="Instead of the argument DRAFT."),
+    ] = None,
+    lenient: Annotated[
+        bool, typer.Option("--lenient", help="Only warn of what cannot corrupt text.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Check whether a draft model is compatible with a target, and why not.
+
+    Of a file on the Hub only the header is read; one on this disk also decodes a few tokens, in a
+    process of its own, unless it did so before. A pair's name stands for both models. Exit code 0
+    if they are compatible, 1 if not, 2 if the check failed.
+    """
+    from localspec.library.acquire import proven
+    from localspec.pairing import report_json
+
+    given = [name for name in (target_name, draft_name, target, draft) if name is not None]
+    try:
+        verdict = _judge(given, target, lenient)
+        if verdict.report.compatible:
+            verdict = proven(verdict)
+    except LocalspecError as problem:
+        problem.exit_code = UsageError.exit_code  # 1 is a verdict
+        raise
+    if as_json:
+        document = report_json(verdict.report, verdict.target, verdict.draft)
+        console.json_line(document | {"bytes_read": verdict.bytes_read})
+    else:
+        reports.pair_report(verdict.report, verdict.target, verdict.draft)
+    raise typer.Exit(0 if verdict.report.compatible else 1)
+
+
+def _judge(given: list[str], target: str | None, lenient: bool) -> "PairCheck":
+    """Check the two models, or the pair, that were named."""
+    from localspec.library.acquire import judge
+    from localspec.library.resolve import Resolver
+
+    resolver, ui = Resolver(), download_ui()
+    if len(given) == 1:
+        named = resolver.choose(given[0])
+        given = [each for each in (named.target, named.draft) if each is not None]
+        lenient = lenient or bool(named.settings.get("lenient"))
+    if len(given) != 2:
+        raise UsageError(
+            f"check compares two models, not {len(given)}.",
+            "Type: localspec check TARGET DRAFT",
+        )
+    first = target or given[0]
+    given.remove(first)
+    try:
+        return judge(first, given[0], resolver, ui, lenient=lenient, weights_needed=False)
+    except IncompatiblePair as problem:  # mtp without heads: the report says what is missing
+        console.note(problem.message)
+        alone = resolver.choose(first).target
+        return judge(alone, alone, resolver, ui)
+
+
+def inspect(
+    name: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help=_MODEL, autocompletion=completion.models)
+    ] = None,
+    target: TargetOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show a model's metadata, memory estimate and problems; reads only the header."""
+    from localspec.library.acquire import header_of
+    from localspec.library.model_info import model_info
+    from localspec.library.resolve import Resolver
+    from localspec.llama.memory.probe import memory_for_models
+
+    name = _one_model(name, target)
+    shown = model_info(header_of(name, Resolver(), download_ui()), memory_for_models())
+    if as_json:
+        console.json_line(shown.as_json())
+    else:
+        reports.model_report(shown)
+    raise typer.Exit(0 if shown.usable else 1)
+
+
+def _one_model(name: str | None, target: str | None) -> str:
+    """The model named as the argument or with -m; raises UsageError for none or two."""
+    if (found := name or target) is None:
+        raise UsageError("No model was given.", "Name a GGUF file, or see: localspec list")
+    if None not in (name, target):
+        raise UsageError(f"Two models were given: {name} and {target}.", "Name one.")
+    return found
+
+
+def list_models(
+    source: Annotated[
+        list[str] | None,
+        typer.Option("--source", help="Only this source, such as ollama; may be repeated."),
+    ] = None,
+    folder: FolderOption = None,
+    as_json: JsonFlag = False,
+    header: HeaderFlag = True,
+) -> None:
+    """List GGUF models on this disk, also those of Ollama, LM Studio and other tools.
+
+    Files that only draft for a model (MTP heads, EAGLE-3, DFlash) are listed below it, with a plus.
+    Sources: localspec, hugging-face, llama.cpp, lm-studio, ollama, jan, gpt4all,
+    bundled.
+    """
+    from localspec.display import models as lists
+    from localspec.library.local_models import find_models, parse_source
+
+    chosen = [parse_source(text) for text in source or ()] or None
+    inventory = find_models(chosen, folder or ())
+    if as_json:
+        console.json_line(lists.inventory_json(inventory))
+    else:
+        lists.models(inventory, header=header)
+
+
+def suggest(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TARGET", help=f"The big model. {_MODEL}", autocompletion=completion.models
+        ),
+    ] = None,
+    target: TargetOption = None,
+    folder: FolderOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Rank drafts for a target on this disk, name known pairs, and say why other models fail."""
+    from localspec.display import models as lists
+    from localspec.library.acquire import header_of, heads_on_hub
+    from localspec.library.resolve import Resolver
+    from localspec.library.suggest import drafts_for
+
+    resolver, ui = Resolver(folder or ()), download_ui()
+    name = resolver.choose(_one_model(name, target)).target
+    found = drafts_for(header_of(name, resolver, ui), resolver.inventory.files)
+    on_hub = heads_on_hub(name, resolver, ui)
+    if as_json:
+        console.json_line(
+            {
+                "own_heads": found.own_heads,
+                "in_repository": [str(heads.reference) for heads in on_hub],
+                "drafts": [draft.as_json(name) for draft in found.drafts],
+                "refused": [refusal.as_json() for refusal in found.refused],
+                "known_pairs": [pair.name for pair in found.known],
+            }
+        )
+    else:
+        lists.sidecars_on_hub(on_hub, name)
+        lists.suggestions(found, name)
+    offered = found.own_heads or found.drafts or found.known or on_hub
+    raise typer.Exit(0 if offered else 1)
+
+
+def download(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL",
+            help="A pair's name, or models on the Hub.",
+            autocompletion=completion.models,
+        ),
+    ],
+    yes: YesOption = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Download a pair, or single models, into the models folder; resumes interrupted downloads.
+
+    Both headers of a pair are checked first. Every file is compared with the Hub's sha256.
+    """
+    from localspec.library.acquire import ensure_local
+    from localspec.library.resolve import Resolver
+
+    resolver, ui = Resolver(), download_ui(yes)
+    try:
+        fetched = [
+            path
+            for group, lenient in resolver.groups_of(names)
+            for path in ensure_local(group, resolver, ui, lenient=lenient)
+        ]
+        files = list(dict.fromkeys(fetched))  # heads may be in their target's file
+    except KeyboardInterrupt:
+        console.note("Stopped. Run the same command again to resume.")
+        raise typer.Exit(130) from None
+    if as_json:
+        console.json_line({"files": [str(path) for path in files]})
+    else:
+        for path in files:
+            console.text(f"{path}\n")
+
+
+def verify(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="MODEL",
+            help="Files, references or a pair; default: all.",
+            autocompletion=completion.models,
+        ),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Verify files against the sha256 recorded at their download; needs no network."""
+    from localspec.core import paths
+    from localspec.display import models as lists
+    from localspec.download import verify as verify_files
+    from localspec.library.pairs import user_pairs
+    from localspec.library.resolve import Resolver
+
+    resolver = Resolver()
+    wanted = [path for name in names or () for path in resolver.files_of(name)]
+    kept = user_pairs.stored_hashes(names)
+    ours = paths.models_folder()
+    everything = [ours] if ours.is_dir() else []
+    everything += [path for path in kept if not path.is_relative_to(ours)]
+    with progress(in_bytes=True) as on_progress:
+        coming = verify_files(wanted or everything, on_progress, kept)
+        found = list(coming) if as_json else lists.verdicts(coming)
+    if as_json:
+        console.json_line({"files": [lists.verdict_json(verdict) for verdict in found]})
+    elif not found:
+        console.note("Nothing was downloaded yet. Download a pair: localspec download NAME")
+    raise typer.Exit(0 if all(verdict.state == "right" for verdict in found) else 1)
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to the program, those about pairs among them, in the order of its help."""
+    app.command(rich_help_panel=pairs.PANEL)(check)
+    app.command(rich_help_panel=pairs.PANEL)(inspect)
+    app.command("show", hidden=True)(inspect)
+    app.command("list", rich_help_panel=pairs.PANEL)(list_models)
+    app.command("ls", hidden=True)(list_models)
+    app.command(rich_help_panel=pairs.PANEL)(suggest)
+    pairs.register(app)
+    app.command(rich_help_panel=pairs.PANEL)(download)
+    app.command("pull", hidden=True)(download)
+    app.command(rich_help_panel=pairs.PANEL)(verify)

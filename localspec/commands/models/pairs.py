@@ -1,0 +1,141 @@
+"""The commands about pairs: list the known ones; add, show and remove one's own."""
+
+import shlex
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from localspec.commands.flags import completion
+from localspec.commands.flags.answer import HeaderFlag, JsonFlag
+from localspec.commands.flags.groups import spread_groups
+from localspec.commands.flags.llama_command import LlamaCommand
+from localspec.commands.flags.pair import PairFlags, stored_settings, unstored_flags
+from localspec.commands.session import download_ui
+from localspec.core.errors import UsageError
+from localspec.core.options.model_options import ModelOptions
+from localspec.display import console, reports
+from localspec.display.progress import progress
+from localspec.library.pairs.options import picked
+
+if TYPE_CHECKING:
+    from localspec.library.resolve import Resolver
+
+PANEL = "Models and pairs"  # of the help
+
+pair_app = typer.Typer(
+    help="Save pairs of your own under a name; list, show and remove them.", no_args_is_help=True
+)
+
+
+def pairs(
+    family: Annotated[
+        str | None, typer.Option("--family", help="Only pairs of this family, such as qwen.")
+    ] = None,
+    fits: Annotated[bool, typer.Option("--fits", help="Only what fits this machine.")] = False,
+    as_json: JsonFlag = False,
+    header: HeaderFlag = True,
+) -> None:
+    """List known pairs of target and draft, your own first."""
+    from localspec.display import models as lists
+    from localspec.library.local_models import find_models
+    from localspec.library.pairs.listing import pair_rows
+
+    rows = [row for row in pair_rows(find_models().files, family) if not fits or row.fits]
+    if not rows and not as_json:
+        console.note("No known pair fits this machine's memory.")
+        return
+    if as_json:
+        console.json_line({"pairs": [row.as_json() for row in rows]})
+    else:
+        lists.pairs(rows, header=header)
+
+
+@pair_app.command("add", cls=LlamaCommand)
+@spread_groups
+def pair_add(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits, . - and _.")],
+    given: PairFlags,
+) -> None:
+    """Name a pair, with its settings: localspec pair add mine --target big.gguf --draft small.gguf.
+
+    The pair is checked, and the hashes of its files are saved for verify.
+    """
+    from localspec.library.acquire import file_hashes, judge
+    from localspec.library.pairs import user_pairs
+    from localspec.library.resolve import Resolver, is_known
+
+    user_pairs.require_free(name)
+    if is_known(name):
+        console.note(f"{name} is also a known pair: yours will be used in its place.")
+    resolver = Resolver()
+    if unstored := unstored_flags(given):
+        raise UsageError(
+            f"A pair does not store {', '.join(unstored)}.",
+            "Leave that out here, and give it to run, chat, serve or bench.",
+        )
+    models = ModelOptions(**picked(given, ModelOptions))
+    target, draft = _both_models(name, models, resolver)
+    verdict = judge(target, draft, resolver, download_ui(), lenient=models.lenient)
+    if not verdict.report.compatible:
+        reports.pair_report(verdict.report, verdict.target, verdict.draft)
+        raise typer.Exit(1)
+    target, draft = resolver.canonical_name(target), resolver.canonical_name(draft)
+    settings = stored_settings(given)
+    with progress(in_bytes=True) as on_progress:
+        hashes = file_hashes(verdict, on_progress)
+    user_pairs.add(name, target, draft, settings, hashes)
+    console.note(f"Saved. Chat with it: localspec chat {name}")
+
+
+def _both_models(name: str, models: ModelOptions, resolver: "Resolver") -> tuple[str, str]:
+    """Target and draft for a pair of this name; raises UsageError for what it cannot store."""
+    from localspec.library.resolve import FIND, SELF
+
+    target, draft = models.target, models.draft_options().model
+    if target is not None:
+        named = resolver.choose(target, draft)
+        target, draft = named.target, named.draft
+    if target is None or draft is None or draft in (FIND, SELF):
+        raise UsageError(
+            "A pair needs a target and a draft.",
+            f"Type: localspec pair add {shlex.quote(name)} --target BIG.gguf --draft SMALL.gguf",
+        )
+    return target, draft
+
+
+@pair_app.command("show")
+def pair_show(
+    name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=completion.pairs)],
+    as_json: JsonFlag = False,
+) -> None:
+    """Show everything known about a pair, yours or a known one."""
+    from localspec.display import models as lists
+    from localspec.library.local_models import find_models
+    from localspec.library.pairs import user_pairs
+    from localspec.library.pairs.listing import pair_row
+
+    row, settings = pair_row(name, find_models().files), user_pairs.find(name).settings
+    if as_json:
+        console.json_line(row.as_json() | {"settings": dict(settings)})
+    else:
+        lists.pair(row, settings)
+
+
+@pair_app.command("remove")
+def pair_remove(
+    name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=completion.own_pairs)],
+) -> None:
+    """Remove a pair of yours; its models stay where they are."""
+    from localspec.library.pairs import user_pairs
+
+    user_pairs.remove(name)
+    console.note(f"Removed: {name}. Its models stay where they are.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to the program, in the panel of its help for models and pairs."""
+    app.command(rich_help_panel=PANEL)(pairs)
+    pair_app.command("list")(pairs)
+    for other in ("forget", "rm"):
+        pair_app.command(other, hidden=True)(pair_remove)
+    app.add_typer(pair_app, name="pair", rich_help_panel=PANEL)

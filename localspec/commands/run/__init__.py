@@ -1,0 +1,1 @@
+"""The command run, for one prompt or a file of prompts."""

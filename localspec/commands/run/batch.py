@@ -1,0 +1,72 @@
+"""``run --batch``: a file of prompts, a file of answers."""
+
+from contextlib import closing
+from pathlib import Path
+from typing import TextIO
+
+from localspec.commands.flags.answer import AnswerFlags
+from localspec.commands.flags.batch import BatchFlags
+from localspec.commands.flags.serving import ServingFlags
+from localspec.commands.flags.template import TemplateFlags
+from localspec.commands.serve.serve import make_service, require_extra
+from localspec.commands.session import Request, lookup_cache, open_engine, use_template
+from localspec.core.errors import FileProblem
+from localspec.display import answer as answers
+from localspec.display import console
+from localspec.display.progress import progress
+
+
+def run_batch(
+    batching: BatchFlags,
+    answering: AnswerFlags,
+    templating: TemplateFlags,
+    grammar: str | None,
+    request: Request,
+) -> None:
+    """Answer the lines that have no result yet; Ctrl-C keeps the results so far."""
+    assert batching.batch is not None and batching.output is not None
+    require_extra()
+    from localspec.server.batch import BatchRun, read_done, read_lines
+
+    lines = read_lines(batching.batch)
+    done = read_done(batching.output, lines)
+    left = [line for line in lines if line.custom_id not in done]
+    if not left:
+        console.note(f"All {len(lines)} lines have a result in {batching.output}.")
+        return
+    fields = {"stop": list(answering.stop) or None, "grammar": grammar}
+    serving = ServingFlags(parallel=batching.parallel, max_tokens=answering.max_tokens)
+    with (
+        _appending(batching.output) as output,
+        open_engine(request, batching.parallel) as engine,
+        lookup_cache(engine, request, default=True),
+        progress() as report,
+    ):
+        use_template(engine, templating, answering.system)
+        service = make_service(engine, request, request.draft_tokens, serving)
+        batch = BatchRun(
+            service,
+            output,
+            parallel=batching.parallel,
+            fields={name: each for name, each in fields.items() if each is not None},
+            system=answering.system,
+            on_result=lambda: report("Answering", len(done) + batch.results, len(lines)),
+        )
+        try:
+            with closing(service.scheduler):
+                batch.run(left)
+        finally:
+            written = len(done) + batch.results
+            console.note(f"{written} of {len(lines)} lines have a result in {batching.output}.")
+            if batch.errors:
+                console.note(f"{batch.errors} of them are errors: see status_code.")
+            answers.figures(batch.stats, "stop", None, full=not console.is_quiet())
+
+
+def _appending(path: Path) -> TextIO:
+    try:
+        return path.open("a", encoding="utf-8")
+    except OSError as error:
+        raise FileProblem(
+            f"{path} cannot be written: {error.strerror}.", "Name another file with -o."
+        ) from error

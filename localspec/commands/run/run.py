@@ -1,0 +1,175 @@
+"""The command ``run``: one prompt, one answer."""
+
+import os
+import re
+import shlex
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from localspec import __version__
+from localspec.commands.flags.answer import PANEL, AnswerFlags, JsonFlag
+from localspec.commands.flags.batch import BatchFlags
+from localspec.commands.flags.grammar import GrammarFlags
+from localspec.commands.flags.groups import given_flags, spread_groups
+from localspec.commands.flags.llama_command import LlamaCommand
+from localspec.commands.flags.pair import NameArgument, PairFlags
+from localspec.commands.flags.prompt import PromptFlags
+from localspec.commands.flags.template import TemplateFlags
+from localspec.commands.run.batch import run_batch
+from localspec.commands.session import (
+    generate_options,
+    lookup_cache,
+    make_request,
+    open_engine,
+    prompt_cache,
+    require_prompt_cache,
+    use_template,
+)
+from localspec.core.errors import UsageError
+from localspec.core.formatting import one_line
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.display import answer as answers
+from localspec.display import console
+from localspec.display.pieces import AnswerStyle, AnswerWriter
+
+if TYPE_CHECKING:
+    from localspec.chat.answer import Piece
+    from localspec.chat.message import Message
+    from localspec.engine.engine import Engine
+
+
+@spread_groups
+def run(
+    *,
+    name: NameArgument = None,
+    prompting: PromptFlags,
+    answering: AnswerFlags,
+    templating: TemplateFlags,
+    constraining: GrammarFlags,
+    given: PairFlags,
+    batching: BatchFlags,
+    compare: Annotated[
+        bool,
+        typer.Option(
+            "--compare",
+            help="Also answer without drafting.",
+            rich_help_panel=PANEL,
+        ),
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Answer one prompt: the text on stdout, the figures on stderr."""
+    from localspec.chat.answer import collect
+    from localspec.engine.advice import advise
+
+    console.be_quiet(answering.quiet)
+    if name is not None and given.get("target") is not None:  # all words are the prompt
+        prompting, name = replace(prompting, prompt=(name, *prompting.prompt)), None
+    _require_model(name)
+    prompting.check(answering, templating)
+    modes = {"--compare": compare, "--json": as_json}
+    batching.check([*_no_batch(prompting, answering), *(flag for flag, on in modes.items() if on)])
+    grammar = constraining.read()
+    if batching.batch is not None:
+        run_batch(batching, answering, templating, grammar, make_request(name, given))
+        return
+    if as_json and answering.show_draft:
+        raise UsageError(
+            "--show-draft colours a text, and --json prints none.",
+            "Leave one out; sources and accepted_at of the document count the drafted tokens.",
+        )
+    request = make_request(name, given)
+    require_prompt_cache(answering)
+    text = prompting.read()
+    length = request.draft_tokens
+    with open_engine(request) as engine:
+        if not prompting.raw:
+            use_template(engine, templating, answering.system)
+        ids = _encode(engine, text, prompting, answering)
+        options = generate_options(engine, request, length, answering, grammar)
+        params = options.sampling
+        look = AnswerStyle.asked(answering.hide_reasoning, answering.show_draft, answering.stats)
+        writer = AnswerWriter(look)
+        try:
+            with (
+                lookup_cache(engine, request, default=False),
+                prompt_cache(engine, answering) as save_prompt,
+            ):
+                pieces = engine.stream(ids, options, on_prompt=save_prompt)
+                answer = collect(pieces, _quiet if as_json else writer.write)
+        finally:
+            writer.end(line=True)
+        if not as_json:
+            seed = None if params.greedy else params.seed
+            answers.figures(
+                answer.stats, answer.finish_reason, seed, answer.status,
+                full=look.stats, estimate=not compare,
+            )  # fmt: skip
+            answers.only_thoughts(answer)
+            if (advice := advise(answer.stats, params)) is not None:
+                console.note(advice)
+        plain = None
+        if compare and answer.finish_reason != "cancelled":
+            plain = collect(engine.stream(ids, replace(options, draft_tokens=0)))
+        if as_json:
+            settings = _settings(engine, options, prompting.raw)
+            document = {"seed": params.seed, "settings": settings}
+            compared = {} if plain is None else {"plain": plain.as_json()}
+            console.json_line(answer.as_json() | document | compared)
+        elif plain is not None and plain.finish_reason != "cancelled":
+            answers.compared(answer, plain, params.seed_decides)
+    ended = {answer.finish_reason, None if plain is None else plain.finish_reason}
+    raise typer.Exit(130 if "cancelled" in ended else 0)
+
+
+def _no_batch(prompting: PromptFlags, answering: AnswerFlags) -> list[str]:
+    """Flags of one answer, which a file of prompts does not have."""
+    own = replace(answering, system=None, max_tokens=None, stop=())
+    own = replace(own, hide_reasoning=False, stats=False, quiet=False)
+    prompt = ["A prompt"] if prompting.prompt else []
+    return [*prompt, *given_flags(replace(prompting, prompt=())), *given_flags(own)]
+
+
+def _require_model(name: str | None) -> None:
+    """Raise UsageError for a prompt in the place of the model."""
+    if name is not None and re.search(r"\s", name.strip()) and not os.path.exists(name):
+        raise UsageError(
+            f"No model was given: {one_line(name[:60])!r} is in its place.",
+            "The first argument names the model, unless -m does: "
+            + shlex.join(["localspec", "run", "MODEL", one_line(name[:60])]),
+        )
+
+
+def _quiet(piece: "Piece") -> None:
+    """For --json, where the text comes at the end."""
+
+
+def _settings(engine: "Engine", options: GenerateOptions, raw: bool) -> dict[str, object]:
+    """What an answer depends on, for ``--json``."""
+    return {
+        **engine.settings(),
+        "draft_tokens": options.draft_tokens,
+        "sampling": asdict(options.sampling),
+        "grammar": options.grammar,
+        "version": __version__,
+        "template": None if raw else engine.template.settings(),
+    }
+
+
+def _encode(
+    engine: "Engine", text: str, prompting: PromptFlags, answering: AnswerFlags
+) -> list[int]:
+    """Token ids of the prompt: a conversation of one question, or the text as it is."""
+    if prompting.raw:
+        return engine.encode_text(text, special=prompting.special)
+    messages: list[Message] = [{"role": "user", "content": text}]
+    if answering.system is not None:
+        messages.insert(0, {"role": "system", "content": answering.system})
+    return engine.encode_chat(messages)
+
+
+def register(app: typer.Typer) -> None:
+    """Add this command to the program."""
+    app.command(cls=LlamaCommand)(run)

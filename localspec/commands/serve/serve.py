@@ -1,0 +1,188 @@
+"""The command ``serve``: an OpenAI-compatible HTTP server."""
+
+from contextlib import closing
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from localspec.commands.flags.groups import Given, spread_groups
+from localspec.commands.flags.llama_command import LlamaCommand
+from localspec.commands.flags.pair import NamesArgument, PairFlags
+from localspec.commands.flags.serving import ServingFlags
+from localspec.commands.flags.template import TemplateFlags
+from localspec.commands.serve.models import is_several, say_where, serve_models
+from localspec.commands.session import (
+    Request,
+    lookup_cache,
+    make_request,
+    open_engine,
+    sampling_for,
+    usable_length,
+    use_template,
+)
+from localspec.core import machine
+from localspec.core.errors import LocalspecError
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.load_options import DraftTokens
+from localspec.display import console
+
+if TYPE_CHECKING:
+    from localspec.engine.engine import Engine
+    from localspec.server.front.process import Hosting
+    from localspec.server.service import Service
+
+_PACKAGES = ("fastapi", "uvicorn", "prometheus_client")  # of the extra
+# What a front's command line says of its own clients, and not of the processes of its models.
+_OF_A_FRONT = ("host", "alias", "api_key_file", "cors_origins", "max_connections")
+_PRIVATE = {name: getattr(ServingFlags(), name) for name in (*_OF_A_FRONT, "ssl_cert_file")}
+_PRIVATE |= {"port": 0, "ssl_key_file": None}
+
+
+@spread_groups
+def serve(
+    serving: ServingFlags,
+    templating: TemplateFlags,
+    given: PairFlags,
+    names: NamesArgument = None,
+) -> None:
+    """Serve OpenAI's API over HTTP: chats and completions with speculative decoding."""
+    require_extra()
+    from localspec.server.front.process import Hosting
+
+    templating.check()
+    name = names[0] if names else None
+    if (hosting := Hosting.from_environment()) is not None:
+        serving = replace(serving, **_PRIVATE, api_key=hosting.key)
+        given = {name: value for name, value in given.items() if name != "target"}
+        with hosting.reporting():
+            _serve_model(name, given, serving, templating, hosting)
+    elif is_several(names, given, serving):
+        serve_models(names or [], given, serving)
+    else:
+        _serve_model(name, given, serving, templating)
+
+
+def _serve_model(
+    name: str | None,
+    given: Given,
+    serving: ServingFlags,
+    templating: TemplateFlags,
+    hosting: "Hosting | None" = None,
+) -> None:
+    """Serve one model in this process, to everybody or to a front."""
+    from localspec.server.app import make_app, model_meta
+    from localspec.server.listen import Server, bind, listen, url
+    from localspec.server.running import announced
+
+    request = make_request(name, given)
+    length = request.draft_tokens
+    access, tls = serving.access(), serving.tls()
+    trusting = not access.keys if hosting is None else hosting.trusting
+    with (
+        closing(bind(serving.host, serving.port)) as socket,
+        open_engine(request, serving.parallel) as engine,
+        # With a key, clients may not trust each other: see docs/serving.md.
+        lookup_cache(engine, request, default=trusting),
+    ):
+        use_template(engine, templating)
+        service = make_service(engine, request, length, serving)
+        with closing(service.scheduler):
+            app = make_app(service, access, max_body=serving.max_body * 2**20, say=console.note)
+            most = serving.max_connections
+            server = Server(app, service.scheduler, console.note, tls=tls, most_by_address=most)
+            listen(socket)
+            address = url(socket, tls)
+            if hosting is not None:
+                service.names = hosting.names
+                hosting.report(socket.getsockname()[1], _mapped(engine), model_meta(service))
+                server.run([socket])
+            else:
+                with server.capture_signals():
+                    say_where(address, _named(service))
+                    with announced(address, [service.model], len(service.scheduler.slots())):
+                        server.run([socket])
+    if hosting is None:
+        console.note("The server has ended.")
+
+
+def make_service(
+    engine: "Engine", request: Request, length: DraftTokens, serving: ServingFlags
+) -> "Service":
+    """The engine behind its queue, with the defaults of the command line."""
+    from localspec.engine.caches.prefix_cache import PrefixCache
+    from localspec.server.queue.scheduler import Scheduler
+    from localspec.server.service import Defaults, Service
+
+    params = sampling_for(engine, request)
+    given = request.sampling.get("seed")
+    options = GenerateOptions(
+        params,
+        usable_length(engine, length, request),
+        prompt_lookup=request.models.prompt_lookup,
+        max_tokens=serving.max_tokens,
+    )
+    defaults = Defaults(options, seed=params.seed if given not in (None, -1) else None)
+    file = engine.target.header.path
+    names = serving.names() or (*filter(None, [request.pair]), file.stem, file.name)
+    notes = engine.notes
+    slots = engine.open_slots()
+    for sentence in engine.notes:
+        if sentence not in notes:  # why there is only one slot
+            console.note(sentence)
+    say = None if serving.cache_ram == 0 else console.note
+    prefixes = PrefixCache(_cache_bytes(engine, serving.cache_ram), say)
+    scheduler = Scheduler(slots, serving.limits(), prefixes)
+    strict = serving.strict_fields
+    return Service(engine, scheduler, defaults, names, _about(engine), strict_fields=strict)
+
+
+def _cache_bytes(engine: "Engine", asked: int | None) -> int:
+    """The size of the prefix cache: the given MiB, or a share of the RAM.
+
+    Mapped weights must stay in RAM, but the system counts their pages as available.
+    """
+    from localspec.engine.caches.prefix_cache import default_limit
+
+    if asked is not None:
+        return asked * 2**20
+    memory = machine.memory()
+    mapped = 0 if engine.target.options.mlock else _mapped(engine)
+    return default_limit(None if memory is None else max(0, memory[0] - mapped))
+
+
+def _mapped(engine: "Engine") -> int:
+    """Bytes of mapped weights."""
+    models = [model for model in (engine.target, engine.draft) if model is not None]
+    return sum(model.memory.mapped for model in models)
+
+
+def _about(engine: "Engine") -> dict[str, Any]:
+    """The files in `/props`: their names without their folders."""
+    draft = engine.draft
+    return {
+        "model": engine.target.header.path.name,
+        "draft": None if draft is None else draft.header.path.name,
+        "chat_template": engine.template.source,
+    }
+
+
+def _named(service: "Service") -> str:
+    draft = service.about["draft"]
+    return f"model {service.model}, " + ("no draft" if draft is None else f"draft {draft}")
+
+
+def require_extra() -> None:
+    """Raise LocalspecError where a package of the server is missing."""
+    missing = [name for name in _PACKAGES if find_spec(name) is None]
+    if missing:
+        raise LocalspecError(
+            f"The server needs a package that is not installed: {missing[0]}.",
+            "Install what it needs: pip install 'localspec[serve]'",
+        )
+
+
+def register(app: typer.Typer) -> None:
+    """Add this command to the program."""
+    app.command(cls=LlamaCommand)(serve)

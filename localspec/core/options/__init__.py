@@ -1,0 +1,1 @@
+"""Options: types, bounds, defaults and help texts."""

@@ -1,0 +1,33 @@
+"""What one answer is generated with, beside its prompt."""
+
+from dataclasses import dataclass
+
+from localspec.core.options.load_options import DraftTokens
+from localspec.core.options.option import option, require_bounds
+from localspec.core.options.sampling_params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateOptions:
+    """Sampling, drafting and the end of one answer.
+
+    ``draft_tokens`` is "auto" or a fixed draft length, 0 for plain decoding. ``prompt_lookup`` lets
+    "auto" also draft from the text so far and from earlier answers. ``max_tokens`` None, -1 or -2
+    lets the answer fill the context; 0 only reads the prompt. ``stop`` are texts that end the
+    answer, or one text. ``grammar`` is GBNF or another notation of `grammar.source`, which the
+    answer obeys. ``logprobs`` asks for the probabilities of that many likeliest tokens at each
+    place. Raises UsageError for a value of a wrong type.
+    """
+
+    sampling: SamplingParams = SamplingParams()
+    draft_tokens: DraftTokens = option("auto")
+    prompt_lookup: bool = option(True)
+    max_tokens: int | None = option(None)
+    stop: tuple[str, ...] = option(())
+    grammar: str | None = option(None)
+    logprobs: int | None = option(None)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.stop, str):
+            object.__setattr__(self, "stop", (self.stop,))
+        require_bounds(self)

@@ -1,0 +1,164 @@
+"""Options that name the models of a pair and bound the drafting; how a draft is read from text."""
+
+import re
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from localspec.core.errors import UsageError
+from localspec.core.options.load_options import BRANCHES, MAX_DRAFT_TOKENS, Branches, DraftTokens
+from localspec.core.options.option import DRAFTING, option
+
+_drafting = partial(option, panel=DRAFTING)
+_lookup = partial(option, panel="Lookup")
+_ODD_NUMBER = re.compile(r"-[\d.,]+|\d*\.\d+")  # meant as a length, and never a file
+
+
+@dataclass(frozen=True, slots=True)
+class DraftOptions:
+    """Which draft model, as it was named, and how many tokens it proposes in a round (0: none)."""
+
+    model: str | None = None
+    lengths: tuple[DraftTokens, ...] = ()
+
+    def one_length(self, default: DraftTokens) -> DraftTokens:
+        """The single length asked for; raises UsageError where a list was given."""
+        if len(self.lengths) > 1:
+            raise UsageError(
+                "This command takes one draft length, not a list.", "Give one number, auto or off."
+            )
+        return self.lengths[0] if self.lengths else default
+
+
+@dataclass(frozen=True, slots=True)
+class PairOptions:
+    """Which models are a pair, and the draft length, as they were named."""
+
+    target: str | None = option(
+        None,
+        "--target -m --model",
+        "Target model: a GGUF file, org/repo:Q4_K_M on the Hub, or the name of a pair.",
+        metavar="MODEL",
+        everyday=True,
+    )
+    draft: tuple[str, ...] = _drafting(
+        (),
+        "--draft",
+        "Draft model: a file, one on the Hub, mtp (heads of the target), find (best on this disk), "
+        "self (see draft make). Or draft length: N, auto, off.",
+        metavar="MODEL|N|off",
+        everyday=True,
+    )
+    draft_model: str | None = _drafting(
+        None,
+        "--draft-model -md",
+        "Draft model, named like the target; also an EAGLE-3, DFlash or MTP sidecar.",
+        metavar="MODEL",
+    )
+    draft_tokens: str | None = _drafting(
+        None,
+        "--draft-tokens",
+        "Draft length. Default: auto, what pays.",
+        metavar="N|auto|off",
+        everyday=True,
+    )
+    lenient: bool = _drafting(
+        False,
+        "--lenient",
+        "Accept pairs that llama.cpp refuses for harmless reasons: control or unused tokens, BOS "
+        "and EOS ids, vocabulary size.",
+        stored=True,
+    )
+
+    def draft_options(self) -> DraftOptions:
+        """What ``--draft`` and its long forms mean together."""
+        return choose_draft(list(self.draft), self.draft_model, self.draft_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions(PairOptions):
+    """Which models, and what may be drafted."""
+
+    branches: Branches = _drafting(
+        "auto",
+        "--branches",
+        "Most drafted tokens that compete for one place in the same pass. More than 1 pays where "
+        "wide passes cost little, as on GPUs, and the draft is weak. Default: auto, as many as pay "
+        "by measured costs.",
+        metavar="N|auto",
+        bounds=BRANCHES,
+        stored=True,
+    )
+    prompt_lookup: bool = _lookup(
+        True,
+        "--prompt-lookup",
+        "Let auto draft what followed the same n-gram earlier in the text. Default: on.",
+        metavar="on|off",
+        words={"on": True, "off": False},
+        hidden_flag="--suffix",
+        everyday=True,
+    )
+    lookup_cache: Path | None = _lookup(
+        None, "--lookup-cache", "Save answers to this file, and draft from the answers saved in it."
+    )
+    lookup_files: tuple[Path, ...] = _lookup(
+        (),
+        "--lookup-files",
+        "Also draft from these text files or folders, such as a repository; may be repeated.",
+    )
+    recalibrate: bool = _drafting(
+        False, "--recalibrate", "Forget the measured costs of this pair, and measure again."
+    )
+    yes: bool = _drafting(
+        False, "--yes -y", "Do not ask before a large download or a long search for a draft."
+    )
+    verbose: bool = option(False, "--verbose -v", "Show llama.cpp's log on stderr.")
+
+
+def parse_draft_tokens(text: str) -> tuple[DraftTokens, ...] | None:
+    """Read ``8``, ``auto``, ``off`` or a list such as ``0,2,4``; None when it is none of these."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part in ("auto", "off") or part.isdecimal() for part in parts):
+        return None
+    lengths: list[DraftTokens] = []
+    for part in parts:
+        length: DraftTokens = "auto" if part == "auto" else 0 if part == "off" else int(part[:9])
+        if length != "auto" and (length > MAX_DRAFT_TOKENS or len(part) > 9):
+            raise UsageError(
+                f"A draft of {part[:99]} tokens exceeds what we verify, {MAX_DRAFT_TOKENS}.",
+                "Draft lengths that pay are between 1 and 16; try --draft 4.",
+            )
+        lengths.append(length)
+    return tuple(lengths)
+
+
+def choose_draft(either: list[str], model: str | None, lengths: str | None) -> DraftOptions:
+    """Sort the values of ``--draft`` into a model and a length, beside the explicit flags.
+
+    A value that reads as a length (``8``, ``auto``, ``off``, ``0,2,4``) is one; anything else
+    names a model. Raises UsageError when two values compete for the same meaning.
+    """
+    models = [] if model is None else [model]
+    texts = [] if lengths is None else [lengths]
+    for value in either:
+        if _ODD_NUMBER.fullmatch(value):
+            raise UsageError(
+                f"{value} is no draft length.",
+                f"Expected a number from 0 to {MAX_DRAFT_TOKENS}, auto, off, or a GGUF file.",
+            )
+        (texts.append(value) if parse_draft_tokens(value) else models.append(value))
+    if len(models) > 1:
+        raise UsageError(
+            f"Two draft models were given: {models[0]} and {models[1]}.", "Name one draft model."
+        )
+    if len(texts) > 1:
+        raise UsageError(
+            f"Two draft lengths were given: {texts[0]} and {texts[1]}.", "Give one draft length."
+        )
+    parsed = parse_draft_tokens(texts[0]) if texts else ()
+    if parsed is None:
+        raise UsageError(
+            f"--draft-tokens {texts[0]!r} is no draft length.",
+            f"Expected a number from 0 to {MAX_DRAFT_TOKENS}, auto or off.",
+        )
+    return DraftOptions(models[0] if models else None, parsed)

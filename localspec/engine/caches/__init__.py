@@ -1,0 +1,1 @@
+"""Caches of prompts and of earlier answers."""

@@ -1,0 +1,87 @@
+"""The commands ps and stop, over servers of this process and one of its own."""
+
+import json
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from localspec.server import running
+from localspec.server.running import announced, running_servers
+from tests.commands.serve.test_serve import running as served
+from tests.support.command import Command
+from tests.support.real_pair import TinyFiles
+from tests.support.served import PATIENCE, ServedToy, serving
+
+
+def test_a_running_server_is_listed_until_it_ends(
+    localspec: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_API_KEY", "first,second")
+    with serving(ServedToy()) as site, announced(site.url, ["toy"], 2):
+        (server,) = json.loads(localspec("ps", "--json").out)["servers"]
+        shown = localspec("ps", "--no-header").out.split("\t")
+    assert server["models"] == ["toy"] and server["url"] == site.url and server["slots"] == 2
+    assert server["state"] == "ready" and server["busy"] == 0
+    assert shown[:4] == ["toy", site.url, "0 of 2 busy", "ready"]
+    assert localspec("ps").err.startswith("No server is running.")
+    assert json.loads(localspec("ps", "--json").out) == {"servers": []}
+
+
+def test_a_server_that_does_not_answer_is_listed_as_such(localspec: Command) -> None:
+    with announced("http://127.0.0.1:1", ["toy"], 1):
+        assert "? of 1 busy\tnot answering" in localspec("ps").out
+
+
+def test_files_of_ended_servers_are_removed_and_those_of_other_machines_left() -> None:
+    with announced("http://127.0.0.1:1", ["toy"], 1):
+        (server,) = running_servers()
+        folder = running._folder()
+        ended, elsewhere = folder / "77.json", folder / "78.json"
+        ended.write_text(json.dumps(asdict(replace(server, pid=77))))
+        elsewhere.write_text(json.dumps(asdict(replace(server, pid=78, host="another"))))
+        (folder / "79.json").write_text("no record")
+        assert running_servers() == [server]
+        assert not ended.exists() and elsewhere.exists()
+    assert not server.stop()
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(home: Path) -> None:
+    (home / ".local").write_text("")
+    with announced("http://127.0.0.1:1", ["toy"], 1):
+        assert running_servers() == []
+
+
+@pytest.mark.parametrize(
+    ("names", "arguments", "sentence"),
+    [
+        ([], [], "No server is running. Start one: localspec serve NAME"),
+        (["a"], ["b"], "No server is called 'b'. There are: a at http://x:0."),
+        (["a", "b"], [], "2 servers run here: a at http://x:0; b at http://x:1. Give the port"),
+    ],
+)
+def test_stop_needs_one_server(
+    localspec: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    names: list[str],
+    arguments: list[str],
+    sentence: str,
+) -> None:
+    with ExitStack() as stack:
+        for i, name in enumerate(names):
+            monkeypatch.setattr("os.getpid", lambda i=i: 10_000_000 + i)
+            stack.enter_context(announced(f"http://x:{i}", [name], 1))
+        done = localspec("stop", *arguments)
+    assert done.code == 2 and sentence in done.sentences
+
+
+@pytest.mark.llama
+def test_stop_ends_a_server_and_waits_for_it(tiny: TinyFiles, localspec: Command) -> None:
+    with served(tiny, "--alias", "mine") as (process, url):
+        httpx2.get(f"{url}/health", timeout=PATIENCE)  # it hears signals by now
+        done = localspec("stop", "mine")
+        assert done.err == f"Stopped: mine at {url}.\n"
+        assert process.wait(PATIENCE) == 0
+    assert localspec("stop").code == 2
