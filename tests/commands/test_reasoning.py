@@ -228,7 +228,7 @@ def test_bench_takes_the_template_flags(localspec: Command, model: Model, tmp_pa
         (["--chat-template", "{% if %}"], 1, "The chat template cannot be rendered"),
         (["--chat-template", "chatml", "--chat-template-file", "x"], 2, "Two chat templates"),
         (["--chat-template-file", "nowhere.jinja"], 1, "nowhere.jinja cannot be read"),
-        (["--chat-template-file", __file__.replace("test_reasoning", "test_pairs")], 1, "no Jinja"),
+        (["--chat-template-file", pytest.__file__], 1, "no Jinja"),
         (["--chat-template-kwargs", "no"], 2, "is no JSON"),
         (["--chat-template-kwargs", "[1]"], 2, "is no JSON object"),
         (["--chat-template-kwargs", "[" * 9000], 2, "is no JSON"),
