@@ -30,7 +30,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -266,7 +266,7 @@ def main() -> None:
     print(conditions(args.threads, args.quantization, f"{args.turns} turns"), flush=True)
     answers = measure(args)
     show(answers)
-    write_json(args.output, {name: [*map(vars, each)] for name, each in answers.items()})
+    write_json(args.output, {name: [*map(asdict, each)] for name, each in answers.items()})
 
 
 if __name__ == "__main__":
