@@ -36,7 +36,7 @@ def test_how_a_child_ended() -> None:
 
 
 def test_the_last_lines_of_a_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loud = "import sys, os\nprint(sys.stdin.readline())\n"
+    loud = "import sys, os\nprint(sys.stdin.readline(), flush=True)\n"
     loud += "for i in range(9999): print(i, 'x' * 5000, file=sys.stderr)\n"
     loud += "print('end', file=sys.stderr, flush=True)\nos.abort()"
     (tmp_path / "loud.py").write_text(loud)
