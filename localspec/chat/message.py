@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, NotRequired, TypedDict
 
-from localspec.chat.tools.tool import MAX_DEPTH, is_shallow, parsed, require_objects
+from localspec.chat.tools.tool import MAX_DEPTH, arguments_of, is_shallow, require_objects
 from localspec.core.errors import UsageError
 
 ROLES = ("system", "user", "assistant")
@@ -124,19 +124,19 @@ def _part(part: object, place: str) -> str:
 
 
 def _read_call(call: object, place: str) -> dict[str, Any]:
-    """A call with its arguments as an object: requests hold the text of one."""
+    """A call with its arguments as an object: requests hold the text of one.
+
+    Broken text is taken, as agents send back what the model wrote.
+    """
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(call, Mapping) or not isinstance(function, Mapping):
         _refuse(f"{place} is not a function call.", '{"id": …, "function": {…}}')
     arguments = function.get("arguments") or {}
     if isinstance(arguments, str):
-        try:
-            arguments = parsed(arguments)
-        except ValueError:
-            arguments = None
+        arguments = arguments_of(arguments)
     if not isinstance(arguments, dict) or not is_shallow(arguments):
         _refuse(
-            f"{place}.function.arguments is not the text of a JSON object.",
+            f"{place}.function.arguments is no JSON object.",
             f'one such as "{{}}", of up to {MAX_DEPTH} levels',
         )
     name = _require_text(function.get("name"), f"{place}.function.name")

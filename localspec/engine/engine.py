@@ -190,12 +190,14 @@ class Engine:
         thinking: bool | None = None,
         tools: Sequence[Mapping[str, object]] = (),
         tool_choice: ToolChoice = "auto",
+        parallel_tool_calls: bool = True,
         variables: Mapping[str, object] | None = None,
     ) -> Prompt:
         """A conversation as token ids up to the assistant's turn, never with two BOS.
 
         Messages, ``tools`` and ``tool_choice`` are in OpenAI's form; a call that ``tool_choice``
-        forces comes without reasoning. ``thinking`` overrides the template's own setting,
+        forces comes without reasoning. Unless ``parallel_tool_calls``, the answer ends behind its
+        first call. ``thinking`` overrides the template's own setting,
         ``variables`` add to its variables or override them. As in llama.cpp, template markup inside
         a message is parsed: do not pass on untrusted text where that matters. Raises UsageError
         for malformed arguments and tools that the template or this version does not support,
@@ -222,6 +224,7 @@ class Engine:
             calls,
             offered,
             grammar,
+            parallel_tool_calls,
         )
         return Prompt(self._tokenize(text), reading)
 

@@ -17,7 +17,8 @@ class Reading:
 
     ``piece`` gives the bytes of a token, also of control tokens that are marks of ``form``, in
     whose ``state`` the answer begins; without a form, all text is the answer. ``stop`` are further
-    stop strings. Calls of ``tools`` are found by their form ``calls``; ``grammar`` forces one.
+    stop strings. Calls of ``tools`` are found by their form ``calls``, one of them at most unless
+    ``parallel_calls``; ``grammar`` forces one.
     """
 
     piece: Callable[[int], bytes]
@@ -27,6 +28,7 @@ class Reading:
     calls: CallForm | None = None
     tools: tuple[Tool, ...] = ()
     grammar: str | None = None
+    parallel_calls: bool = True
 
     def splitter(self) -> Splitter | None:
         """For one answer."""
@@ -34,7 +36,9 @@ class Reading:
 
     def finder(self) -> CallFinder | None:
         """For one answer."""
-        return None if self.calls is None else CallFinder(self.calls, self.tools)
+        if self.calls is None:
+            return None
+        return CallFinder(self.calls, self.tools, self.parallel_calls)
 
 
 class Prompt(list[int]):
@@ -70,14 +74,13 @@ class TextStream:
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop string ended the answer."""
-        return self.stop_text is not None
+        """Whether a stop string ended the answer, or the only call that it may have."""
+        return self.stop_text is not None or (self._finder is not None and self._finder.done)
 
     def push(self, data: bytes, final: bool = False) -> list[tuple[str, bool]]:
         """Text that can be shown now, each piece with whether it is reasoning.
 
-        ``final`` releases what was held back. After a stop string ``stopped`` is true, and nothing
-        more comes.
+        ``final`` releases what was held back. Once ``stopped`` is true, nothing more comes.
         """
         if self.stopped:
             return []
@@ -123,7 +126,7 @@ class TextStream:
         for part in self._finder.push(text, final):
             if isinstance(part, str):
                 shown += self._answer(part)
-            elif self.stopped:
+            elif self.stop_text is not None:
                 continue
             elif isinstance(part, ToolCall):
                 self._calls.append(part)
@@ -135,7 +138,7 @@ class TextStream:
         """Text of the answer that can be shown now."""
         if not self._stop:
             return text
-        if self.stopped:
+        if self.stop_text is not None:
             return ""
         self._held += text
         starts = [(self._held.find(text), text) for text in self._stop]

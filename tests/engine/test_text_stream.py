@@ -169,9 +169,9 @@ def test_what_follows_a_stop_string_is_no_call() -> None:
     assert reader.stopped and reader.take_calls() == ()
 
 
-def test_a_call_that_has_not_ended_is_held_as_text() -> None:
+def test_a_call_whose_arguments_have_not_begun_is_held_as_text() -> None:
     reader = with_calls("more")
-    begun, rest = CALL[:-20], CALL[-20:]
+    begun, rest = CALL[:-32], CALL[-32:]
     assert reader.push(f"one {begun}".encode()) == [("one", False)]
     assert reader.held == [(f" {begun}", False)]
     assert reader.push(rest.encode()) == []

@@ -72,6 +72,7 @@ class ServedToy(ChatToy):
         thinking: bool | None = None,
         tools: Sequence[Mapping[str, object]] = (),
         tool_choice: ToolChoice = "auto",
+        parallel_tool_calls: bool = True,
         variables: Mapping[str, object] | None = None,
     ) -> Prompt:
         told = {"thinking": thinking, "tools": tools, "tool_choice": tool_choice}

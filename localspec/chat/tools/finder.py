@@ -18,35 +18,44 @@ Found = str | ToolCallDelta | ToolCall
 class CallFinder:
     """Finds the calls in one answer; text that may begin a call is held back.
 
-    A complete call is returned behind its deltas. Broken JSON, a tool that is not offered and a
-    call that is cut off are text. White space before and between calls is dropped.
+    A call comes in parts from the moment at which its name is known and its arguments have begun,
+    then complete; one that is cut off is complete at the end of the answer. What breaks off before,
+    and a tool that is not offered, is text. White space before and between calls is dropped. Unless
+    ``parallel``, nothing follows the first call.
     """
 
     form: CallForm
     tools: Sequence[Tool]
+    parallel: bool = True
     held: str = field(default="", init=False)
     _began: bool = field(default=False, init=False)  # more than white space was returned
     _behind: bool = field(default=False, init=False)  # the last thing returned is a call
     _calls: int = field(default=0, init=False)  # those that have begun
     _misses: int = field(default=0, init=False)
-    _waits: bool = field(default=False, init=False)  # a call has begun and is incomplete
+    _due: int = field(default=0, init=False)  # held characters at which a call is read again
+    _open: ToolCall | None = field(default=None, init=False)  # what was returned of the last call
+    _complete: int = field(default=0, init=False)  # calls at the opening that were returned whole
 
     def push(self, text: str, final: bool = False) -> list[Found]:
         """Add text; return complete pieces in order. ``final`` also returns all held text."""
         self.held += text
-        if self._waits and not final and len(self.held) < MAX_CALL:
-            if not any(end in text for end in "}]>"):
-                return []
-        self._waits = False
+        if not final and len(self.held) < self._due and not any(end in text for end in "}]>"):
+            return []
+        self._due = 0
         found: list[Found] = []
-        while self.held and self._step(found, final):
+        while self.held and not self.done and self._step(found, final):
             pass
         return found
+
+    @property
+    def done(self) -> bool:
+        """Whether the only call that may come is complete."""
+        return self._calls > 0 and not self.parallel
 
     def given_up(self) -> "CallFinder":
         """A copy that treats all held text as text."""
         other = replace(self, form=replace(self.form, openings=(), first=(), closings=()))
-        other.held = self.held
+        other.held = "" if self._open or self._complete else self.held
         return other
 
     def _step(self, found: list[Found], final: bool) -> bool:
@@ -57,22 +66,36 @@ class CallFinder:
         if at < 0:
             self._say(found, len(self.held) if final else self._sure())
             return False
-        span = self._read(at)
-        if span is None and not final:
-            self._say(found, len(self.held[:at].rstrip()))
-            self._waits = True
-            return False
-        if span is None or not span.calls:
+        span = self._read(at, final)
+        if span == NO_CALL:
             self._misses += 1
             self._say(found, at + len(opening))
             return True
         self._say(found, len(self.held[:at].rstrip()))
-        for call in span.calls:
-            found += [ToolCallDelta(self._calls, call.id, call.name, call.arguments), call]
+        for call in span.calls[self._complete :]:
+            found.append(self._part(found, call))
+            self._open = None
             self._calls += 1
+            if self.done:
+                return False
+        if not span.decided:
+            if span.partial:
+                self._open = self._part(found, span.partial)
+            self._complete = len(span.calls)
+            self._due = len(self.held) + len(self.held) // 64  # so that all reads stay cheap
+            return False
         self.held = self.held.lstrip()[span.length :]
-        self._behind = True
+        self._behind, self._complete = True, 0
         return True
+
+    def _part(self, found: list[Found], call: ToolCall) -> ToolCall:
+        """Take what is new of a call; the call with the id of its first part."""
+        if self._open is None:
+            found.append(ToolCallDelta(self._calls, call.id, call.name, call.arguments))
+            return call
+        if new := call.arguments[len(self._open.arguments) :]:
+            found.append(ToolCallDelta(self._calls, None, None, new))
+        return replace(call, id=self._open.id)
 
     def _closed(self, final: bool) -> bool:
         """Drop closing marks behind a call; False while undecided, or where nothing is left."""
@@ -99,14 +122,15 @@ class CallFinder:
         places = [(self.held.find(mark), mark) for mark in self.form.openings]
         return min((place for place in places if place[0] >= 0), default=(-1, ""))
 
-    def _read(self, at: int) -> Span | None:
-        """The calls at an opening; no call where one names a tool that is not offered."""
+    def _read(self, at: int, final: bool) -> Span:
+        """The calls at an opening; a partial one is complete where nothing can follow."""
         text = self.held[at : at + MAX_CALL]
         span = self.form.read(text, self.tools)
-        if span is None:
-            return NO_CALL if len(text) == MAX_CALL else None
-        names = {tool.name for tool in self.tools}
-        return span if all(call.name in names for call in span.calls) else NO_CALL
+        if span.decided or not (final or len(text) == MAX_CALL):
+            return span
+        if span.partial:
+            return Span(len(text), (*span.calls, span.partial))
+        return replace(span, decided=True)
 
     def _say(self, found: list[Found], length: int) -> None:
         """Take this number of characters as plain text."""

@@ -55,8 +55,8 @@ QWEN_XML = CallForm(
     "Qwen3-Coder",
     tagged_calls(
         rf"(?:<(?:seed:)?tool_call>\s*)?<function={_NAME}>",
-        r"<parameter=(?P<key>[^>\n]+)>\n?(?P<value>.*?)\n?</parameter>",
-        "<parameter=",
+        r"<parameter=(?P<key>[^>\n]+)>\n?",
+        "\n</parameter>",
         "</function>",
     ),
     ("<tool_call>", "<function=", "<seed:tool_call>"),
@@ -69,8 +69,8 @@ GLM = CallForm(
     "GLM",
     tagged_calls(
         rf"<tool_call>\s*{_NAME}\s*(?=<arg_key>|</tool_call>)",
-        r"<arg_key>(?P<key>[^<]+)</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>",
-        "<arg_key>",
+        r"<arg_key>(?P<key>[^<]+)</arg_key>\s*<arg_value>",
+        "</arg_value>",
         "</tool_call>",
     ),
     ("<tool_call>",),
@@ -83,8 +83,8 @@ MINIMAX = CallForm(
     "MiniMax",
     tagged_calls(
         rf'(?:<minimax:tool_call>\s*)?<invoke name="{_NAME}">',
-        r'<parameter name="(?P<key>[^"\n]+)">(?P<value>.*?)</parameter>',
-        "<parameter name=",
+        r'<parameter name="(?P<key>[^"\n]+)">',
+        "</parameter>",
         "</invoke>",
     ),
     ("<minimax:tool_call>", "<invoke name="),
@@ -186,9 +186,8 @@ def _dsml(wrapper: str) -> CallForm:
         "DeepSeek DSML",
         tagged_calls(
             rf'(?:{opening}\s*)?{invoke}"{_NAME}">',
-            r'<｜DSML｜parameter name="(?P<key>[^"\n]+)"[^>\n]{0,40}>(?P<value>.*?)'
+            r'<｜DSML｜parameter name="(?P<key>[^"\n]+)"[^>\n]{0,40}>',
             "</｜DSML｜parameter>",
-            "<｜DSML｜parameter name=",
             "</｜DSML｜invoke>",
         ),
         (opening, invoke),

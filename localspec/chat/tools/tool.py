@@ -31,9 +31,10 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call that the model wrote: arguments as JSON text; ``id`` is random if it gave none.
+    """A call that the model wrote; ``id`` is random if it gave none.
 
-    Calls with the same name and arguments are equal.
+    ``arguments`` are the text of a JSON object, broken where the model broke it or the answer was
+    cut off. Calls with the same name and arguments are equal.
     """
 
     name: str
@@ -133,6 +134,29 @@ def parsed(text: str) -> Any:
     if not is_shallow(value):
         raise ValueError("nested too deeply")
     return value
+
+
+def arguments_of(text: str) -> dict[str, Any]:
+    """The arguments in a call's JSON text; where it is broken, those before the break."""
+    from pydantic_core import from_json
+
+    try:
+        value = parsed(text)
+    except ValueError:
+        try:
+            value = from_json(text, allow_inf_nan=False, allow_partial="trailing-strings")
+        except ValueError:
+            value = {}
+    return value if isinstance(value, dict) and is_shallow(value) else {}
+
+
+def is_json(text: str) -> bool:
+    """Whether a text is valid JSON that is not nested too deeply."""
+    try:
+        parsed(text)
+    except ValueError:
+        return False
+    return True
 
 
 def is_shallow(value: object, levels: int = MAX_DEPTH) -> bool:

@@ -34,12 +34,12 @@ class ChatRequest(AnswerRequest):
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS), WHOLE] | None = None
     tools: Tools | None = None
     tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
     reasoning_effort: Effort | None = None
     enable_thinking: bool | None = None
     chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=64)] | None = None
     # Unsupported parameters of OpenAI's API, accepted with values that change nothing.
     modalities: Annotated[list[Literal["text"]], Field(min_length=1, max_length=1)] | None = None
-    parallel_tool_calls: bool | None = None
     verbosity: Any = None
 
     def prompts(self, engine: "Engine") -> list[Prompt]:
@@ -49,6 +49,7 @@ class ChatRequest(AnswerRequest):
             thinking=self.thinking,
             tools=[tool.model_dump(exclude_none=True) for tool in self.tools or ()],
             tool_choice=choice.model_dump() if isinstance(choice, NamedTool) else choice or "auto",
+            parallel_tool_calls=self.parallel_tool_calls is not False,
             variables=self.variables,
         )
         return [prompt]

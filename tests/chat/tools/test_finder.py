@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -73,8 +75,35 @@ def test_a_call_is_taken_out_of_the_text(form: CallForm) -> None:
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.family)
 def test_what_is_no_call_is_text(form: CallForm) -> None:
     call = written(form)
-    for text in (written(form, "h"), call[: len(call) // 2], *form.openings):
+    for text in (written(form, "h"), call[: call.index("city") // 2], *form.openings):
         assert find(form, [text]) == find(form, list(text)) == (text, [])
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.family)
+def test_arguments_come_while_they_are_written(form: CallForm) -> None:
+    reader, call = CallFinder(form, TOOLS), written(form, city="Oslo and all of its suburbs")
+    begun = [part for char in call[: call.index(" suburbs")] for part in reader.push(char)]
+    assert [(name, arguments) for name, arguments, _ in joined(begun)] == [
+        ("f", '{"city": ' + ('"Oslo and all of its' if form is not forms.GEMMA else ""))
+    ]
+    assert len(begun) > (1 if form is forms.GEMMA else 19) and reader.given_up().held == ""
+    assert reader.push("", final=True) == [
+        ToolCall("f", "".join(part.arguments for part in begun))  # type: ignore[union-attr]
+    ]
+
+
+def test_arguments_come_in_a_bounded_number_of_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part reads the call from its beginning."""
+    reads = 0
+
+    def read(*given: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        return forms.HERMES.read(*given)
+
+    counted = replace(forms.HERMES, read=read)
+    assert find(counted, list(written(counted, city="x" * 4000)))[1]
+    assert reads < 500
 
 
 pieces = st.sampled_from(
@@ -141,8 +170,8 @@ SPOKEN = [
     (forms.MISTRAL_NAMED, '[TOOL_CALLS]f{"city": "Oslo"}', CALL),
     (forms.MISTRAL_NAMED, MISTRAL_ID, ToolCall("f", '{"city": "Oslo"}', "abcdefghi")),
     (forms.MISTRAL_LIST, '[TOOL_CALLS] [{"name": "f", "arguments": {"city": "Oslo"}, "id": "x"}]',
-     ToolCall("f", '{"city": "Oslo"}', "x")),
-    (forms.HERMES, f'<tool_call>{{"name": "f", "arguments": {{}}, "id": "{"x" * 90}"}}',
+     CALL),
+    (forms.HERMES, f'<tool_call>{{"id": "{"x" * 90}", "name": "f", "arguments": {{}}}}',
      ToolCall("f", "{}", "x" * 64)),
     (forms.LLAMA, '<|python_tag|>{"name": "f", "parameters": {"city": "Oslo"}}', CALL),
     (forms.LLAMA, '{"type": "function", "name": "f", "parameters": {"city": "Oslo"}}', CALL),
@@ -154,7 +183,7 @@ SPOKEN = [
      ToolCall("f", '{"city": "a{b}", "n": 3, "x": [true, {"y": null}]}')),
     (forms.GEMMA, '<|tool_call>call:g{a:b,3:4}', ToolCall("g", '{"a": "b", "3": 4}')),
     (forms.GEMMA, '<|tool_call>call:g{<|"|>a<|"|>:{}}', ToolCall("g", '{"a": {}}')),
-    (forms.GEMMA, "<|tool_call>call:g{a b}", None),
+    (forms.GEMMA, "<|tool_call>call:g{a b}", ToolCall("g", '{"a b"}')),
     (forms.KIMI, '<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"city": "Oslo"}',
      ToolCall("f", '{"city": "Oslo"}', "functions.f:0")),
 ]  # fmt: skip
@@ -171,7 +200,7 @@ def test_calls_as_models_write_them(form: CallForm, text: str, call: ToolCall | 
 @pytest.mark.parametrize("depth", [*range(90, 110), *range(900, 1000)])
 def test_arguments_are_read_as_deep_as_they_can_be_written(depth: int) -> None:
     arguments = '{"a": ' * depth + "1" + "}" * depth
-    text, calls = find(forms.HERMES, [f'<tool_call>{{"name": "f", "arguments": {arguments}}}'])
+    text, calls = find(forms.HERMES, [f'<tool_call>{{"arguments": {arguments}, "name": "f"}}'])
     assert [call.arguments for call in calls] == ([] if text else [arguments])
     assert bool(calls) is (depth < 99)  # of 100, the call and the number counted
     (tagged,) = find(forms.QWEN_XML, [_tagged(arguments)])[1]
@@ -182,9 +211,11 @@ def _tagged(value: str) -> str:
     return f"<function=g>\n<parameter=x>\n{value}\n</parameter>\n</function>"
 
 
-def test_one_unknown_tool_among_several_makes_all_of_them_text() -> None:
+def test_a_list_of_calls_ends_before_an_unknown_tool() -> None:
     text = '[TOOL_CALLS][{"name": "f", "arguments": {}}, {"name": "h", "arguments": {}}]'
-    assert find(forms.MISTRAL_LIST, [text]) == (text, [])
+    rest = ', {"name": "h", "arguments": {}}]'
+    assert find(forms.MISTRAL_LIST, list(text)) == find(forms.MISTRAL_LIST, [text])
+    assert find(forms.MISTRAL_LIST, [text]) == (rest, [ToolCall("f", "{}")])
 
 
 def test_text_behind_a_call_is_said() -> None:
@@ -205,7 +236,10 @@ def test_a_call_comes_once_it_is_complete_and_the_text_before_it_at_once() -> No
 def test_a_call_has_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finder, "MAX_CALL", 100)
     long, short = written(forms.HERMES, city="x" * 90), written(forms.HERMES)
-    assert find(forms.HERMES, list(long)) == find(forms.HERMES, [long]) == (long, [])
+    said, calls = find(forms.HERMES, [long])
+    assert find(forms.HERMES, list(long)) == (said, calls)
+    begun = calls[0].arguments + said
+    assert long.endswith(begun) and len(said) == len(long) - 100
     assert find(forms.HERMES, list(short)) == ("", [CALL])
 
 
@@ -222,7 +256,8 @@ def test_marks_that_open_nothing_are_looked_at_a_bounded_number_of_times(
 
 def test_what_is_held_back_can_be_had_as_text() -> None:
     reader = CallFinder(forms.HERMES, TOOLS)
-    begun = 'So\n<tool_call>\n{"name": "f", "arguments": {"city": "Oslo"}}'[:-1]
+    begun = 'So\n<tool_call>\n{"name": "f", "arguments": '
     assert reader.push(begun) == ["So"]
     assert reader.given_up().push("", final=True) == [begun[2:]]
-    assert reader.push("}")[-1] == CALL
+    assert reader.push('{"city": "Oslo"}')[-1] == CALL
+    assert reader.given_up().push("", final=True) == []

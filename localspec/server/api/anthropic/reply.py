@@ -1,14 +1,13 @@
 """Replies of Anthropic's Messages API: a message with content blocks, or events that build it."""
 
 import json
-import secrets
 from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import groupby
 
 from fastapi.sse import format_sse_event
 
 from localspec.chat.answer import Piece
-from localspec.chat.tools.tool import ToolCall
+from localspec.chat.tools.tool import arguments_of
 from localspec.server.api.answers import Answers, Choice
 from localspec.server.api.replies import Json, Reply, timings
 from localspec.server.errors import anthropic_error, describe
@@ -28,7 +27,7 @@ class MessagesReply(Reply):
             *([_block("thinking", choice.reasoning)] if choice.reasoning else []),
             *([_block("text", choice.text)] if choice.text else []),
             *(
-                {**_tool_use(call), "input": json.loads(call.arguments)}
+                _tool_use(call.id, call.name, arguments_of(call.arguments))
                 for call in choice.tool_calls
             ),
         ]
@@ -88,9 +87,7 @@ class _Blocks:
             yield self._delta({"type": f"{kind}_delta", kind: "".join([p.text for p in parts])})
         for part in piece.tool_deltas:
             if part.name is not None:
-                yield from self._begin(
-                    {"type": "tool_use", "id": part.id, "name": part.name, "input": {}}
-                )
+                yield from self._begin(_tool_use(part.id, part.name, {}))
             yield self._delta({"type": "input_json_delta", "partial_json": part.arguments})
 
     def close(self) -> Iterator[Json]:
@@ -139,10 +136,5 @@ def _block(kind: str, text: str) -> Json:
     return {"type": kind, kind: text} | ({"signature": ""} if kind == "thinking" else {})
 
 
-def _tool_use(call: ToolCall) -> Json:
-    """A tool call without its arguments, with the model's id or a random one."""
-    return {
-        "type": "tool_use",
-        "id": call.id or f"toolu_{secrets.token_hex(12)}",
-        "name": call.name,
-    }
+def _tool_use(call_id: str | None, name: str, arguments: Json) -> Json:
+    return {"type": "tool_use", "id": call_id, "name": name, "input": arguments}

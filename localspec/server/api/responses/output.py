@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
-from localspec.chat.tools.tool import ToolCall
+from localspec.chat.tools.tool import ToolCallDelta, is_json
 from localspec.server.api.messages import Message
 from localspec.server.api.replies import Json
 from localspec.server.api.responses.items import ITEMS, hidden, messages_of
@@ -39,24 +39,24 @@ class Output:
         self._texts.append(text)
         yield self._event(f"{_TEXTS[kind]}.delta", delta=text, **_logprobs(kind))
 
-    def call(self, call: ToolCall) -> Iterator[Json]:
-        """Add a call of a tool."""
-        yield from self.close()
-        call_id = call.id or f"call_{secrets.token_hex(12)}"
-        names = self._namespaced.get(call.name, {"name": call.name})
-        yield self._begin("function_call", call_id=call_id, **names, arguments="")
-        self._texts.append(call.arguments)
-        yield self._event("function_call_arguments.delta", delta=call.arguments)
-        yield from self.close()
+    def call(self, part: ToolCallDelta) -> Iterator[Json]:
+        """Add to the call of a tool, or begin one."""
+        if part.name is not None:
+            yield from self.close()
+            names = self._namespaced.get(part.name, {"name": part.name})
+            yield self._begin("function_call", call_id=part.id, **names, arguments="")
+        self._texts.append(part.arguments)
+        yield self._event("function_call_arguments.delta", delta=part.arguments)
 
     def close(self, status: str = "completed") -> Iterator[Json]:
-        """End the last item."""
+        """End the last item; a call is incomplete only where its arguments break off."""
         if not self._open:
             return
         self._open = ""
         item, text = self.items[-1], "".join(self._texts)
         item["status"] = status
         if item["type"] == "function_call":
+            item["status"] = "completed" if is_json(text) else status
             item["arguments"] = text
             done = {"name": item["name"], "arguments": text}
             yield self._event("function_call_arguments.done", **done)

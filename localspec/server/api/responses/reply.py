@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from fastapi.sse import format_sse_event
 
 from localspec.chat.answer import Piece
+from localspec.chat.tools.tool import ToolCallDelta
 from localspec.server.api.answers import Answers, Choice
 from localspec.server.api.replies import Json, Reply, timings, usage
 from localspec.server.api.responses.output import Output
@@ -66,7 +67,8 @@ class ResponsesReply(Reply):
         if choice.text:
             list(self._output.text("message", choice.text))
         for call in choice.tool_calls:
-            list(self._output.call(call))
+            whole = ToolCallDelta(0, call.id, call.name, call.arguments)
+            list(self._output.call(whole))
         *_, last = self._end(choice)
         response: Json = last["response"]
         return response
@@ -100,8 +102,8 @@ class ResponsesReply(Reply):
         for reasoning, parts in groupby(piece.parts, lambda part: part.reasoning):
             if text := "".join([part.text for part in parts]):
                 yield from self._output.text("reasoning" if reasoning else "message", text)
-        for call in piece.tool_calls:
-            yield from self._output.call(call)
+        for part in piece.tool_deltas:
+            yield from self._output.call(part)
 
     def _end(self, choice: Choice) -> Iterator[Json]:
         """The last events, with the complete response; which is stored."""
