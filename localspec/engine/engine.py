@@ -12,6 +12,7 @@ from localspec.chat.reasoning import closing_mark, marks_of
 from localspec.chat.templates import renderer
 from localspec.chat.templates.template import CHATML, ChatTemplate
 from localspec.chat.tools.tool import ToolChoice, forced_tools, read_tools
+from localspec.core.errors import UsageError
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import LoadOptions
 from localspec.core.options.sampling_params import SamplingParams
@@ -174,8 +175,10 @@ class Engine:
         """Raw text as token ids, with BOS where the model wants one.
 
         With ``special``, control tokens in the text are parsed, one of them may be the BOS, and
-        those in the answer are shown.
+        those in the answer are shown. Raises UsageError for what is no text.
         """
+        if not isinstance(text, str):
+            raise UsageError(f"{text!r:.60} is no text.", "Expected a str.")
         ids = (
             self._tokenize(text)
             if special

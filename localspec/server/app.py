@@ -36,8 +36,11 @@ from localspec.server.api.native import (
     InfillRequest,
     NativeCompletionRequest,
     NativeReply,
+    SlotAction,
+    SlotRequest,
     TokenizeRequest,
     detokenized,
+    slot_changed,
     templated,
     tokenized,
 )
@@ -228,6 +231,13 @@ def _add_native(app: FastAPI, service: Service) -> None:
         """What each slot does now."""
         n_ctx = engine.target.n_ctx
         return [slot._asdict() | {"n_ctx": n_ctx} for slot in service.scheduler.slots()]
+
+    @app.post("/slots/{slot}", responses=ERRORS)
+    async def change_slot(
+        slot: int, action: SlotAction, body: SlotRequest | None = None
+    ) -> dict[str, Any]:
+        """Save the cache of a slot in a file, restore it, or erase it."""
+        return await slot_changed(service, slot, action, body or SlotRequest())
 
 
 async def _answer(

@@ -158,8 +158,11 @@ def add_error_handlers(app: FastAPI) -> None:
 
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    errors = [{**each, "loc": each["loc"][1:]} for each in error.errors()]  # without "body"
-    return await _failed(request, bad_request(errors, error.body))
+    found = error.errors()
+    outside = {**request.path_params, **request.query_params}
+    given = error.body if found[0]["loc"][0] == "body" else outside
+    errors = [{**each, "loc": each["loc"][1:]} for each in found]
+    return await _failed(request, bad_request(errors, given))
 
 
 def bad_request(errors: Sequence[Mapping[str, Any]], body: Any) -> BadRequest:
@@ -182,8 +185,9 @@ def _sentence(param: str, found: Mapping[str, Any]) -> str:
     expected = found["msg"].removeprefix("Input should be ").partition(", unable to parse")[0]
     if expected == found["msg"]:
         return f"{param}: {expected}."
+    expected = expected.replace("a valid integer", "an integer").replace("a valid ", "a ")
     shown = f", not {given!r:.60}" if isinstance(given, str | int | float) else ""
-    return f"{param} should be {expected.replace('a valid ', 'a ')}{shown}."
+    return f"{param} should be {expected}{shown}."
 
 
 def _field_path(body: Any, error: Mapping[str, Any]) -> Iterator[str]:

@@ -4,12 +4,14 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localspec.core.errors import UsageError
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import DraftTokens
 from localspec.core.options.sampling_params import MAX_SEED
+from localspec.engine.caches.slot_files import SlotFiles
 from localspec.server.errors import BadRequest
 from localspec.server.metrics import Metrics
 from localspec.server.queue.scheduler import Scheduler
@@ -29,8 +31,8 @@ class Defaults:
 class Service:
     """One engine behind its queue; ``names`` are those by which requests may call its model.
 
-    ``about`` is added to `/props`; with ``strict_fields``, unknown fields of requests are errors.
-    Thread-safe.
+    ``about`` is added to `/props`, and slots may be saved in ``slot_folder``. With
+    ``strict_fields``, unknown fields of requests are errors. Thread-safe.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Service:
         about: Mapping[str, Any] | None = None,
         *,
         strict_fields: bool = False,
+        slot_folder: Path | None = None,
     ) -> None:
         self.engine = engine
         self.scheduler = scheduler
@@ -49,6 +52,7 @@ class Service:
         self.names = tuple(names)
         self.about = dict(about or {})
         self.strict_fields = strict_fields
+        self.slot_files = None if slot_folder is None else SlotFiles(slot_folder, engine)
         self.created = int(time.time())
         self.metrics = Metrics(scheduler)
 

@@ -27,12 +27,13 @@ OPERATIONS = [
     ("POST", "/infill"), ("POST", "/tokenize"), ("POST", "/detokenize"),
     ("POST", "/apply-template"), ("POST", "/v1/messages"), ("POST", "/v1/messages/count_tokens"),
     ("POST", "/v1/responses"), ("GET", "/v1/responses/{name}"), ("DELETE", "/v1/responses/{name}"),
+    ("POST", "/slots/{slot}"),
 ]  # fmt: skip
 # What is asked for by its path alone cannot be asked for wrongly.
 CASES = [(*each, GenerationMode.POSITIVE) for each in OPERATIONS]
 CASES += [(*each, GenerationMode.NEGATIVE) for each in OPERATIONS if each[0] == "POST"]
-# The names of models and of responses are guessed.
-REFUSED = ("/v1/embeddings", "/v1/models/{name}", "/v1/responses/{name}")
+# The names of models, responses and slots are guessed.
+REFUSED = ("/v1/embeddings", "/v1/models/{name}", "/v1/responses/{name}", "/slots/{slot}")
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
@@ -65,7 +66,7 @@ def test_every_operation_is_fuzzed(schema: Any) -> None:
     assert {(each.method.upper(), each.path) for each in found} == set(OPERATIONS)
     # A front forwards all that a model answers.
     answered = {path for method, path in OPERATIONS if method == "POST"}
-    assert answered - {"/v1/embeddings"} == set(ANSWERED)
+    assert answered - {"/v1/embeddings", "/slots/{slot}"} == set(ANSWERED)
 
 
 @pytest.mark.parametrize(("method", "path", "mode"), CASES)

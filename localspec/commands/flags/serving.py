@@ -137,6 +137,12 @@ class ServingFlags:
         bounds=_SECONDS,
     )
 
+    slot_save_path: Path | None = _server(
+        None,
+        "--slot-save-path",
+        "Let clients save the caches of slots in files of this folder.",
+        metavar="FOLDER",
+    )
     strict_fields: bool = _server(
         False, "--strict-fields", "Refuse requests with unknown fields. Default: ignore and warn."
     )
@@ -166,6 +172,12 @@ class ServingFlags:
     def names(self) -> tuple[str, ...]:
         """The names that were given to the model."""
         return _parted(self.alias or "")
+
+    def check(self) -> None:
+        """Raise FileProblem where the folder for slots is missing."""
+        folder = self.slot_save_path
+        if folder is not None and not folder.is_dir():
+            raise FileProblem(f"There is no folder {folder}.", f"Make it: mkdir {folder}")
 
     def tls(self) -> "Tls | None":
         """The files for HTTPS, if they were given; raises UsageError, FileProblem."""

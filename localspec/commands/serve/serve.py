@@ -52,6 +52,7 @@ def serve(
     from localspec.server.front.process import Hosting
 
     templating.check()
+    serving.check()
     name = names[0] if names else None
     if (hosting := Hosting.from_environment()) is not None:
         serving = replace(serving, **_PRIVATE, api_key=hosting.key)
@@ -134,8 +135,15 @@ def make_service(
     say = None if serving.cache_ram == 0 else console.note
     prefixes = PrefixCache(_cache_bytes(engine, serving.cache_ram), say)
     scheduler = Scheduler(slots, serving.limits(), prefixes)
-    strict = serving.strict_fields
-    return Service(engine, scheduler, defaults, names, _about(engine), strict_fields=strict)
+    return Service(
+        engine,
+        scheduler,
+        defaults,
+        names,
+        _about(engine),
+        strict_fields=serving.strict_fields,
+        slot_folder=serving.slot_save_path,
+    )
 
 
 def _cache_bytes(engine: "Engine", asked: int | None) -> int:

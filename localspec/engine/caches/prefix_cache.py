@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from localspec.core.formatting import size
 from localspec.engine.generate import TextEngine
-from localspec.llama.cache.copies import Copy, ReusableLengths
+from localspec.llama.cache.copies import ReusableLengths
+from localspec.llama.cache.state_file import StateHolder
 from localspec.speculative.prefix import common_prefix
 
 if TYPE_CHECKING:
@@ -29,14 +30,8 @@ def default_limit(free: int | None) -> int:
 
 
 @runtime_checkable
-class Restorable(Protocol):
+class Restorable(StateHolder, Protocol):
     """A TokenModel whose state can be copied and restored: no head; see `LlamaModel`."""
-
-    @property
-    def n_ctx(self) -> int: ...
-
-    @property
-    def tokens(self) -> list[int]: ...
 
     def returns_to(self, length: int) -> int:
         """How many tokens need not be read again, at least, after `truncate` to this length."""
@@ -46,14 +41,6 @@ class Restorable(Protocol):
 
     def state_bytes(self) -> int:
         """Size of `state`."""
-
-    def state(self) -> "NDArray[np.uint8]":
-        """The state of all its tokens."""
-
-    def restore(
-        self, tokens: Sequence[int], state: "NDArray[np.uint8]", copies: Sequence[Copy]
-    ) -> bool:
-        """Load a state; False, and no tokens, where it does not fit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

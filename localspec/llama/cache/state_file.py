@@ -12,13 +12,14 @@ import os
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from localspec.core.errors import FileProblem
 from localspec.core.files import appearing_when_complete, open_regular, remove_abandoned
+from localspec.llama.cache.copies import Copy
 from localspec.llama.model import LlamaModel
 
 FORMAT = 1
@@ -33,6 +34,24 @@ _FREE = frozenset(
     "tensor_split main_gpu split_mode rpc parallel mmap batch_size ubatch_size ctx_size threads "
     "threads_batch rollback branches".split()
 )
+
+
+class StateHolder(Protocol):
+    """Tokens and their state: a model, or one of the sequences of its context."""
+
+    @property
+    def n_ctx(self) -> int: ...
+
+    @property
+    def tokens(self) -> list[int]: ...
+
+    def state(self) -> NDArray[np.uint8]:
+        """The state of all its tokens."""
+
+    def restore(
+        self, tokens: Sequence[int], state: NDArray[np.uint8], copies: Sequence[Copy] = ()
+    ) -> bool:
+        """Load a state; False, and no tokens, where it does not fit."""
 
 
 def require_state_file(path: Path) -> None:
@@ -58,13 +77,15 @@ def require_state_file(path: Path) -> None:
         )
 
 
-def write_state(path: Path, model: LlamaModel) -> int:
-    """Write the model's tokens and state; returns the bytes. Only the user may read a new file.
+def write_state(path: Path, model: LlamaModel, holder: StateHolder | None = None) -> int:
+    """Write the tokens and state of the model, or of ``holder``, one of its sequences.
 
-    Raises OSError when it cannot be written; whatever was there is then unchanged.
+    Returns the bytes. Only the user may read a new file. Raises OSError when it cannot be written;
+    whatever was there is then unchanged.
     """
-    state = model.state()
-    tokens = np.array(model.tokens, "<i4")
+    holder = holder or model
+    state = holder.state()
+    tokens = np.array(holder.tokens, "<i4")
     header = json.dumps(
         _identity(model)
         | {"tokens": len(tokens), "state": len(state), "sha256": _digest(tokens.tobytes(), state)}
@@ -78,17 +99,20 @@ def write_state(path: Path, model: LlamaModel) -> int:
             return file.tell()
 
 
-def read_state(path: Path, model: LlamaModel) -> None:
-    """Restore the model from the file, unless another model made it or it is damaged.
+def read_state(path: Path, model: LlamaModel, holder: StateHolder | None = None) -> int:
+    """Restore the model, or ``holder``, from the file; returns the bytes.
 
     Raises OSError when it cannot be read, and ValueError with the reason, a clause, for a file that
-    must not be used; the model is then as before, or empty.
+    must not be used, because another model made it or it is damaged; the holder is then as before,
+    or empty.
     """
+    holder = holder or model
     with open_regular(path) as file:
         header = _read_header(file)
         _require_same(header, _identity(model))
-        n_tokens, n_state = _sizes(header, model)
-        if os.fstat(file.fileno()).st_size != file.tell() + 4 * n_tokens + n_state:
+        n_tokens, n_state = _sizes(header, model, holder.n_ctx)
+        n_bytes = file.tell() + 4 * n_tokens + n_state
+        if os.fstat(file.fileno()).st_size != n_bytes:
             raise ValueError("it is cut short or damaged")
         tokens, state = np.empty(n_tokens, "<i4"), np.empty(n_state, np.uint8)
         for part in (tokens, state):
@@ -98,8 +122,9 @@ def read_state(path: Path, model: LlamaModel) -> None:
         raise ValueError("it is damaged")
     if tokens.min() < 0 or tokens.max() >= model.n_vocab:
         raise ValueError("it holds tokens that the model does not have")
-    if not model.restore(tokens.tolist(), state):
+    if not holder.restore(tokens.tolist(), state):
         raise ValueError("llama.cpp does not take its state")
+    return n_bytes
 
 
 def _read_header(file: BinaryIO) -> dict[str, Any]:
@@ -133,13 +158,13 @@ def _require_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
         raise ValueError("it was made with other settings")
 
 
-def _sizes(header: dict[str, Any], model: LlamaModel) -> tuple[int, int]:
-    """Tokens, and bytes of their state, no more than the model's context can hold."""
+def _sizes(header: dict[str, Any], model: LlamaModel, n_ctx: int) -> tuple[int, int]:
+    """Tokens, and bytes of their state, no more than a context of ``n_ctx`` tokens can hold."""
     n_tokens, n_state = header.get("tokens"), header.get("state")
     if type(n_tokens) is not int or type(n_state) is not int or n_tokens < 1:
         raise ValueError("its header is damaged")
-    if n_tokens > model.n_ctx:
-        raise ValueError(f"it holds {n_tokens} tokens, and the context no more than {model.n_ctx}")
+    if n_tokens > n_ctx:
+        raise ValueError(f"it holds {n_tokens} tokens, and the context no more than {n_ctx}")
     if not 0 < n_state <= model.memory.kv + _CELL * (model.n_ctx + 2**16):
         raise ValueError("its state is larger than the context")
     return n_tokens, n_state

@@ -44,15 +44,16 @@ class CompletionRequest(AnswerRequest):
         return self.logprobs
 
 
-def prompt_of(engine: "Engine", text: str | list[int]) -> Prompt:
-    """Text as token ids with BOS where the model wants one, or the given ids."""
+def prompt_of(engine: "Engine", text: str | list[int], param: str = "prompt") -> Prompt:
+    """Text as token ids with BOS where the model wants one, or the given ids.
+
+    Raises BadRequest about the field ``param`` for ids that the model does not have.
+    """
     if isinstance(text, str):
         return engine.encode_text(text)
     if (largest := max(text)) >= (n_vocab := engine.target.n_vocab):
         raise BadRequest(
-            f"The prompt has the token id {largest}.",
-            f"The model's are below {n_vocab}.",
-            param="prompt",
+            f"The model has no token {largest}.", f"Its ids are below {n_vocab}.", param=param
         )
     return Prompt(text, Reading(engine.piece))
 

@@ -1,13 +1,16 @@
-"""llama-server's own paths: /completion, /infill, /tokenize, /detokenize, /apply-template."""
+"""llama-server's own paths: /completion, /infill, /tokenize, /apply-template, /slots and more."""
 
+import asyncio
+import time
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
 from localspec.chat.answer import Piece
 from localspec.chat.message import read_messages
 from localspec.chat.tools.tool import read_tools
+from localspec.engine.caches.slot_files import erase
 from localspec.engine.infill import Infill, infill_prompt
 from localspec.engine.text_stream import Prompt
 from localspec.server.api.answers import Answers, Choice
@@ -15,12 +18,14 @@ from localspec.server.api.chat import ChatRequest
 from localspec.server.api.completions import Ids, PromptText, prompt_of
 from localspec.server.api.replies import Json, Reply, event, finite, text_of, timings
 from localspec.server.api.requests import WHOLE, AnswerRequest, RequestObject, Text
-from localspec.server.errors import describe
+from localspec.server.errors import BadRequest, describe
 from localspec.speculative.sampling.logprobs import MAX_LOGPROBS, TokenLogprob
 
 if TYPE_CHECKING:
     from localspec.engine.engine import Engine
+    from localspec.server.service import Service
 
+SlotAction = Literal["save", "restore", "erase"]
 _MOST_FILES = 1000
 
 
@@ -77,6 +82,12 @@ class DetokenizeRequest(RequestObject):
     """POST /detokenize."""
 
     tokens: Annotated[list[Annotated[int, Field(ge=0), WHOLE]], Field(max_length=2**20)]
+
+
+class SlotRequest(RequestObject):
+    """POST /slots/{id}?action=save, restore or erase."""
+
+    filename: Annotated[Text, Field(max_length=255)] = ""
 
 
 class NativeReply(Reply):
@@ -176,9 +187,37 @@ def _piece(engine: "Engine", token: int) -> str | list[int]:
         return list(data)
 
 
+async def slot_changed(
+    service: "Service", slot: int, action: SlotAction, request: SlotRequest
+) -> Json:
+    """Save, restore or erase the cache of a slot; raises BadRequest, UsageError."""
+    if action == "erase":
+        erased = await asyncio.wrap_future(service.scheduler.run(slot, erase))
+        return {"id_slot": slot, "n_erased": erased}
+    files = service.slot_files
+    if files is None:
+        raise BadRequest(
+            "This server saves no slots.",
+            "Start it with --slot-save-path FOLDER.",
+            code="unsupported",
+        )
+    began = time.perf_counter()
+    act = files.save if action == "save" else files.restore
+    future = service.scheduler.run(slot, lambda engine: act(engine, request.filename))
+    tokens, n_bytes = await asyncio.wrap_future(future)
+    done, moved = ("saved", "written") if action == "save" else ("restored", "read")
+    return {
+        "id_slot": slot,
+        "filename": request.filename,
+        f"n_{done}": tokens,
+        f"n_{moved}": n_bytes,
+        "timings": {f"{action}_ms": 1000 * (time.perf_counter() - began)},
+    }
+
+
 def detokenized(engine: "Engine", request: DetokenizeRequest) -> Json:
     """The text of token ids, control tokens included."""
-    ids = prompt_of(engine, request.tokens) if request.tokens else []
+    ids = prompt_of(engine, request.tokens, "tokens") if request.tokens else []
     data = b"".join(engine.target.piece(token, special=True) for token in ids)
     return {"content": text_of(data)}
 

@@ -4,7 +4,8 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from localspec.server.queue.limits import (
     QueueTimeout,
     Stalled,
 )
-from localspec.server.queue.worker import Worker
+from localspec.server.queue.worker import T, Worker
 from localspec.speculative.prefix import common_prefix
 
 _LIMITS = Limits()
@@ -100,6 +101,20 @@ class Scheduler:
         """What each slot does now."""
         with self._lock:
             return [SlotState(i, each not in self._idle) for i, each in enumerate(self._workers)]
+
+    def run(self, slot: int, act: Callable[[TextEngine], T]) -> Future[T]:
+        """Call ``act`` in the thread of a slot, after its answer under way.
+
+        Raises UsageError where there is no such slot, Closing after `close`.
+        """
+        with self._lock:
+            if self._closing:
+                raise Closing
+            if not 0 <= slot < len(self._workers):
+                raise UsageError(
+                    f"There is no slot {slot}.", f"The last one is {len(self._workers) - 1}."
+                )
+            return self._workers[slot].run(act)
 
     def close(self, seconds: float = 0.0) -> None:
         """Refuse waiting and new jobs, and return when those under way have ended.

@@ -3,9 +3,11 @@
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import closing
 from queue import SimpleQueue
 from time import monotonic
+from typing import TypeVar
 
 from localspec.chat.answer import Piece
 from localspec.core.interrupt import Cancelled, require_wanted, stopped_when
@@ -14,6 +16,7 @@ from localspec.engine.generate import TextEngine, stream_generate
 from localspec.server.queue.job import Job
 from localspec.server.queue.limits import AnswerTimeout
 
+T = TypeVar("T")
 _SAVE_PROFILE = 60.0  # seconds at least between two writes of the pair profile
 
 
@@ -36,7 +39,7 @@ class Worker:
         self._prefixes = prefixes
         self._answer_seconds = answer_seconds
         self._free = free
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[Job | Callable[[], None] | None] = SimpleQueue()
         self._saved_at = time.monotonic()
         self._job: Job | None = None  # under way
         self._alive_at = 0.0  # its last sign of progress
@@ -57,12 +60,29 @@ class Worker:
         """Answer this job next; None ends the thread after the answer under way."""
         self._jobs.put(job)
 
+    def run(self, act: Callable[[TextEngine], T]) -> Future[T]:
+        """Call ``act`` with the engine in this thread, after the answer under way."""
+        future = Future[T]()
+
+        def run() -> None:
+            try:
+                with self._engine.answering():
+                    future.set_result(act(self._engine))
+            except BaseException as raised:
+                future.set_exception(raised)
+
+        self._jobs.put(run)
+        return future
+
     def join(self, seconds: float | None = None) -> None:
         """Wait for the end of the thread, with a timeout."""
         self._thread.join(seconds)
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
+            if not isinstance(job, Job):
+                job()
+                continue
             error: BaseException | None = None
             self._alive_at, self._job = monotonic(), job
             try:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from localspec.core.options.load_options import KeyValue, LoadOptions
+from localspec.engine.caches.slot_files import SlotFiles
 from localspec.engine.engine import Engine
 from localspec.server.service import Defaults
 from tests.support.served import Site, serving
@@ -36,6 +37,29 @@ def infilling(demo_files: tuple[Path, Path]) -> Iterator[Site]:
     options = LoadOptions(demo_files[0], threads=1, override_kv=ids)
     with Engine.load(options, None) as engine, serving(engine, defaults=Defaults()) as site:
         yield site
+
+
+def test_a_slot_is_saved_restored_and_erased(server: Site, tmp_path: Path) -> None:
+    engine = server.service.engine
+    server.service.slot_files = SlotFiles(tmp_path, engine)
+    first = asked(server, "/completion", prompt=TEXT, **GREEDY)
+    saved = asked(server, "/slots/0?action=save", filename="a")
+    tokens = first["tokens_evaluated"] + first["tokens_predicted"] - 1
+    assert (saved["id_slot"], saved["filename"], saved["n_saved"]) == (0, "a", tokens)
+    assert asked(server, "/slots/0?action=erase") == {"id_slot": 0, "n_erased": tokens}
+    restored = asked(server, "/slots/0?action=restore", filename="a")
+    assert (restored["n_restored"], restored["n_read"]) == (tokens, saved["n_written"])
+    assert asked(server, "/completion", prompt=TEXT, **GREEDY)["timings"]["prompt_n"] == 1
+    server.service.slot_files = None
+    for path, status, sentence in (
+        ("/slots/0?action=save", 400, "Start it with --slot-save-path"),
+        ("/slots/1?action=erase", 400, "There is no slot 1"),
+        ("/slots/a?action=erase", 400, "slot should be an integer, not 'a'."),
+        ("/slots/0?action=burn", 400, "action should be 'save', 'restore' or 'erase'"),
+        ("/slots/0", 400, "action: Field required."),
+    ):
+        reply = server.post(path, {})
+        assert (reply.status_code, sentence in reply.text) == (status, True), reply.text
 
 
 def test_a_completion_is_that_of_openais_path(server: Site) -> None:

@@ -1,0 +1,89 @@
+"""--slot-save-path: the caches of slots, saved in files of one folder and restored from them."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from localspec.core.errors import FileProblem, UsageError
+from localspec.engine.caches.prefix_cache import Restorable
+from localspec.engine.engine import Engine
+from localspec.engine.generate import TextEngine
+from localspec.llama.cache.state_file import read_state, require_state_file, write_state
+from localspec.llama.model import LlamaModel
+
+_NAME = re.compile(r"(?!.*\.draft$)[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
+
+
+class SlotFiles:
+    """Files below ``folder``: the target's state by a client's name, the draft's with `.draft`.
+
+    The methods return the number of tokens and of bytes, and are called in the thread of the slot.
+    They raise UsageError for a name that is no plain file name, for a file that cannot be used, and
+    for a slot without tokens.
+    """
+
+    def __init__(self, folder: Path, engine: Engine) -> None:
+        self._folder = folder
+        self._engine = engine
+
+    def save(self, slot: TextEngine, name: str) -> tuple[int, int]:
+        """Write the files."""
+        path = self._path(name)
+        if not slot.target.tokens:
+            raise UsageError("The slot has read nothing yet.", "Save it after an answer.")
+        written = 0
+        try:
+            for file, model, holder in self._states(slot, path):
+                require_state_file(file)
+                file.unlink(missing_ok=True)  # a draft's that would belong to another text
+                if holder.tokens:
+                    written += write_state(file, model, holder)
+        except FileProblem as error:
+            raise UsageError(error.message, error.hint) from error
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise UsageError(f"{name} cannot be written: {reason}.", "Make room.") from error
+        return len(slot.target.tokens), written
+
+    def restore(self, slot: TextEngine, name: str) -> tuple[int, int]:
+        """Read the files; a draft without one reads the text again."""
+        read = 0
+        for file, model, holder in self._states(slot, self._path(name)):
+            try:
+                read += read_state(file, model, holder)
+            except FileNotFoundError as error:
+                if model is self._engine.target:
+                    message = f"No slot was saved as {name}."
+                    raise UsageError(message, "Save one, or name another.") from error
+            except (OSError, ValueError) as error:
+                reason = (isinstance(error, OSError) and error.strerror) or str(error)
+                message = f"{file.name} cannot be used: {reason}."
+                raise UsageError(message, "Save a slot of this model.") from error
+        return len(slot.target.tokens), read
+
+    def _path(self, name: str) -> Path:
+        if not _NAME.fullmatch(name):
+            raise UsageError(
+                f"{name[:80]!r} is no name for a saved slot.",
+                "Expected up to 200 letters, digits, and characters of _.- without .draft.",
+            )
+        return self._folder / name
+
+    def _states(
+        self, slot: TextEngine, path: Path
+    ) -> Iterator[tuple[Path, LlamaModel, Restorable]]:
+        """Each file with its model, and the model's sequence in the slot."""
+        engine = self._engine
+        if isinstance(slot.target, Restorable):
+            yield path, engine.target, slot.target
+        if isinstance(engine.draft, LlamaModel) and isinstance(slot.draft, Restorable):
+            yield path.with_name(f"{path.name}.draft"), engine.draft, slot.draft
+
+
+def erase(slot: TextEngine) -> int:
+    """Forget what the slot has read; returns the number of tokens."""
+    tokens = len(slot.target.tokens)
+    for model in (slot.target, slot.draft):
+        if model is not None:
+            model.truncate(0)
+    return tokens

@@ -1,0 +1,78 @@
+"""Saved slots: what a client may name, and what is in the files of target and draft."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from localspec.chat.answer import collect
+from localspec.core.errors import UsageError
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.engine.caches.slot_files import SlotFiles, erase
+from localspec.engine.engine import Engine
+from localspec.engine.generate import TextEngine, stream_generate
+from tests.support.real_pair import GREEDY, options, random_ids
+
+pytestmark = pytest.mark.llama
+PROMPT = random_ids(300)
+
+
+def answered(slot: TextEngine) -> tuple[list[int], int, int]:
+    """An answer, its cached tokens, and the tokens that the draft held before."""
+    held = len(slot.draft.tokens) if slot.draft is not None else 0
+    with slot.answering():
+        answer = collect(stream_generate(slot, PROMPT, GenerateOptions(GREEDY, 4, max_tokens=9)))
+    return answer.tokens, answer.stats.cached_tokens, held
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_restored_slot_goes_on_where_it_was_saved(
+    demo_files: tuple[Path, Path], tmp_path: Path, count: int
+) -> None:
+    target, draft = (replace(options(path), parallel=count) for path in demo_files)
+    with Engine.load(target, draft) as engine:
+        slots = engine.open_slots()
+        files = SlotFiles(tmp_path, engine)
+        with pytest.raises(UsageError, match="read nothing"):
+            files.save(slots[-1], "a")
+        first = answered(slots[-1])
+        assert first[1] == 0 < len(slots[-1].target.tokens)
+        with slots[-1].answering():
+            tokens, n_bytes = files.save(slots[-1], "a")
+        written = sorted(path for path in tmp_path.iterdir() if path.is_file())
+        assert [path.name for path in written] == ["a", "a.draft"]
+        assert n_bytes == sum(path.stat().st_size for path in written)
+        with slots[-1].answering():
+            assert erase(slots[-1]) == tokens
+        assert answered(slots[-1])[1:] == (0, 0)
+        with slots[0].answering():
+            erase(slots[0])
+            assert files.restore(slots[0], "a") == (tokens, n_bytes)
+        again = answered(slots[0])
+        assert again[0] == first[0] and again[1] == len(PROMPT) - 1 and again[2] >= len(PROMPT)
+
+
+def test_only_files_of_this_folder_and_this_model_are_used(
+    demo_files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "slots"
+    folder.mkdir()
+    (tmp_path / "outside").write_text("mine")
+    with Engine.load(options(demo_files[0])) as engine:
+        files = SlotFiles(folder, engine)
+        for name in ("../outside", "/outside", "", "..", ".a", "a/b", "a.draft", "a\n", "x" * 201):
+            for act in (files.save, files.restore):
+                with pytest.raises(UsageError, match="no name for a saved slot"):
+                    act(engine, name)
+        with pytest.raises(UsageError, match="No slot was saved as a"):
+            files.restore(engine, "a")
+        answered(engine)
+        (folder / "a").write_text("mine")
+        with pytest.raises(UsageError, match="would be overwritten"):
+            files.save(engine, "a")
+        with pytest.raises(UsageError, match="a cannot be used: it is"):
+            files.restore(engine, "a")
+        files.save(engine, "b")
+    with Engine.load(options(demo_files[1])) as other:
+        with pytest.raises(UsageError, match="another model"):
+            SlotFiles(folder, other).restore(other, "b")
