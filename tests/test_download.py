@@ -985,6 +985,9 @@ def test_two_processes_download_it_once(hub: FakeHub, nursery: Nursery) -> None:
 def test_one_of_two_is_killed(hub: FakeHub, nursery: Nursery) -> None:
     on_hub(hub)
     assert nursery.run(500_000, -1) == [-signal.SIGKILL, 0]
+    assert (nursery.models / "org" / "repo" / "big.gguf").read_bytes() == MEGABYTE
+    # One that is killed while it looks at the other's file leaves an empty partial file.
+    assert nursery.run(-1) == [0]
     assert_whole(nursery.models, MEGABYTE, "big.gguf")
 
 
