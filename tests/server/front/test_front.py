@@ -1,6 +1,7 @@
 """The command serve with several models: real processes behind one front."""
 
 import asyncio
+import itertools
 import json
 import os
 import random
@@ -14,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import httpx2
 import pytest
@@ -23,9 +24,10 @@ from localspec.server.front.metrics import merged
 from tests.support.command import Command
 from tests.support.files.tiny_models import write_tiny_model
 from tests.support.real_pair import TinyFiles
-from tests.support.served import CHAT, COMPLETIONS, PATIENCE, events_of
+from tests.support.served import CHAT, COMPLETIONS, PATIENCE
 
 LENGTH = 24  # tokens of an answer
+FIM = ("pre", "suf", "mid")
 AT_ONCE = 16
 Process: TypeAlias = "subprocess.Popen[bytes]"
 
@@ -82,10 +84,57 @@ def text_of(reply: httpx2.Response) -> str:
     return str(reply.json()["choices"][0]["text"])
 
 
+class Form(NamedTuple):
+    """A path, the fields of a request with a text, and where replies and events have the answer."""
+
+    path: str
+    fields: Callable[[str], dict[str, Any]]
+    whole: Callable[[Any], Any]
+    part: Callable[[Any], str] | None = None  # nothing is streamed
+
+    def body(self, model: str, number: int) -> dict[str, Any]:
+        fields = self.fields(f"Tell me of number {number}.")
+        limits = {"max_tokens": LENGTH, "max_output_tokens": LENGTH}
+        return {"model": model, "seed": number, **limits, **fields}
+
+
+def _user(text: str) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": text}]}
+
+
+def _block(event: Any) -> str:
+    """The text of an event of /v1/messages."""
+    return str(event["delta"]["text"]) if event["type"] == "content_block_delta" else ""
+
+
+def _output(event: Any) -> str:
+    """The text of an event of /v1/responses."""
+    return str(event["delta"]) if event["type"] == "response.output_text.delta" else ""
+
+
+FORMS = (
+    Form(COMPLETIONS, lambda text: {"prompt": text}, lambda reply: reply["choices"][0]["text"],
+         lambda event: str(event["choices"][0]["text"])),
+    Form(CHAT, _user, lambda reply: reply["choices"][0]["message"]["content"],
+         lambda event: str(event["choices"][0]["delta"].get("content", ""))),
+    Form("/v1/messages", _user, lambda reply: reply["content"][0]["text"], _block),
+    Form("/v1/messages/count_tokens", _user, lambda reply: reply["input_tokens"]),
+    Form("/v1/responses", lambda text: {"input": text},
+         lambda reply: reply["output"][0]["content"][0]["text"], _output),
+    Form("/completion", lambda text: {"prompt": text}, lambda reply: reply["content"],
+         lambda event: str(event["content"])),
+    Form("/infill", lambda text: {"input_prefix": text}, lambda reply: reply["content"],
+         lambda event: str(event["content"])),
+    Form("/tokenize", lambda text: {"content": text}, lambda reply: reply["tokens"]),
+    Form("/apply-template", _user, lambda reply: reply["prompt"]),
+)  # fmt: skip
+Wish: TypeAlias = tuple[Form, str, int]  # with model and number
+
+
 class Crowd:
     """Clients of whom a third disconnect before their answer is complete."""
 
-    def __init__(self, url: httpx2.URL, known: dict[tuple[str, int], str]) -> None:
+    def __init__(self, url: httpx2.URL, known: dict[Wish, Any]) -> None:
         self.outcomes: Counter[str] = Counter()
         self._known = known
         self._places = asyncio.Semaphore(AT_ONCE)
@@ -93,39 +142,44 @@ class Crowd:
 
     async def ask_all(self, count: int) -> None:
         draw = random.Random(1)
-        names = sorted({name for name, _ in self._known})
+        wishes = list(self._known)
         async with self._client, asyncio.TaskGroup() as group:
             for _ in range(count):
                 events = draw.choice([None, None, 0, 1, 5, 12])
-                wish = draw.choice(names), draw.randrange(4), draw.random() < 0.5, events
-                group.create_task(self._ask(*wish))
+                group.create_task(self._ask(draw.choice(wishes), draw.random() < 0.5, events))
 
-    async def _ask(self, name: str, number: int, whole: bool, events: int | None) -> None:
+    async def _ask(self, wish: Wish, whole: bool, events: int | None) -> None:
+        form, name, number = wish
+        asked = form.body(name, number)
         async with self._places:
             try:
-                if whole:
+                if whole or form.part is None:
                     patience = None if events is None else events / 100
-                    asking = self._client.post(COMPLETIONS, json=body(name, number))
-                    found = text_of(await asyncio.wait_for(asking, patience))
+                    asking = self._client.post(form.path, json=asked)
+                    reply = await asyncio.wait_for(asking, patience)
+                    assert reply.status_code == 200, reply.text
+                    found = form.whole(reply.json())
                 else:
-                    found = await self._stream(name, number, events)
+                    found = await self._stream(form, asked, events)
             except TimeoutError:
                 self.outcomes["given up"] += 1
                 return
-            assert found == self._known[name, number]
+            assert found == self._known[wish], wish
             self.outcomes["answered"] += 1
+            self.outcomes[form.path] += 1
 
-    async def _stream(self, name: str, number: int, events: int | None) -> str:
-        seen, asked = "", body(name, number, stream=True)
-        async with self._client.stream("POST", COMPLETIONS, json=asked) as reply:
+    async def _stream(self, form: Form, asked: dict[str, Any], events: int | None) -> str:
+        seen = ""
+        async with self._client.stream("POST", form.path, json=asked | {"stream": True}) as reply:
             assert reply.status_code == 200
             async for text in reply.aiter_text():
                 seen += text
                 if events is not None and seen.count("\n\n") >= events:
                     raise TimeoutError
-        *found, last = events_of(seen)
-        assert last == "[DONE]"
-        return "".join(json.loads(event)["choices"][0]["text"] for event in found)
+        data = re.findall("^data: (.*)$", seen, re.MULTILINE)
+        assert (data[-1] == "[DONE]") == (form.path in (CHAT, COMPLETIONS))
+        assert form.part is not None
+        return "".join(form.part(json.loads(each)) for each in data if each != "[DONE]")
 
 
 @pytest.fixture
@@ -140,16 +194,23 @@ def files(tmp_path: Path) -> list[Path]:
 @pytest.mark.parametrize("most", [0, 2])
 def test_no_request_is_lost_or_mixed(files: list[Path], most: int) -> None:
     """With two at a time models come and go meanwhile."""
-    flags = ("--draft", "off", "--models-max", str(most), "--max-queue", "500")
-    names = [file.stem for file in files]
+    marks = [f"tokenizer.ggml.fim_{name}_token_id=int:{i}" for i, name in enumerate(FIM, 5)]
+    flags = ["--draft", "off", "--models-max", str(most), "--max-queue", "500"]
+    flags += [each for mark in marks for each in ("--override-kv", mark)]
     with fronted(*files, *flags) as (process, client, _):
-        asked = [(name, number) for name in names for number in range(4)]
-        known = {each: text_of(client.post(COMPLETIONS, json=body(*each))) for each in asked}
-        assert len({known[name, 0] for name in names}) == 3
+        known: dict[Wish, Any] = {}
+        for file in files:
+            for form, number in itertools.product(FORMS, range(2)):
+                reply = client.post(form.path, json=form.body(file.stem, number))
+                known[form, file.stem, number] = form.whole(reply.json())
+        for form in FORMS:
+            assert form.part is None or len({known[form, file.stem, 0] for file in files}) == 3
         crowd = Crowd(client.base_url, known)
-        asyncio.run(crowd.ask_all(60 if most else 200))
+        count = 60 if most else 200
+        asyncio.run(crowd.ask_all(count))
         assert crowd.outcomes["answered"] > 10 and crowd.outcomes["given up"] > 5
-        assert sum(crowd.outcomes.values()) == (60 if most else 200)
+        assert crowd.outcomes["answered"] + crowd.outcomes["given up"] == count
+        assert most or {form.path for form in FORMS} <= crowd.outcomes.keys()
         states = client.get("/health").json()["models"]
         assert list(states.values()).count("loaded") == (most or 3)
         left = 1.0
