@@ -342,7 +342,7 @@ def model_meta(service: Service) -> ModelMeta:
 def _add_page(app: FastAPI) -> None:
     """The page at / and its files, which need no network."""
 
-    @app.get("/", include_in_schema=False)
+    @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
     async def page() -> Response:
         return FileResponse(_PAGE / "index.html", headers=_PAGE_HEADERS)
 
