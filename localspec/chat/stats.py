@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 from localspec.speculative.loop import Prefill, Round
 
 Drafter = Literal["", "draft model", "prediction heads"]
+_ESTIMATED_FROM = 32  # tokens: one pause weighs more in fewer
 
 
 class SourceStats(NamedTuple):
@@ -153,7 +154,12 @@ class GenerationStats:
 
     @property
     def estimated_speedup(self) -> float | None:
-        """The speedup over plain decoding by the cost model; None where costs are not known."""
+        """The speedup over plain decoding by the cost model.
+
+        None where costs are not known, and for a short answer, whose time says little.
+        """
+        if self.tokens < _ESTIMATED_FROM:
+            return None
         seconds = self.seconds + self.draft_prompt_seconds
         return self.plain_seconds / seconds if self.plain_seconds and seconds else None
 

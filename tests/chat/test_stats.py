@@ -99,11 +99,12 @@ def test_merged_sums_are_those_of_all_rounds() -> None:
 
 def test_an_estimate_covers_every_answer_or_none() -> None:
     def answered(plain_seconds: float) -> GenerationStats:
-        return GenerationStats(tokens=10, seconds=2.0, plain_seconds=plain_seconds)
+        return GenerationStats(tokens=16, seconds=2.0, plain_seconds=plain_seconds)
 
     total = GenerationStats()
-    for _ in range(2):
-        total.merge(answered(3.0))
+    total.merge(answered(3.0))
+    assert total.estimated_speedup is None  # of 16 tokens
+    total.merge(answered(3.0))
     assert total.estimated_speedup == 1.5
     total.merge(answered(0.0))
     assert total.estimated_speedup is None

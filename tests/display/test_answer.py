@@ -110,14 +110,14 @@ def test_what_drafted_and_what_is_off(
 
 
 def test_by_default_speed_and_gain(streams: Streams) -> None:
-    stats = made_stats(4, 3)
+    stats = made_stats(40, 30)
     stats.plain_seconds = 1.62 * stats.seconds
     figures(stats, "length", 7, full=False)
     figures(stats, "stop", 7, full=False, estimate=False)  # which is measured next
     figures(made_stats(), "stop", None, DraftStatus.OFF, full=False)  # as asked for
     assert streams.read()[1].splitlines() == [
-        "5.0 tok/s · about 1.62x plain · stopped at --max-tokens",
-        "5.0 tok/s · 3 of 4 drafted tokens accepted",
+        "32.0 tok/s · about 1.62x plain · stopped at --max-tokens",
+        "32.0 tok/s · 30 of 40 drafted tokens accepted",
         "2.0 tok/s",
     ]
 
@@ -157,17 +157,17 @@ def test_what_drafting_gained(streams: Streams) -> None:
 @pytest.mark.parametrize(
     ("width", "full", "expected"),
     [
-        (80, False, "5.0 tok/s · about 1.62x plain"),
-        (28, False, "5.0 tok/s"),
+        (80, False, "32.0 tok/s · about 1.62x plain"),
+        (29, False, "32.0 tok/s"),
         (
-            86,
+            90,
             True,
-            "5.0 tok/s · about 1.62x plain · 3 of 4 drafted tokens accepted · 2.50 tokens/round",
+            "32.0 tok/s · about 1.62x plain · 30 of 40 drafted tokens accepted · 16.00 tokens/round",
         ),
-        (60, True, "5.0 tok/s · about 1.62x plain"),
+        (60, True, "32.0 tok/s · about 1.62x plain"),
     ],
 )
 def test_the_meter_shows_as_much_as_fits(width: int, full: bool, expected: str) -> None:
-    stats = made_stats(4, 3)
+    stats = made_stats(40, 30)
     stats.plain_seconds = 1.62 * stats.seconds
     assert meter(stats, width, full=full) == expected

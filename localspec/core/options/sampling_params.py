@@ -194,7 +194,9 @@ class SamplingParams:
         "Add to the logit of a token: 15043+1, 15043-1 or 15043-inf; may be repeated.",
         metavar="ID+BIAS|ID-BIAS",
     )
-    ignore_eos: bool = _penalty(False, "--ignore-eos", "Never pick a token that ends the answer.")
+    ignore_eos: bool = _penalty(
+        False, "--ignore-eos", "Never pick a token that ends the answer.", request=True
+    )
     seed: int = _sampling(
         0,
         "--seed -s",

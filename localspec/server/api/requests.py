@@ -165,10 +165,10 @@ def _known_as(name: str) -> AliasChoices:
 
 def _field(row: Option) -> Any:
     """The type and default of a sampling field; what is null is the server's default."""
-    bounds = row.request if isinstance(row.request, Bounds) else row.asked or row.bounds
-    assert bounds is not None
-    limits = Field(ge=bounds.low, le=bounds.high)
-    kind = Annotated[int, limits, WHOLE] if row.item is int else Annotated[float, limits]
+    kind: Any = bool
+    if bounds := row.request if isinstance(row.request, Bounds) else row.asked or row.bounds:
+        limits = Field(ge=bounds.low, le=bounds.high)
+        kind = Annotated[int, limits, WHOLE] if row.item is int else Annotated[float, limits]
     return kind | None, Field(None, validation_alias=_known_as(row.name))
 
 
