@@ -162,7 +162,8 @@ def test_what_drafting_gained(streams: Streams) -> None:
         (
             90,
             True,
-            "32.0 tok/s · about 1.62x plain · 30 of 40 drafted tokens accepted · 16.00 tokens/round",
+            "32.0 tok/s · about 1.62x plain · 30 of 40 drafted tokens accepted · "
+            "16.00 tokens/round",
         ),
         (60, True, "32.0 tok/s · about 1.62x plain"),
     ],
