@@ -45,6 +45,7 @@ _Model = Annotated[
         "--for", metavar="MODEL", help="Only for this pair or file name.", autocompletion=models
     ),
 ]
+_All = Annotated[bool, typer.Option("--all", help="Defaults too.")]
 _SECRET = ("api_key",)
 _ANY_SPELLING = {"ignore_unknown_options": True}  # temperature, or --temp
 config_app = typer.Typer(
@@ -55,7 +56,7 @@ config_app = typer.Typer(
 @config_app.callback()
 def config(
     context: typer.Context,
-    everything: Annotated[bool, typer.Option("--all", help="Defaults too.")] = False,
+    everything: _All = False,
     as_json: JsonFlag = False,
     header: HeaderFlag = True,
 ) -> None:
@@ -69,9 +70,19 @@ def config(
 
 
 @config_app.command("list", hidden=True)
-def config_list(as_json: JsonFlag = False, header: HeaderFlag = True) -> None:
+def config_list(
+    everything: _All = False, as_json: JsonFlag = False, header: HeaderFlag = True
+) -> None:
     """The same as ``config`` alone."""
-    _list(False, as_json, header)
+    _list(everything, as_json, header)
+
+
+@config_app.command("get", context_settings=_ANY_SPELLING)
+def config_get(name: _Name) -> None:
+    """Print the value of a setting: that of a variable, of the file, or the default."""
+    name = setting_name(name)
+    value = next(value for found, value, _ in _listed() if found == name)
+    console.text(f"{_shown(value)}\n")
 
 
 def _list(everything: bool, as_json: bool, header: bool) -> None:
@@ -89,7 +100,8 @@ def _list(everything: bool, as_json: bool, header: bool) -> None:
         cells = [(n, _shown(v), place) for n, v, place in rows]
         lists.table(("SETTING", "VALUE", "FROM"), cells, header=header)
     else:
-        console.note("Nothing is set. Try: localspec config set temperature 0.7")
+        console.note("Nothing is set. To set something: localspec config set temperature 0.7")
+        console.note("All settings with their defaults: localspec config --all")
 
 
 def _listed() -> Iterator[tuple[str, Any, str]]:

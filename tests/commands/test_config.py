@@ -53,6 +53,7 @@ def test_values_are_set_listed_and_forgotten(
     localspec: Command, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "Nothing is set." in localspec("config").err
+    assert localspec("config", "get", "--temp").out == "0.8\n"
     for words in (["--temp", "0.5"], ["stop", "a", "1"], ["prompt-lookup", "off"]):
         assert localspec("config", "set", *words).code == 0
     done = localspec("config", "set", "--for", "demo", "system", "Be brief")
@@ -60,6 +61,7 @@ def test_values_are_set_listed_and_forgotten(
     file.write_text("# mine\n" + file.read_text())
     monkeypatch.setenv("LOCALSPEC_TOP_K", "3")
     monkeypatch.setenv("LOCALSPEC_API_KEY", "secret")
+    assert [localspec("config", "get", name).out for name in ("temp", "top_k")] == ["0.5\n", "3\n"]
     place = str(file)
     assert listed(localspec) == {
         "temperature": (0.5, place),

@@ -347,7 +347,10 @@ def test_llama_cpps_spellings_mean_what_they_mean_there(given: str, meant: str) 
         ("run -temp 0", "Did you mean --temp?"),
         ("run -cnv", "localspec chat."),
         ("chat -no-cnv", "localspec run --raw."),
-        ("serve -hf", "requires an argument"),
+        ("serve --prt 3", "No such option: --prt. Did you mean --port? What"),
+        ("serve -hf", "-hf has no value."),
+        ("run x -hf --temp 0", "-hf has no value."),
+        ("chat --draft-max", "--draft-max has no value."),
     ],
 )
 def test_a_flag_that_is_not_there_names_the_right_one(given: str, words: str) -> None:

@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from localspec.commands.flags.groups import source_of
+from localspec.core.errors import UsageError
 from localspec.display import console
 
 # An option that may stand alone, the values that may follow it, and what it means alone.
@@ -47,7 +48,8 @@ _IGNORED = {
 }
 _COMMANDS = {"-cnv": "localspec chat", "-i": "localspec chat", "-no-cnv": "localspec run --raw"}
 _SHORT = re.compile(r"-[A-Za-z]{2}[A-Za-z-]*")
-_TABLE = "What llama.cpp's flags are called here: docs/llama-cpp-flags.md."
+_FLAGS = "docs/llama-cpp-flags.md"
+_TABLE = f"What llama.cpp's flags are called here: {_FLAGS}."
 # Panels that the short help shows as one.
 _SHORT_PANELS: dict[str | None, str] = {
     "Thinking and chat template": "Prompt and answer",
@@ -83,8 +85,9 @@ class LlamaCommand(TyperCommand):
         try:
             return super().parse_args(ctx, complete(args))
         except _UsageError as error:
-            if hasattr(error, "possibilities"):  # NoSuchOption
-                error.message = f"{error.message}. {_TABLE}"
+            if hasattr(error, "possibilities"):  # NoSuchOption; its own are not near
+                error.message += f".{_near(error.option_name, known)} {_TABLE}"
+                error.possibilities = None
             _name_variable(error, ctx)
             raise
 
@@ -128,9 +131,12 @@ def _translated(arguments: Sequence[str], known: Mapping[str, Any]) -> list[str]
         takes_value = _IGNORED[flag] if flag in _IGNORED else not known[ours].is_flag
         done = place + (2 if takes_value and not equals else 1)
         if flag in _IGNORED:
-            console.note(f"{flag} has no effect here, see docs/llama-cpp-flags.md.")
+            console.note(f"{flag} has no effect here, see {_FLAGS}.")
             continue
         values = [value] if equals else arguments[place + 1 : done]
+        if takes_value and (not values or (prefix and values[0].startswith("-"))):
+            hint = f"Write {flag} org/repo:Q4_K_M." if prefix else f"See {_FLAGS}."
+            raise UsageError(f"{flag} has no value.", hint)
         made += [ours, *(prefix + each.removeprefix(prefix) for each in values)]
     return [*made, *arguments[done:]]
 
