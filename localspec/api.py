@@ -3,14 +3,23 @@
 import asyncio
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from weakref import WeakSet
 
 from localspec.chat.answer import Answer, Piece, collect
 from localspec.core.errors import IncompatiblePair, UsageError
@@ -105,14 +114,22 @@ def load(
 
 
 class Stream(Iterator[Piece], AsyncIterator[Piece]):
-    """Pieces of one answer, for ``for`` or ``async for``; closing it ends the answer."""
+    """Pieces of one answer, for ``for`` or ``async for``; closing it ends the answer.
 
-    def __init__(self, pieces: Iterator[Piece]) -> None:
+    ``at_end`` raises the error of an answer that did not end by itself.
+    """
+
+    def __init__(self, pieces: Iterator[Piece], at_end: Callable[[], None] = lambda: None) -> None:
         self._pieces = pieces
+        self._at_end = at_end
         self._thread: ThreadPoolExecutor | None = None
 
     def __next__(self) -> Piece:
-        return next(self._pieces)
+        piece = next(self._pieces, None)
+        if piece is None:
+            self._at_end()
+            raise StopIteration
+        return piece
 
     def __iter__(self) -> "Stream":
         return self
@@ -127,6 +144,7 @@ class Stream(Iterator[Piece], AsyncIterator[Piece]):
         piece = await loop.run_in_executor(self._thread, next, self._pieces, None)
         if piece is None:
             self._thread.shutdown(wait=False)
+            self._at_end()
             raise StopAsyncIteration
         return piece
 
@@ -160,6 +178,9 @@ class Model:
         self._slots = len(slots)
         self._busy: set[int] = set()  # threads with an open stream
         self._closed = False
+        self._under_way = WeakSet[Generator[Piece, None, None]]()
+        self._passes = threading.Condition()  # of which some streams may be in one
+        self._in_pass = 0
         self._settings({})  # refuses what cannot be before the first answer
 
     @property
@@ -185,20 +206,23 @@ class Model:
         ``regex`` may stand for ``grammar``. Without a seed, each answer draws its own. Raises
         UsageError for an option that is unknown or cannot be.
         """
-        options = self._settings(changes)
-        if isinstance(prompt, str) and raw:
-            ids: Sequence[int] = self.engine.encode_text(prompt)
-        elif isinstance(prompt, list | tuple) and prompt and isinstance(prompt[0], int):
-            ids = _token_ids(prompt)
-        else:
-            messages = _messages(prompt, system)
-            ids = self.engine.encode_chat(
-                messages,
-                thinking=thinking,
-                tools=tools,
-                tool_choice=tool_choice,  # type: ignore[arg-type]
-            )
-        return Stream(self._pieces(ids, options))
+        with self._open():
+            options = self._settings(changes)
+            if isinstance(prompt, str) and raw:
+                ids: Sequence[int] = self.engine.encode_text(prompt)
+            elif isinstance(prompt, list | tuple) and prompt and isinstance(prompt[0], int):
+                ids = _token_ids(prompt)
+            else:
+                messages = _messages(prompt, system)
+                ids = self.engine.encode_chat(
+                    messages,
+                    thinking=thinking,
+                    tools=tools,
+                    tool_choice=tool_choice,  # type: ignore[arg-type]
+                )
+            pieces = self._pieces(ids, options)
+            self._under_way.add(pieces)
+        return Stream(pieces, self._require_open)
 
     def generate(self, prompt: Prompt, **options: Any) -> Answer:
         """The whole answer; arguments are those of `stream`. Ctrl-C raises KeyboardInterrupt."""
@@ -213,10 +237,16 @@ class Model:
             return list(threads.map(lambda prompt: self.generate(prompt, **options), prompts))
 
     def close(self) -> None:
-        """Save the pair's profile, and free both models."""
-        if not self._closed:
+        """Save the pair's profile, and free both models; streams under way raise UsageError."""
+        with self._passes:
+            if self._closed:
+                return
             self._closed = True
-            self.engine.close()
+            self._passes.wait_for(lambda: not self._in_pass)
+        for pieces in list(self._under_way):
+            with suppress(ValueError):  # a thread is in it, and finds the model closed
+                pieces.close()
+        self.engine.close()
 
     def __enter__(self) -> "Model":
         return self
@@ -231,8 +261,6 @@ class Model:
 
     def _settings(self, changes: Mapping[str, Any]) -> GenerateOptions:
         """The options of one answer: ``changes``, else the pair's, else the model's own."""
-        if self._closed:
-            raise UsageError("The model is closed.", "Load it again: localspec.load(...)")
         given = _with_grammar(changes)
         answering, sampling = _take(given, _ANSWER_OPTIONS), _take(given, sampling_fields())
         _require_empty(given, {*_ANSWER_OPTIONS, *sampling_fields(), "json_schema", "regex"})
@@ -249,9 +277,37 @@ class Model:
             )
         return options
 
-    def _pieces(self, prompt: Sequence[int], options: GenerateOptions) -> Iterator[Piece]:
-        with self._slot() as slot, slot.answering():
-            yield from stream_generate(slot, prompt, options)
+    def _pieces(
+        self, prompt: Sequence[int], options: GenerateOptions
+    ) -> Generator[Piece, None, None]:
+        with (
+            self._slot() as slot,
+            slot.answering(),
+            closing(stream_generate(slot, prompt, options)) as pieces,
+        ):
+            while True:
+                with self._open():
+                    piece = next(pieces, None)
+                if piece is None:
+                    return
+                yield piece
+
+    @contextmanager
+    def _open(self) -> Iterator[None]:
+        """Not closed meanwhile."""
+        with self._passes:
+            self._require_open()
+            self._in_pass += 1
+        try:
+            yield
+        finally:
+            with self._passes:
+                self._in_pass -= 1
+                self._passes.notify_all()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise UsageError("The model is closed.", "Load it again: localspec.load(...)")
 
     @contextmanager
     def _slot(self) -> Iterator[TextEngine]:

@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +226,35 @@ def test_a_closed_model_answers_nothing(tiny: TinyFiles) -> None:
     model.close()
     with pytest.raises(UsageError, match="The model is closed"):
         model.generate("word")
+
+
+def test_nothing_of_a_closed_model_is_used(tiny: TinyFiles) -> None:
+    model = localspec.load(tiny.target, threads=1)
+    model.close()
+    engine = model.engine
+    for use in (
+        lambda: engine.encode_text("word"),
+        lambda: engine.encode_chat([{"role": "user", "content": "word"}]),
+        lambda: engine.piece(3),
+        lambda: next(iter(engine.stream([1]))),
+    ):
+        with pytest.raises(UsageError, match="closed"):
+            use()
+    engine.close()
+
+
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_closing_ends_the_answers_under_way(tiny: TinyFiles, parallel: int) -> None:
+    model = localspec.load(tiny.target, threads=1, parallel=parallel)
+    stream = model.stream("word", max_tokens=200)
+    next(stream)
+    with ThreadPoolExecutor(1) as threads:
+        other = threads.submit(model.generate, "word", max_tokens=200) if parallel > 1 else None
+        model.close()
+        answers: list[Callable[[], object]] = [lambda: next(stream)]
+        for answer in answers if other is None else [*answers, other.result]:
+            with pytest.raises(UsageError, match="The model is closed"):
+                answer()
 
 
 def test_a_fixed_length_needs_a_draft(tiny: TinyFiles, tmp_path: Path) -> None:

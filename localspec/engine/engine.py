@@ -55,7 +55,8 @@ class Engine:
         notes: Sequence[str] = (),
         chain_only: str | None = None,
     ) -> None:
-        self.target = target
+        self._target = target
+        self._closed = False
         self.draft = draft
         self.chain_only = chain_only
         self.profile = StoredProfile(target, draft)
@@ -67,6 +68,13 @@ class Engine:
         self._rules: dict[object, TokenRules] = {}
         self._notes = list(notes)
         self._shared: list[SharedContext] = []
+
+    @property
+    def target(self) -> LlamaModel:
+        """The target; raises UsageError after `close`, when its memory is free."""
+        if self._closed:
+            raise UsageError("The engine is closed.", "Load the pair again: Engine.load(...)")
+        return self._target
 
     @property
     def notes(self) -> list[str]:
@@ -287,14 +295,17 @@ class Engine:
         return self.target.min_width
 
     def close(self) -> None:
-        """Save the profile, and free both models."""
+        """Save the profile, and free both models; harmless when called twice."""
+        if self._closed:
+            return
         self.profile.save()
         for context in self._shared:
             context.close()
         self._shared.clear()
         if self.draft is not None:
             self.draft.close()
-        self.target.close()
+        self._target.close()
+        self._closed = True
 
     def __enter__(self) -> "Engine":
         return self

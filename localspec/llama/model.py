@@ -449,7 +449,8 @@ class LlamaModel:
         The last layer is only as wide as the rows wanted of it: these too are no fewer than
         ``min_width``, with tokens read again in front and the added ones behind.
         """
-        assert self._batch is not None
+        if self._batch is None:
+            raise EngineError("The model is closed.", "Load it again.")
         filled = [*tokens, *[tokens[-1]] * added] if added else tokens
         outputs = max(rows + added, min(self.min_width, len(filled))) if rows else 0
         self._batch.fill(filled, position, outputs)

@@ -106,10 +106,11 @@ def test_only_the_target_gets_trees_and_its_profile_is_the_same(tiny: TinyFiles)
     with Engine.load(*pair) as chains:
         prompt = random_ids(30)
         said, profile = fresh(chains, prompt, GREEDY, 4).tokens, chains.profile.path
+        memory = chains.target.memory.kv
     with Engine.load(replace(pair[0], branches=3), pair[1]) as engine:
         assert engine.target.tree is not None
         assert engine.draft is not None and engine.draft.tree is None
-        assert engine.target.memory.kv == chains.target.memory.kv
+        assert engine.target.memory.kv == memory
         assert fresh(engine, prompt, GREEDY, 4).tokens == said
         assert engine.profile.path == profile
         told = [side["branches"] for side in engine.settings().values()]  # type: ignore[index]
