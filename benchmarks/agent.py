@@ -41,7 +41,8 @@ from localspec.core import machine
 
 TURNS = 20
 CONTEXT = 8192
-POSITIONS = "llama.rope.freq_base=float:320000"
+# llama-server gives a slot no more than the context of the training.
+POSITIONS = ("llama.rope.freq_base=float:320000", f"llama.context_length=int:{CONTEXT}")
 TEMPLATE = """\
 {%- for message in messages -%}
 {{- '<|im_start|>' + ('user' if message.role == 'tool' else message.role) + '\\n' -}}
@@ -196,7 +197,8 @@ def commands(args: argparse.Namespace, template: Path) -> dict[str, list[str]]:
     """The command of each server, by the name of its variant."""
     target, draft = map(str, padded_pair(args.quantization))
     common = ["-m", target, "-c", str(CONTEXT), "-t", str(args.threads), "-np", "1"]
-    common += ["--override-kv", POSITIONS, "--chat-template-file", str(template)]
+    common += [word for each in POSITIONS for word in ("--override-kv", each)]
+    common += ["--chat-template-file", str(template)]
     mine = [sys.executable, "-m", "localspec", "serve", *common]
     found = {
         "plain": [*mine, "--draft", "off"],

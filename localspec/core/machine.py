@@ -79,11 +79,6 @@ def _siblings(cpu: int) -> str:
         return str(cpu)
 
 
-def has_avx512() -> bool:
-    """Whether the processor has AVX-512; False on other systems than Linux."""
-    return re.search(r"^flags.*\bavx512f\b", _cpuinfo(), re.M) is not None
-
-
 def _cgroup_cores() -> int | None:
     """Whole cores of a container's CPU quota (cgroup v2), None without one."""
     try:

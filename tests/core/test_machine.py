@@ -291,13 +291,3 @@ def test_makers_of_gpus(system: Path) -> None:
     cards = {"card0": "0x8086\n", "card1": "0x1002\n", "card2": "0x1af4\n", "card3": "0x8086\n"}
     write(system, {f"sys/class/drm/{card}/device/vendor": made for card, made in cards.items()})
     assert machine.gpu_makers() == ["AMD", "Intel"]
-
-
-@pytest.mark.parametrize(
-    ("flags", "found"),
-    [("fpu avx2 avx512f avx512vl", True), ("fpu avx2 avx512fp16", False), (None, False)],
-)
-def test_avx512_is_read_from_the_processor(flags: str | None, found: bool, system: Path) -> None:
-    if flags is not None:
-        write(system, {"proc/cpuinfo": f"processor\t: 0\nflags\t\t: {flags}\nbugs\t\t: none\n"})
-    assert machine.has_avx512() is found

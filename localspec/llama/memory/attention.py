@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import NamedTuple
 
-from localspec.core import machine
 from localspec.core.options.load_options import BATCH, LoadOptions
 from localspec.metadata.header import ModelHeader
 
@@ -42,8 +41,6 @@ def choose_attention(
         return AttentionChoice(True, f"the context has at most {_SHORT_CTX} tokens")
     if not _has_uniform_values(header):
         return AttentionChoice(True, "without it, V caches of different widths take more memory")
-    if options.parallel == 1 and _has_own_small_keys(header) and machine.has_avx512():
-        return AttentionChoice(True, "with AVX-512, heads of 64 that share no keys are faster with")
     return AttentionChoice(False, "on a CPU, verifying several tokens is faster without it")
 
 
@@ -82,15 +79,3 @@ def _has_uniform_values(header: ModelHeader) -> bool:
     counts = set(kv_heads) - {0} if isinstance(kv_heads, tuple) else set()
     is_mla = header.get("attention.kv_lora_rank") is not None
     return len(widths) <= 1 and len(counts) <= 1 and not is_mla
-
-
-def _has_own_small_keys(header: ModelHeader) -> bool:
-    """Whether each head has keys of its own, of 64 elements.
-
-    The one geometry of benchmarks/attention.py for which the kernel's AVX-512 code is the faster
-    one in passes of 1 to 4 tokens; from 8 tokens on, it is not.
-    """
-    heads, width = header.head_count or 1, header.get("attention.key_length")
-    usual = (header.embedding_length or 0) // heads
-    shares = header.get("attention.head_count_kv") not in (None, heads)
-    return not shares and (usual if width is None else width) == 64

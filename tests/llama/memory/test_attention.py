@@ -7,18 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localspec.core import machine
 from localspec.core.options.load_options import BATCH, LoadOptions
 from localspec.llama.memory.attention import choose_attention, score_bytes, with_attention
 from localspec.metadata.header import ModelHeader, read_header
 from tests.support.real_pair import TinyFiles, load_model, random_ids
 
 ANY = LoadOptions(Path("model.gguf"))
-
-
-@pytest.fixture(autouse=True)
-def without_avx512(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "has_avx512", lambda: False)
 
 
 @pytest.fixture
@@ -69,39 +63,6 @@ def test_values_of_different_widths_keep_it_on(
     values = {**header.values, **{f"{header.architecture}.{key}": v for key, v in keys.items()}}
     changed = replace(header, values=values)  # type: ignore[arg-type]
     assert choose_attention(changed, ANY, 8192, on_device=False).flash
-
-
-@pytest.mark.parametrize(
-    ("heads", "kv_heads", "width", "parallel", "flash"),
-    [
-        (20, 20, 64, 1, True),
-        (20, None, 64, 1, True),
-        (20, 20, None, 1, True),
-        (20, 20, 128, 1, False),
-        (20, 20, 32, 1, False),
-        (20, 4, 64, 1, False),
-        (20, 20, 64, 2, False),
-    ],
-)
-def test_avx512_is_faster_with_it_where_heads_of_64_share_no_keys(
-    header: ModelHeader,
-    monkeypatch: pytest.MonkeyPatch,
-    heads: int,
-    kv_heads: int | None,
-    width: int | None,
-    parallel: int,
-    flash: bool,
-) -> None:
-    given = {"head_count_kv": kv_heads, "key_length": width}
-    kept = {key: v for key, v in header.values.items() if key.split(".")[-1] not in given}
-    for key, value in given.items():
-        if value is not None:
-            kept[f"{header.architecture}.attention.{key}"] = value
-    changed = replace(header, values=kept, head_count=heads, embedding_length=64 * heads)
-    options = replace(ANY, parallel=parallel)
-    assert not choose_attention(changed, options, 8192, on_device=False).flash
-    monkeypatch.setattr(machine, "has_avx512", lambda: True)
-    assert choose_attention(changed, options, 8192, on_device=False).flash is flash
 
 
 def test_scores_of_a_long_context_are_computed_in_smaller_batches(header: ModelHeader) -> None:
