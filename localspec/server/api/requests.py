@@ -224,7 +224,7 @@ class AnswerRequest(SamplingFields):
     ) = None
     return_origins: bool | None = None
     timings_per_token: bool | None = None
-    cache_prompt: Annotated[Literal[True], TRUTH] | None = None
+    cache_prompt: Annotated[bool, TRUTH] | None = None
     # Accepted and ignored: they do not change the answer.
     user: Any = None
     store: Any = None
@@ -297,6 +297,7 @@ class AnswerRequest(SamplingFields):
             stop=tuple(stop),
             grammar=grammar,
             logprobs=self.top_logprob_count(),
+            cache_prompt=self.cache_prompt is not False,
         )
 
     def _params(self, defaults: SamplingParams) -> SamplingParams:

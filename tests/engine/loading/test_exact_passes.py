@@ -46,9 +46,7 @@ def test_one_text_with_any_draft_and_any_cache(tiny: TinyFiles, alone: bool) -> 
                 longer = [*prompt, *found.tokens[:9]]  # goes on behind what an answer wrote
                 warm = generate(engine, longer, params, length)
                 cold = fresh(engine, longer, params, length)
-                texts.setdefault("longer", set()).update(
-                    {tuple(warm.tokens), tuple(cold.tokens)}
-                )
+                texts.setdefault("longer", set()).update({tuple(warm.tokens), tuple(cold.tokens)})
         assert {text: len(each) for text, each in texts.items()} == dict.fromkeys(texts, 1)
 
 
