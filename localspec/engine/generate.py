@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Protocol, get_args
 
@@ -81,9 +80,6 @@ class TextEngine(Protocol):
     @property
     def conversations(self) -> Conversations:
         """Rounds that earlier answers went without the draft; see `Conversations`."""
-
-    def answering(self) -> AbstractContextManager[None]:
-        """A context to be entered around an answer, where several slots share a model."""
 
     def is_stop(self, token: int) -> bool:
         """True for tokens that end an answer."""

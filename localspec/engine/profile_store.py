@@ -14,6 +14,7 @@ from typing import Any
 
 from localspec import __version__
 from localspec.core import machine, paths
+from localspec.core.compute import COMPUTE
 from localspec.core.files import read_at_most, save_json
 from localspec.core.options.load_options import MAX_ROWS
 from localspec.llama import llama_library
@@ -164,8 +165,11 @@ class StoredProfile:
         Measuring needs empty caches.
         """
         if self._profile is None:
-            self._profile = self._read(clock) or calibrate(self._target, self._draft, clock)
+            self._profile = COMPUTE.call(lambda: self._read_or_measure(clock))
         return self._profile
+
+    def _read_or_measure(self, clock: Clock) -> PairProfile:
+        return self._read(clock) or calibrate(self._target, self._draft, clock)
 
     def introduce(self, say: Callable[[str], None]) -> None:
         """Load or measure the profile, and tell ``say`` about it."""

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.core import machine
+from localspec.core.compute import COMPUTE
 from localspec.core.errors import EngineError
 from localspec.core.interrupt import held_interrupt
 from localspec.core.options.load_options import MAX_DRAFT_TOKENS, LoadOptions
@@ -171,7 +172,7 @@ class LlamaModel:
 
     def decode_tree(self, batch: Any, position: int) -> Logits:
         """Decode a llama_batch behind the text; logits of all its tokens, valid until the next."""
-        code = self._llama.llama_decode(self.context, batch)
+        code = COMPUTE.call(lambda: self._llama.llama_decode(self.context, batch))
         self._require_decoded(code, batch.n_tokens, position)
         self._first_row = 0
         return self._logits(batch.n_tokens)
@@ -457,7 +458,8 @@ class LlamaModel:
         self._first_row = outputs - added - rows
         slow = len(filled) > MAX_DRAFT_TOKENS + 1
         with llama_library.interruptible(self.context) if slow else nullcontext():
-            code = self._llama.llama_decode(self.context, self._batch.native)
+            batch = self._batch.native
+            code = COMPUTE.call(lambda: self._llama.llama_decode(self.context, batch))
         self._require_decoded(code, len(tokens), position)  # after Ctrl-C was raised
         self.rollback.observe(len(filled))
 

@@ -230,7 +230,7 @@ def _add_native(app: FastAPI, service: Service) -> None:
     def slots() -> list[dict[str, Any]]:
         """What each slot does now."""
         n_ctx = engine.target.n_ctx
-        return [slot._asdict() | {"n_ctx": n_ctx} for slot in service.scheduler.slots()]
+        return [slot._asdict() | {"n_ctx": n_ctx} for slot in service.session.slots()]
 
     @app.post("/slots/{slot}", responses=ERRORS)
     async def change_slot(
@@ -246,7 +246,7 @@ async def _answer(
     """Answer a request, whole or streamed, until its client disconnects."""
     requests, warnings = await asyncio.to_thread(body.read, service)
     reply = form(body, service, warnings)
-    answers = Answers(service.scheduler.submit(requests), service.metrics)
+    answers = Answers(service.session.submit(requests), service.metrics)
     try:
         if body.stream:
             # An error before the first piece still gets its own status.
@@ -298,7 +298,7 @@ def _add_facts(app: FastAPI, service: Service) -> None:
 
         It listens once the model is loaded.
         """
-        service.scheduler.require_progress()
+        service.session.require_progress()
         return {"status": "ok"}
 
     @app.get("/v1/models", responses=ERRORS)

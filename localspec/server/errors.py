@@ -18,7 +18,7 @@ from localspec.core.errors import (
     TemplateLimitExceeded,
     UsageError,
 )
-from localspec.server.queue.limits import Unavailable
+from localspec.engine.session.limits import Unavailable
 
 logger = logging.getLogger("localspec.server")
 

@@ -225,7 +225,7 @@ class Server(uvicorn.Server):
     def __init__(
         self,
         app: ASGIApp,
-        scheduler: Answering,
+        session: Answering,
         say: Callable[[str], None] = lambda sentence: None,
         grace: float = GRACE_SECONDS,
         *,
@@ -251,7 +251,7 @@ class Server(uvicorn.Server):
                 timeout_graceful_shutdown=math.ceil(grace) + 1,  # the queue ends before
             )
         )
-        self._scheduler = scheduler
+        self._session = session
         self._say = say
         self._grace = grace
 
@@ -261,10 +261,10 @@ class Server(uvicorn.Server):
         threading.Thread(target=self._close, name="ending").start()
 
     def _close(self) -> None:
-        if running := self._scheduler.running:
+        if running := self._session.running:
             grace = f"answers under way ({running}) have {self._grace:g} s to complete"
             self._say(f"Shutting down; {grace}. Ctrl-C again ends at once.")
-        self._scheduler.close(self._grace)
+        self._session.close(self._grace)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End as Uvicorn does, and drop clients that have not read their answers until then."""

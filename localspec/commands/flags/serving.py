@@ -11,9 +11,9 @@ from localspec.core.options.load_options import PARALLEL
 from localspec.core.options.option import Bounds, option
 
 if TYPE_CHECKING:
+    from localspec.engine.session.limits import Limits
     from localspec.server.guard import Access
     from localspec.server.listen import Tls
-    from localspec.server.queue.limits import Limits
 
 _MOST_KEY_BYTES = 2**16
 
@@ -165,9 +165,9 @@ class ServingFlags:
 
     def limits(self) -> "Limits":
         """How much may be asked for."""
-        from localspec.server.queue.limits import Limits
+        from localspec.engine.session.limits import STEP_SECONDS, Limits
 
-        return Limits(self.max_queue, self.queue_timeout, self.timeout)
+        return Limits(self.max_queue, self.queue_timeout, self.timeout, STEP_SECONDS)
 
     def names(self) -> tuple[str, ...]:
         """The names that were given to the model."""

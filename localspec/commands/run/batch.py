@@ -10,6 +10,7 @@ from localspec.commands.flags.serving import ServingFlags
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.serve.serve import make_service, require_extra
 from localspec.commands.session import Request, lookup_cache, open_engine, use_template
+from localspec.core.compute import COMPUTE
 from localspec.core.errors import FileProblem
 from localspec.display import answer as answers
 from localspec.display import console
@@ -26,6 +27,7 @@ def run_batch(
     """Answer the lines that have no result yet; Ctrl-C keeps the results so far."""
     assert batching.batch is not None and batching.output is not None
     require_extra()
+    from localspec.engine.session.limits import NO_LIMITS
     from localspec.server.batch import BatchRun, read_done, read_lines
 
     lines = read_lines(batching.batch)
@@ -35,6 +37,7 @@ def run_batch(
         console.note(f"All {len(lines)} lines have a result in {batching.output}.")
         return
     fields = {"stop": list(answering.stop) or None, "grammar": grammar}
+    COMPUTE.release()  # the main thread runs the event loop
     serving = ServingFlags(parallel=batching.parallel, max_tokens=answering.max_tokens)
     with (
         _appending(batching.output) as output,
@@ -43,7 +46,7 @@ def run_batch(
         progress() as report,
     ):
         use_template(engine, templating, answering.system)
-        service = make_service(engine, request, request.draft_tokens, serving)
+        service = make_service(engine, request, request.draft_tokens, serving, NO_LIMITS)
         batch = BatchRun(
             service,
             output,
@@ -53,7 +56,7 @@ def run_batch(
             on_result=lambda: report("Answering", len(done) + batch.results, len(lines)),
         )
         try:
-            with closing(service.scheduler):
+            with closing(service.session):
                 batch.run(left)
         finally:
             written = len(done) + batch.results

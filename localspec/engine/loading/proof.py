@@ -274,7 +274,6 @@ def _use_heads(target: LlamaModel, options: LoadOptions) -> None:
     from localspec.core.options.generate_options import GenerateOptions
     from localspec.core.options.sampling_params import SamplingParams
     from localspec.engine.engine import Engine
-    from localspec.engine.generate import stream_generate
     from localspec.llama.heads.opening import open_head
 
     name = _name(options)
@@ -285,7 +284,7 @@ def _use_heads(target: LlamaModel, options: LoadOptions) -> None:
     prompt = np.arange(1, 1 + _WIDE) % target.n_vocab
     greedy = SamplingParams(temperature=0, ignore_eos=True)
     answer = GenerateOptions(greedy, _WIDE - 1, max_tokens=2 * _WIDE)
-    for _ in stream_generate(Engine(target, head), [int(token) for token in prompt], answer):
+    for _ in Engine(target, head).stream([int(token) for token in prompt], answer):
         pass
 
 

@@ -128,7 +128,6 @@ def _answer() -> None:
     """The child process: load the pair described by JSON on stdin, and use it in every way."""
     from localspec.core.options.generate_options import GenerateOptions
     from localspec.engine.engine import Engine
-    from localspec.engine.generate import stream_generate
 
     models = [load_options(each) for each in json.loads(sys.stdin.readline())]
     child.end_with_parent()
@@ -136,13 +135,12 @@ def _answer() -> None:
     with Engine.load(models[0], draft, lenient=True, trial=False) as engine:
         prompt = [(7919 * i + 1) % engine.target.n_vocab for i in range(_PROMPT)]
         engine.profile.introduce(lambda sentence: None)  # which is saved for the parent
-        for slot in engine.open_slots():
-            for length in _LENGTHS if engine.can_roll_back else (0,):
-                drafted = length if engine.draft is not None else 0
-                greedy = SamplingParams(temperature=0, ignore_eos=True)
-                for _ in stream_generate(
-                    slot, prompt, GenerateOptions(greedy, drafted, max_tokens=_TOKENS)
-                ):
+        for length in _LENGTHS if engine.can_roll_back else (0,):
+            drafted = length if engine.draft is not None else 0
+            greedy = SamplingParams(temperature=0, ignore_eos=True)
+            answer = GenerateOptions(greedy, drafted, max_tokens=_TOKENS)
+            for stream in [engine.stream(prompt, answer) for _ in range(models[0].parallel)]:
+                for _ in stream:
                     pass
         if engine.target.options.parallel == 1:
             tokens, state = list(engine.target.tokens), engine.target.state()

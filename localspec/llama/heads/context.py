@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from localspec.core.compute import COMPUTE
 from localspec.core.errors import EngineError
 from localspec.core.options.load_options import MAX_DRAFT_TOKENS, LoadOptions
 from localspec.llama import llama_library
@@ -162,7 +163,7 @@ class HeadContext:
     def _process(self, kind: int, positions: Sequence[int]) -> None:
         slow = len(positions) > MAX_DRAFT_TOKENS + 1
         with llama_library.interruptible(self.handle) if slow else nullcontext():
-            code = self._llama.llama_process(self.handle, kind, self._batch)
+            code = COMPUTE.call(lambda: self._llama.llama_process(self.handle, kind, self._batch))
         if code != 0:
             raise EngineError(
                 f"llama.cpp could not compute the head at position {positions[0]} (code {code}).",

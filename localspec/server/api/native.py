@@ -192,7 +192,7 @@ async def slot_changed(
 ) -> Json:
     """Save, restore or erase the cache of a slot; raises BadRequest, UsageError."""
     if action == "erase":
-        erased = await asyncio.wrap_future(service.scheduler.run(slot, erase))
+        erased = await asyncio.wrap_future(service.session.run(slot, erase))
         return {"id_slot": slot, "n_erased": erased}
     files = service.slot_files
     if files is None:
@@ -203,7 +203,7 @@ async def slot_changed(
         )
     began = time.perf_counter()
     act = files.save if action == "save" else files.restore
-    future = service.scheduler.run(slot, lambda engine: act(engine, request.filename))
+    future = service.session.run(slot, lambda engine: act(engine, request.filename))
     tokens, n_bytes = await asyncio.wrap_future(future)
     done, moved = ("saved", "written") if action == "save" else ("restored", "read")
     return {

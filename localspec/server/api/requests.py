@@ -25,9 +25,9 @@ from localspec.core.options.load_options import MAX_DRAFT_TOKENS
 from localspec.core.options.option import Bounds, Option, options
 from localspec.core.options.sampling_params import MAX_SEED, SamplingParams, require_fixed_length
 from localspec.engine.grammar.source import MAX_CHARACTERS, read_grammar, read_regex, schema_grammar
+from localspec.engine.session.job import GenerationRequest
 from localspec.engine.text_stream import Prompt
 from localspec.server.errors import BadRequest
-from localspec.server.queue.job import GenerationRequest
 
 if TYPE_CHECKING:
     from localspec.engine.engine import Engine

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from localspec.core import machine
+from localspec.engine.session.limits import Closing, QueueTimeout
 from localspec.server.errors import BadRequest
 from localspec.server.front.process import ModelFailed, ModelProcess
-from localspec.server.queue.limits import Closing, QueueTimeout
 
 _RETRY_AFTER = 5  # seconds
 

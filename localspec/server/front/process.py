@@ -14,7 +14,7 @@ from typing import Any
 
 from localspec.core import child
 from localspec.core.errors import LocalspecError, NotEnoughMemory
-from localspec.server.queue.limits import Unavailable
+from localspec.engine.session.limits import Unavailable
 
 _VARIABLE = "LOCALSPEC_FRONT"
 _LONGEST_LINE = 2**20

@@ -6,6 +6,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
 from localspec.chat.tools.tool import MAX_TOOLS
+from localspec.engine.session.job import GenerationRequest
 from localspec.server.api.anthropic.turns import Turn, joined, system_message
 from localspec.server.api.chat import ChatRequest, Effort
 from localspec.server.api.messages import Content, ToolName
@@ -21,7 +22,6 @@ from localspec.server.api.requests import (
     unknown_fields,
 )
 from localspec.server.errors import BadRequest, bad_request
-from localspec.server.queue.job import GenerationRequest
 
 if TYPE_CHECKING:
     from localspec.server.service import Service

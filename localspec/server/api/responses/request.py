@@ -8,6 +8,7 @@ from pydantic_core import PydanticCustomError
 
 from localspec.chat.tools.tool import MAX_TOOLS
 from localspec.core.formatting import one_line
+from localspec.engine.session.job import GenerationRequest
 from localspec.server.api.chat import ChatRequest, Effort
 from localspec.server.api.messages import (
     Message,
@@ -41,7 +42,6 @@ from localspec.server.api.responses.items import (
     with_instructions,
 )
 from localspec.server.api.responses.stored import StoredResponses
-from localspec.server.queue.job import GenerationRequest
 
 if TYPE_CHECKING:
     from localspec.server.service import Service

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from localspec.core.compute import COMPUTE
 from localspec.core.errors import EngineError
 from localspec.core.options.load_options import MAX_ROWS
 from localspec.llama import llama_library
@@ -72,7 +73,8 @@ class SharedContext:
         self._batch.clear()
         for entry in entries:
             self._batch.add(entry.tokens, entry.position, entry.rows, entry.sequence)
-        code = self._llama.llama_decode(self._context, self._batch.native)
+        batch = self._batch.native
+        code = COMPUTE.call(lambda: self._llama.llama_decode(self._context, batch))
         if code != 0:
             for entry in entries:
                 self.rewind(entry.sequence, entry.position)
