@@ -27,7 +27,7 @@ class SlotTask(greenlet):
     """
 
     def wait(self, handle: "SequenceHandle | None" = None) -> None:
-        """Switch to the loop, in the task itself, until a pass is made or others were looked after."""
+        """Switch to the loop, within the task, until the pass is made or others had a turn."""
         assert self.parent is not None
         self.parent.switch(handle)
 
