@@ -126,7 +126,9 @@ class Engine:
         ``on_prompt`` is called in the compute thread. Raises UsageError after `close`.
         """
         _ = self.target  # raises UsageError where it is closed
-        session = self._session or self.open_session()
+        session = self._session
+        if session is None or session.is_closed:
+            session = self.open_session()
         return session.stream(GenerationRequest(prompt, options, on_prompt, clock))
 
     def open_session(
@@ -134,10 +136,10 @@ class Engine:
     ) -> Session:
         """The session that answers with this pair, in as many slots as it was loaded for.
 
-        To be called once, and before `stream`, which opens one without limits. Where there are
-        several slots, a pair that is new here is measured now, because no slot could.
+        There is one at a time; `stream` opens one without limits. Where there are several slots, a
+        pair that is new here is measured now, because no slot could.
         """
-        assert self._session is None
+        assert self._session is None or self._session.is_closed
         self._session = COMPUTE.call(partial(self._make_session, limits, prefixes))
         return self._session
 
@@ -150,6 +152,7 @@ class Engine:
                 self._notes.append(NOT_TRIMMED)
                 return Session([self], None, limits, prefixes)
         self.profile.learnt(time.perf_counter)
+        self._free_shared()
         target = SharedContext(self.target)
         draft = None if self.draft is None else SharedContext(self.draft)
         self._shared = [target] if draft is None else [draft, target]
@@ -325,13 +328,16 @@ class Engine:
 
     def _free(self) -> None:
         self.profile.save()
-        for context in self._shared:
-            context.close()
-        self._shared.clear()
+        self._free_shared()
         if self.draft is not None:
             self.draft.close()
         self._target.close()
         self._closed = True
+
+    def _free_shared(self) -> None:
+        for context in self._shared:
+            context.close()
+        self._shared.clear()
 
     def __enter__(self) -> "Engine":
         return self

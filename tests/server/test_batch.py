@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.sampling_params import SamplingParams
+from localspec.engine.session.session import Session
 from localspec.server.batch import BatchLine, BatchRun, read_done, read_lines
-from localspec.server.queue.scheduler import Scheduler
 from localspec.server.service import Defaults, Service
 from tests.support.served import HELLO, ServedToy
 
@@ -25,8 +25,8 @@ def answered(*requests: object, **settings: Any) -> list[dict[str, Any]]:
     """The results of lines, in the order of the lines."""
     toy, output = ServedToy(), io.StringIO()
     lines = [BatchLine(str(i), request) for i, request in enumerate(requests)]
-    with closing(Scheduler([toy])) as scheduler:
-        service = Service(cast("Any", toy), scheduler, GREEDY)
+    with closing(Session([toy])) as session:
+        service = Service(cast("Any", toy), session, GREEDY)
         run = BatchRun(service, output, **settings)
         run.run(lines)
     results = [json.loads(line) for line in output.getvalue().splitlines()]

@@ -118,14 +118,14 @@ from localspec.core.options.generate_options import GenerateOptions
 from localspec.engine.text_stream import Prompt, Reading
 from localspec.server.app import make_app
 from localspec.server.listen import Server, bind, listen
-from localspec.server.queue.scheduler import Scheduler
+from localspec.engine.session.session import Session
 from localspec.server.service import Service
 from tests.support.served import gated_toy
 
 toy, gate = gated_toy()
-scheduler = Scheduler([toy])
-app = make_app(Service(toy, scheduler))
-server = Server(app, scheduler, lambda line: print(line, flush=True), grace=0.0)
+session = Session([toy])
+app = make_app(Service(toy, session))
+server = Server(app, session, lambda line: print(line, flush=True), grace=0.0)
 made = bind("127.0.0.1", 0)
 listen(made)
 
@@ -142,7 +142,7 @@ def ask():
 for act in (end_while_answering, ask):
     threading.Thread(target=act, daemon=True).start()
 server.run([made])
-scheduler.close()
+session.close()
 """
 
 

@@ -85,6 +85,7 @@ class Session:
         self._seats = [_Seat(slot) for slot in slots]  # least recently used first
         self._by_id = list(self._seats)
         self._unread: list[_Seat] = []  # that wait for a pass, oldest first
+        self._read: list[_Seat] = []  # of the last pass
         self._seconds: deque[float] = deque(maxlen=_RECENT)
         self._refusal: LocalspecError | None = None  # of all jobs, once it closes
         self._saved_at = self._alive_at = time.monotonic()
@@ -103,6 +104,11 @@ class Session:
         """How many jobs are under way."""
         return len(self._running())
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._refusal is not None
+
     def require_progress(self) -> None:
         """Raise Stalled while the compute thread makes no progress."""
         if self._is_stalled():
@@ -119,6 +125,7 @@ class Session:
         with self._lock:
             self._require_queue_room(len(jobs))
             self._waiting.extend(jobs)
+            self._assign()
         COMPUTE.post(_nothing)
         return jobs
 
@@ -240,36 +247,44 @@ class Session:
             )
         idle = slots - len(self._running())
         if len(self._waiting) + requested > self._limits.waiting + idle:
-            raise QueueFull(max(0, len(self._waiting) - idle), self._retry_after())
+            raise QueueFull(len(self._waiting), self._retry_after())
 
     def _retry_after(self) -> int:
         """Seconds until all waiting jobs have begun, by the mean duration of recent answers."""
         mean = sum(self._seconds) / max(1, len(self._seconds))
         return max(1, math.ceil(mean * len(self._waiting) / len(self._by_id)))
 
+    def _assign(self) -> None:
+        """Give waiting jobs to idle slots."""
+        idle = [seat for seat in self._seats if seat.job is None and not seat.calls]
+        while self._waiting and idle:
+            job = self._waiting.popleft()
+            seat = max(idle, key=lambda seat: seat.shared(job.request.prompt))
+            job.begun_at, seat.job = time.monotonic(), job
+            idle.remove(seat)
+
     # -- on the compute thread -----------------------------------------------------------------
 
     @property
     def is_busy(self) -> bool:
-        """Whether a slot has a task, or a job or a call waits for one."""
-        return bool(self._waiting) or any(
-            seat.task is not None or seat.calls for seat in self._by_id
-        )
+        """Whether a slot has a job or a call."""
+        return any(seat.job is not None or seat.calls for seat in self._by_id)
 
     def turn(self) -> None:
         """Let all slots go on until each waits for a pass, then make one."""
         self._alive_at = time.monotonic()
-        if self._waiting or any(seat.calls for seat in self._by_id):
-            with held_interrupt():
-                self._assign()
-        for seat in self._by_id:
+        others = [seat for seat in self._by_id if seat not in self._read]
+        for seat in (*self._read, *others):
+            if seat.task is None:
+                self._begin(seat)
             if seat.task is not None and seat.waits is None:
                 self._resume(seat)
         if self._unread and self._batcher is not None:
             busy = sum(seat.task is not None for seat in self._by_id)
             waiting = [seat.waits for seat in self._unread if seat.waits is not None]
             chosen = self._batcher.make_pass(waiting, busy)
-            for seat in [seat for seat in self._unread if seat.waits in chosen]:
+            self._read = [seat for seat in self._unread if seat.waits in chosen]
+            for seat in self._read:
                 self._unread.remove(seat)
                 seat.waits = None
 
@@ -284,20 +299,12 @@ class Session:
         self._refusal = self._refusal or Closing()
         self._cancel_running(self._refusal)
 
-    def _assign(self) -> None:
-        """Give idle slots their calls, and waiting jobs."""
-        idle = [seat for seat in self._seats if seat.task is None]
-        for seat in [seat for seat in idle if seat.calls]:
-            seat.task = SlotTask(seat.calls.popleft())
-            idle.remove(seat)
-        while idle and self._waiting:
-            with self._lock:
-                job = self._waiting.popleft()
-                prompt = job.request.prompt
-                seat = max(idle, key=lambda seat: seat.shared(prompt))
-                job.begun_at, seat.job = time.monotonic(), job
-            idle.remove(seat)
-            seat.task = SlotTask(lambda seat=seat, job=job: self._answer(seat.engine, job))
+    def _begin(self, seat: _Seat) -> None:
+        """Let an idle slot begin its job, or else its next call."""
+        if (job := seat.job) is not None:
+            seat.task = SlotTask(lambda: self._answer(seat.engine, job))
+        elif seat.calls:
+            seat.task = SlotTask(seat.calls[0])
 
     def _resume(self, seat: _Seat) -> None:
         """Let a slot go on until it waits or ends."""
@@ -318,11 +325,14 @@ class Session:
         with held_interrupt(), self._lock:
             job, seat.job, seat.task, seat.waits = seat.job, None, None, None
             self._unread = [each for each in self._unread if each is not seat]
-            if job is not None:
+            if job is None:
+                seat.calls.popleft()
+            else:
                 assert job.begun_at is not None
                 self._seconds.append(time.monotonic() - job.begun_at)
                 self._seats.remove(seat)
                 self._seats.append(seat)
+            self._assign()
             self._ended.notify_all()
         if job is not None:  # its reader may ask whether the slot is free
             job.end(error)

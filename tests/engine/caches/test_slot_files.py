@@ -11,7 +11,7 @@ from localspec.core.options.generate_options import GenerateOptions
 from localspec.engine.caches.slot_files import SlotFiles, erase
 from localspec.engine.engine import Engine
 from localspec.engine.generate import TextEngine, stream_generate
-from tests.support.real_pair import GREEDY, options, random_ids
+from tests.support.real_pair import GREEDY, options, random_ids, slots_of
 
 pytestmark = pytest.mark.llama
 PROMPT = random_ids(300)
@@ -20,8 +20,7 @@ PROMPT = random_ids(300)
 def answered(slot: TextEngine) -> tuple[list[int], int, int]:
     """An answer, its cached tokens, and the tokens that the draft held before."""
     held = len(slot.draft.tokens) if slot.draft is not None else 0
-    with slot.answering():
-        answer = collect(stream_generate(slot, PROMPT, GenerateOptions(GREEDY, 4, max_tokens=9)))
+    answer = collect(stream_generate(slot, PROMPT, GenerateOptions(GREEDY, 4, max_tokens=9)))
     return answer.tokens, answer.stats.cached_tokens, held
 
 
@@ -31,23 +30,20 @@ def test_a_restored_slot_goes_on_where_it_was_saved(
 ) -> None:
     target, draft = (replace(options(path), parallel=count) for path in demo_files)
     with Engine.load(target, draft) as engine:
-        slots = engine.open_slots()
+        slots = slots_of(engine)
         files = SlotFiles(tmp_path, engine)
         with pytest.raises(UsageError, match="read nothing"):
             files.save(slots[-1], "a")
         first = answered(slots[-1])
         assert first[1] == 0 < len(slots[-1].target.tokens)
-        with slots[-1].answering():
-            tokens, n_bytes = files.save(slots[-1], "a")
+        tokens, n_bytes = files.save(slots[-1], "a")
         written = sorted(path for path in tmp_path.iterdir() if path.is_file())
         assert [path.name for path in written] == ["a", "a.draft"]
         assert n_bytes == sum(path.stat().st_size for path in written)
-        with slots[-1].answering():
-            assert erase(slots[-1]) == tokens
+        assert erase(slots[-1]) == tokens
         assert answered(slots[-1])[1:] == (0, 0)
-        with slots[0].answering():
-            erase(slots[0])
-            assert files.restore(slots[0], "a") == (tokens, n_bytes)
+        erase(slots[0])
+        assert files.restore(slots[0], "a") == (tokens, n_bytes)
         again = answered(slots[0])
         assert again[0] == first[0] and again[1] == len(PROMPT) - 1 and again[2] >= len(PROMPT)
 

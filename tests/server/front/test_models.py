@@ -7,10 +7,10 @@ from typing import Any, cast
 import pytest
 
 from localspec.core import machine
+from localspec.engine.session.limits import Closing, QueueTimeout
 from localspec.server.errors import BadRequest
 from localspec.server.front.models import Model, Models
 from localspec.server.front.process import ModelFailed, ModelProcess
-from localspec.server.queue.limits import Closing, QueueTimeout
 
 NAMES = ("a", "b", "c")
 Step = Callable[["Site"], Coroutine[Any, Any, None]]
