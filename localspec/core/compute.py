@@ -13,7 +13,7 @@ from contextvars import copy_context
 from queue import SimpleQueue
 from typing import Protocol, TypeVar
 
-from localspec.core.interrupt import stopped_when
+from localspec.core.interrupt import held_interrupt, stopped_when
 
 T = TypeVar("T")
 _PATIENCE = 10.0  # seconds that a pass under way may take at exit
@@ -70,20 +70,24 @@ class ComputeThread:
             yield
         finally:
             if adopts:
-                self._owner = None
+                self.release()
 
     def release(self) -> None:
         """End an adoption early, so that computing has a thread of its own: for event loops."""
         if self.is_current and self._thread is None:
             self._owner = None
+            if any(loop.is_busy for loop in self._loops):
+                self._start()
 
     def add(self, loop: Loop) -> None:
         """Give this loop turns whenever it is busy, until `remove`."""
-        self._loops = [*self._loops, loop]
+        with self._lock:
+            self._loops = [*self._loops, loop]
 
     def remove(self, loop: Loop) -> None:
         """Give this loop no more turns."""
-        self._loops = [each for each in self._loops if each is not loop]
+        with self._lock:
+            self._loops = [each for each in self._loops if each is not loop]
 
     def post(self, act: Callable[[], None]) -> None:
         """Call ``act``, which must not raise, in the compute thread, soon."""
@@ -112,12 +116,16 @@ class ComputeThread:
             except BaseException as error:
                 ended.set_exception(error)
 
-        self.post(run)
+        posted = False
         try:
+            with held_interrupt():
+                self.post(run)
+                posted = True
             return ended.result()
         except KeyboardInterrupt:
             pressed.append(True)
-            ended.exception()
+            if posted:
+                ended.exception()
             raise
 
     def run_until(self, done: Callable[[], bool]) -> None:
@@ -132,7 +140,10 @@ class ComputeThread:
             self._calls.get()()
             return
         for loop in busy:
-            loop.turn()
+            try:
+                loop.turn()
+            except Exception as error:
+                loop.fail(error)
 
     def _start(self) -> None:
         with self._lock:
@@ -144,12 +155,7 @@ class ComputeThread:
 
     def _work(self) -> None:
         self._owner = threading.get_ident()
-        while not self._stopped:
-            try:
-                self._step()
-            except BaseException as error:  # the thread must not end while others wait for it
-                for loop in self._loops:
-                    loop.fail(error)
+        self.run_until(lambda: self._stopped)
 
     def stop(self) -> None:
         """End the thread of its own: a daemon thread must not compute while Python shuts down."""
@@ -159,6 +165,8 @@ class ComputeThread:
                 loop.abandon()
             self._calls.put(lambda: None)
             thread.join(_PATIENCE)
+            if not thread.is_alive():  # the last calls are those of this thread
+                self._owner = threading.get_ident()
 
 
 COMPUTE = ComputeThread()

@@ -44,6 +44,7 @@ class Job:
     cancelled: bool = False
     reason: LocalspecError | None = None
     _arrivals: deque[Arrival] = field(default_factory=deque)
+    _has_ended: bool = False
     _wake: Callable[[], None] = lambda: None
     _woken_at: float = 0.0
 
@@ -69,20 +70,27 @@ class Job:
     def listen(self, wake: Callable[[], None]) -> None:
         """Call ``wake``, in any thread, when something has arrived: up to 30 times a second."""
         self._wake = wake
-        wake()
+        if self._arrivals:
+            wake()
 
     def put(self, piece: Piece) -> None:
-        """Pass on a piece."""
-        now = time.monotonic()
+        """Pass on a piece; the reader may hear of it with the next one only, or by `flush`."""
         self._arrivals.append(piece)
-        if now - self._woken_at >= _WAKE_UPS:
-            self._woken_at = now
+        if time.monotonic() - self._woken_at >= _WAKE_UPS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Wake the reader if something waits for it."""
+        if self._arrivals:
+            self._woken_at = time.monotonic()
             self._wake()
 
     def end(self, error: BaseException | None = None) -> None:
-        """The answer is complete, or ended by an error."""
-        self._arrivals.append(error)
-        self._wake()
+        """The answer is complete, or ended by an error; nothing where it has ended before."""
+        if not self._has_ended:
+            self._has_ended = True
+            self._arrivals.append(error)
+            self._wake()
 
 
 async def received(jobs: Sequence[Job]) -> AsyncGenerator[tuple[Job, Piece | None], None]:
@@ -128,8 +136,6 @@ class Stream(Iterator[Piece], AsyncIterator[Piece]):
         self._job = job
         self._taken: deque[Arrival] = deque()
         self._ended = False
-        self._arrived: threading.Event | None = None
-        self._arrived_in_loop: asyncio.Event | None = None
 
     def __iter__(self) -> "Stream":
         return self
@@ -142,11 +148,9 @@ class Stream(Iterator[Piece], AsyncIterator[Piece]):
             if COMPUTE.is_current:
                 COMPUTE.run_until(lambda: self._job.has_arrivals)
                 continue
-            if self._arrived is None:
-                self._arrived = threading.Event()
-                self._job.listen(self._arrived.set)
-            self._arrived.wait()
-            self._arrived.clear()
+            arrived = threading.Event()
+            self._job.listen(arrived.set)
+            arrived.wait()
         piece = self._next()
         if piece is None:
             raise StopIteration
@@ -154,10 +158,7 @@ class Stream(Iterator[Piece], AsyncIterator[Piece]):
 
     async def __anext__(self) -> Piece:
         while not self._has_next():
-            if self._arrived_in_loop is None:
-                self._arrived_in_loop = _listening([self._job])
-            await self._arrived_in_loop.wait()
-            self._arrived_in_loop.clear()
+            await _listening([self._job]).wait()
         piece = self._next()
         if piece is None:
             raise StopAsyncIteration
@@ -168,9 +169,11 @@ class Stream(Iterator[Piece], AsyncIterator[Piece]):
         self._job.cancel()
         if COMPUTE.is_current and not self._ended:
             COMPUTE.run_until(self._drained)
+        self._ended = True
 
     def __del__(self) -> None:
-        self._job.cancel()
+        with suppress(AttributeError):  # of a stream that was not made
+            self._job.cancelled = True  # no `cancel`: a thread may hold its lock meanwhile
 
     def _has_next(self) -> bool:
         self._taken.extend(self._job.take())

@@ -124,6 +124,8 @@ class Session:
         jobs = [Job(request, self._withdraw) for request in requests]
         with self._lock:
             self._require_queue_room(len(jobs))
+            if not self._running():
+                self._alive_at = time.monotonic()
             self._waiting.extend(jobs)
             self._assign()
         COMPUTE.post(_nothing)
@@ -142,8 +144,6 @@ class Session:
 
         Raises UsageError where there is no such slot, and after `close` what it was given.
         """
-        if self._refusal is not None:
-            raise self._refusal
         if not 0 <= slot < len(self._by_id):
             raise UsageError(
                 f"There is no slot {slot}.", f"The last one is {len(self._by_id) - 1}."
@@ -156,7 +156,10 @@ class Session:
             except BaseException as error:
                 future.set_exception(error)
 
-        seat.calls.append(call)
+        with self._lock:
+            if self._refusal is not None:
+                raise self._refusal
+            seat.calls.append(call)
         COMPUTE.post(_nothing)
         return future
 
@@ -202,9 +205,10 @@ class Session:
         most = min(1.0, self._limits.step_seconds, self._limits.queue_seconds / 4)
         while not self._closed.wait(most):
             if self._is_stalled():
-                for job in self._running():
-                    if not job.cancelled:
-                        job.cancel(Stalled(self._limits.step_seconds))
+                with self._lock:  # which an answer needs to end
+                    for job in self._running():
+                        job.reason = job.reason or Stalled(self._limits.step_seconds)
+                        job.cancelled = True
                         job.end(job.reason)
             latest = time.monotonic() - self._limits.queue_seconds
             for job in [job for job in list(self._waiting) if job.made_at < latest]:
@@ -280,13 +284,8 @@ class Session:
             if seat.task is not None and seat.waits is None:
                 self._resume(seat)
         if self._unread and self._batcher is not None:
-            busy = sum(seat.task is not None for seat in self._by_id)
-            waiting = [seat.waits for seat in self._unread if seat.waits is not None]
-            chosen = self._batcher.make_pass(waiting, busy)
-            self._read = [seat for seat in self._unread if seat.waits in chosen]
-            for seat in self._read:
-                self._unread.remove(seat)
-                seat.waits = None
+            with held_interrupt():  # a pass is made once
+                self._make_pass(self._batcher)
 
     def fail(self, error: BaseException) -> None:
         """End all answers under way with an error of the loop itself."""
@@ -298,6 +297,19 @@ class Session:
         """End all answers under way."""
         self._refusal = self._refusal or Closing()
         self._cancel_running(self._refusal)
+
+    def _make_pass(self, batcher: Batcher) -> None:
+        """Make the next pass, and let the slots go on that waited for it."""
+        busy = sum(seat.task is not None for seat in self._by_id)
+        waiting = [seat.waits for seat in self._unread if seat.waits is not None]
+        if any(handle.entry.is_prompt for handle in waiting):  # which takes long
+            for job in self._running():
+                job.flush()
+        chosen = batcher.make_pass(waiting, busy)
+        self._read = [seat for seat in self._unread if seat.waits in chosen]
+        for seat in self._read:
+            self._unread.remove(seat)
+            seat.waits = None
 
     def _begin(self, seat: _Seat) -> None:
         """Let an idle slot begin its job, or else its next call."""
@@ -311,10 +323,11 @@ class Session:
         assert seat.task is not None
         error: BaseException | None = None
         try:
-            seat.waits = seat.task.switch()
-            if seat.waits is not None:
-                self._unread.append(seat)
             if not seat.task.dead:
+                seat.waits = seat.task.switch()
+            if not seat.task.dead:
+                if seat.waits is not None:
+                    self._unread.append(seat)
                 return
         except BaseException as raised:
             error = raised
@@ -322,6 +335,9 @@ class Session:
 
     def _free(self, seat: _Seat, error: BaseException | None) -> None:
         """End a slot's task."""
+        if seat.task is not None and not seat.task.dead:
+            with suppress(BaseException):
+                seat.task.throw(error)
         with held_interrupt(), self._lock:
             job, seat.job, seat.task, seat.waits = seat.job, None, None, None
             self._unread = [each for each in self._unread if each is not seat]

@@ -64,9 +64,11 @@ class SlotModel:
                 self._held += count
                 self._tokens += unread[count - max(0, self._held - len(self._tokens)) : count]
                 unread = unread[count:]
-        except EngineError:
-            del self._tokens[before:]
-            self._rewind(min(before, self._held))  # which may leave less
+        except BaseException as error:
+            if isinstance(error, EngineError):
+                del self._tokens[before:]
+            # A pass that this slot did not learn of may have been made; this may leave less.
+            self._rewind(min(len(self._tokens), self._held))
             raise
         return logits
 
