@@ -170,9 +170,13 @@ class Model:
     def generate_many(self, prompts: Sequence[Prompt], **options: Any) -> list[Answer]:
         """An answer to each prompt, in their order; as many at once as the pair has slots."""
         streams = [self.stream(prompt, **options) for prompt in prompts]
-        answers = [collect(stream) for stream in streams]
-        if any(answer.finish_reason == "cancelled" for answer in answers):
-            raise KeyboardInterrupt
+        answers: list[Answer] = []
+        for stream in streams:
+            answers.append(collect(stream))
+            if answers[-1].finish_reason == "cancelled":
+                for each in streams:
+                    each.close()
+                raise KeyboardInterrupt
         return answers
 
     def close(self) -> None:

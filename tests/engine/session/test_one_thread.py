@@ -21,7 +21,9 @@ _ROOT = Path(__file__).parents[3]
 _PROGRAMS = "tests.support.programs"
 
 
-@pytest.mark.parametrize("program", ["serve", "read_asynchronously", "call_from_threads", "run_batch"])
+@pytest.mark.parametrize(
+    "program", ["serve", "read_asynchronously", "call_from_threads", "run_batch"]
+)
 def test_one_native_thread_computes(tiny: TinyFiles, tmp_path: Path, program: str) -> None:
     """In a server with four slots, an event loop, threads of a library's user, a batch."""
     done = subprocess.run(
@@ -49,7 +51,8 @@ def test_ctrl_c_at_any_moment_leaves_slots_that_answer(tiny: TinyFiles, thread: 
                 assert program.stdout.readline() == "ready\n"
                 time.sleep(dice.random() ** 2 / 2)
                 program.send_signal(signal.SIGINT)
-                assert program.stdout.readline() == "pressed\n"
+                line = program.stdout.readline()
+                assert line == "pressed\n", program.communicate(timeout=PATIENCE)
             out, err = program.communicate(timeout=PATIENCE)
         finally:
             program.kill()

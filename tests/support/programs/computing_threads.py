@@ -1,6 +1,6 @@
 """Programs in which several answers are asked for; each prints the threads that llama.cpp ran in.
 
-    python -m tests.support.programs.computing_threads PROGRAM TARGET DRAFT FOLDER
+python -m tests.support.programs.computing_threads PROGRAM TARGET DRAFT FOLDER
 """
 
 import asyncio

@@ -23,7 +23,7 @@ def press_and_go_on(target: str, draft: str, presses: int) -> list[int]:
     """Two long answers under way until Ctrl-C, so many times; then the tokens of another."""
     with localspec.load(target, draft, **_OPTIONS) as model:
         for number in range(presses):
-            prompts = [f"word {number} " * 60, f"some other words {number} " * 90]
+            prompts = [f"word {number} " * 20, f"some other words {number} " * 15]
             try:
                 print("ready", flush=True)
                 while True:
