@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
+from functools import partial
 
 import pytest
 
@@ -73,7 +74,7 @@ def test_a_call_raises_what_it_raised_and_the_next_is_made(compute: ComputeThrea
 
     for error in (ValueError("bad"), SystemExit(3)):
         with pytest.raises(type(error)) as raised:
-            compute.call(lambda error=error: fail(error))
+            compute.call(partial(fail, error))
         assert raised.value is error
     assert compute.call(lambda: 5) == 5
 

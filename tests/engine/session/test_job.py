@@ -2,19 +2,26 @@
 
 import asyncio
 import gc
+import math
+import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 import pytest
 
 from localspec.chat.answer import Piece
 from localspec.chat.stats import GenerationStats
+from localspec.core.compute import COMPUTE, ComputeThread
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.session import job as job_module
+from localspec.engine.session import session as session_module
+from localspec.engine.session.batching import Batcher, SequenceHandle
 from localspec.engine.session.job import GenerationRequest, Job, Stream
+from localspec.engine.session.llama_context import BatchEntry
 from localspec.engine.session.session import Session
+from localspec.speculative.loop import Logits
 from tests.support.toy.slots import shared
 
 PATIENCE = 60.0
@@ -189,3 +196,57 @@ def test_a_stream_that_was_not_made_is_dropped_in_silence() -> None:
     with suppress(TypeError):
         Stream()  # type: ignore[call-arg]
     gc.collect()
+
+
+# -- passes ----------------------------------------------------------------------------------
+
+
+def test_ctrl_c_in_a_pass_repeats_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the main thread computes: the toy refuses what it has read already."""
+    compute = ComputeThread()
+    for module in (session_module, job_module):
+        monkeypatch.setattr(module, "COMPUTE", compute)
+    slots, batcher, target, _ = shared(2, quirk=None)
+    read = target.read
+
+    def pressed(entries: Sequence[BatchEntry]) -> list[Logits]:
+        if len(target.passes) == 5:
+            signal.raise_signal(signal.SIGINT)
+        return read(entries)
+
+    monkeypatch.setattr(target, "read", pressed)
+    with compute.adopted():
+        session = Session(slots, batcher)
+        streams = [session.stream(request()) for _ in range(2)]
+        found: list[list[int]] = [[], []]
+        with pytest.raises(KeyboardInterrupt):
+            for each in streams[0]:
+                found[0].extend(each.tokens)
+        assert 0 < len(found[0]) < 12
+        for tokens, stream in zip(found, streams, strict=True):
+            tokens += tokens_of(stream)
+        session.close()
+    assert len(found[0]) == 12 and found[0] == found[1]
+
+
+def test_pieces_are_not_kept_back_while_a_prompt_is_read(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_module, "_WAKE_UPS", math.inf)
+    jobs, kept = list[Job](), list[bool]()
+    make_pass = Batcher.make_pass
+
+    def watched(batcher: Batcher, waiting: Sequence[SequenceHandle], busy: int) -> object:
+        if any(handle.entry.is_prompt for handle in waiting):
+            kept.append(jobs[0].has_arrivals)
+        return make_pass(batcher, waiting, busy)
+
+    def begin() -> None:
+        jobs.extend(session.submit([request(60), request(1, b"abc" * 400)]))
+        jobs[0].listen(lambda: taken.extend(jobs[0].take()))
+
+    taken: list[object] = []
+    monkeypatch.setattr(Batcher, "make_pass", watched)
+    COMPUTE.call(begin)
+    wait_idle(session)
+    assert len(kept) > 4 and not any(kept) and len(taken) == 61
