@@ -102,8 +102,8 @@ class ModelDrafter:
         """Candidates behind ``context`` and ``ahead``, computed one by one.
 
         Ends where the draft's window or vocabulary ends, or at a stop token. There are none behind
-        tokens ``ahead`` that the window does not hold with the first token of the context. Heads propose nothing
-        behind tokens ``ahead``, for which the target has no hidden states yet.
+        tokens ``ahead`` that the window does not hold with the first token of the context. Heads
+        propose nothing behind tokens ``ahead``, for which the target has no hidden states yet.
         """
         if ahead and self.reads_along:
             return

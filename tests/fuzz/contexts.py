@@ -55,7 +55,7 @@ def pairs(folder: Path, *, heads: bool = True) -> list[Pair]:
     models += [(recurrent, twin), (twin, recurrent), (recurrent, recurrent)]
     if not heads:
         return models
-    return models + [(file(target), name and file(name)) for target, name in PAIRS]
+    return models + [(file(target), None if name is None else file(name)) for target, name in PAIRS]
 
 
 def schema(rng: random.Random) -> str | None:
@@ -99,9 +99,7 @@ def answer(pair: Pair, seed: str) -> None:
             in_threads(works)
 
 
-def _answers(
-    engine: Engine, slot: TextEngine, seed: float, clock: Callable[[], float]
-) -> None:
+def _answers(engine: Engine, slot: TextEngine, seed: float, clock: Callable[[], float]) -> None:
     rng = random.Random(seed)
     text, most = [*engine.encode_text(_TEXT)], engine.target.n_ctx - 1
     prompt = text[: rng.randint(1, rng.choice((6, most)))]
