@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.core import machine
-from localspec.core.compute import COMPUTE
 from localspec.core.errors import EngineError
 from localspec.core.interrupt import held_interrupt
 from localspec.core.options.load_options import MAX_DRAFT_TOKENS, LoadOptions
 from localspec.llama import llama_library
-from localspec.llama.batch import AnyBatch, Batch, chunks, read_logits
+from localspec.llama.batch import AnyBatch, Batch, chunks, decode, read_logits
 from localspec.llama.cache.branches import LlamaTrees
 from localspec.llama.cache.copies import (
     EVERY,
@@ -122,6 +121,11 @@ class LlamaModel:
         """How many of the tokens the next pass reads again, because a rollback undid them."""
         return len(self.tokens) - self._held
 
+    @property
+    def most_tokens(self) -> int:
+        """Most tokens of a pass: a small context bounds the batch."""
+        return int(self._llama.llama_n_batch(self.context))
+
     def decode(self, tokens: Sequence[int], rows: int) -> Logits:
         """Append ``tokens``; logits after the last ``rows``, valid until the next call.
 
@@ -172,7 +176,7 @@ class LlamaModel:
 
     def decode_tree(self, batch: Any, position: int) -> Logits:
         """Decode a llama_batch behind the text; logits of all its tokens, valid until the next."""
-        code = COMPUTE.call(lambda: self._llama.llama_decode(self.context, batch))
+        code = decode(self._llama, self.context, batch)
         self._require_decoded(code, batch.n_tokens, position)
         self._first_row = 0
         return self._logits(batch.n_tokens)
@@ -407,7 +411,7 @@ class LlamaModel:
         computed is known then, and need not be read again.
         """
         unread = [*self.tokens[self._held :], *tokens]
-        for chunk, outputs in chunks(unread, rows, self.options.batch_size):
+        for chunk, outputs in chunks(unread, rows, self.most_tokens):
             slow = len(chunk) > MAX_DRAFT_TOKENS + 1
             with nullcontext() if slow else held_interrupt():
                 self._read_chunk(chunk, outputs, slow)
@@ -458,8 +462,7 @@ class LlamaModel:
         self._first_row = outputs - added - rows
         slow = len(filled) > MAX_DRAFT_TOKENS + 1
         with llama_library.interruptible(self.context) if slow else nullcontext():
-            batch = self._batch.native
-            code = COMPUTE.call(lambda: self._llama.llama_decode(self.context, batch))
+            code = decode(self._llama, self.context, self._batch.native)
         self._require_decoded(code, len(tokens), position)  # after Ctrl-C was raised
         self.rollback.observe(len(filled))
 

@@ -31,7 +31,6 @@ from localspec.display import console
 
 if TYPE_CHECKING:
     from localspec.engine.engine import Engine
-    from localspec.engine.session.limits import Limits
     from localspec.server.front.process import Hosting
     from localspec.server.service import Service
 
@@ -112,13 +111,9 @@ def _serve_model(
 
 
 def make_service(
-    engine: "Engine",
-    request: Request,
-    length: DraftTokens,
-    serving: ServingFlags,
-    limits: "Limits | None" = None,
+    engine: "Engine", request: Request, length: DraftTokens, serving: ServingFlags
 ) -> "Service":
-    """The engine behind its queue, with the defaults and ``limits`` of the command line."""
+    """The engine behind its queue, with the defaults of the command line."""
     from localspec.engine.caches.prefix_cache import PrefixCache
     from localspec.server.service import Defaults, Service
 
@@ -136,7 +131,7 @@ def make_service(
     notes = engine.notes
     say = None if serving.cache_ram == 0 else console.note
     prefixes = PrefixCache(_cache_bytes(engine, serving.cache_ram), say)
-    session = engine.open_session(limits or serving.limits(), prefixes)
+    session = engine.open_session(serving.limits(), prefixes)
     for sentence in engine.notes:
         if sentence not in notes:  # why there is only one slot
             console.note(sentence)

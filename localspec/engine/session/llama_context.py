@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.core.compute import COMPUTE
 from localspec.core.errors import EngineError
 from localspec.core.options.load_options import MAX_ROWS
 from localspec.llama import llama_library
-from localspec.llama.batch import read_logits
+from localspec.llama.batch import decode, read_logits
 from localspec.llama.cache.copies import ReusableLengths, copy_state, restore_state
 from localspec.llama.cache.rollback import Trim
 from localspec.llama.model import LlamaModel
@@ -32,7 +31,8 @@ class BatchEntry:
     @property
     def is_prompt(self) -> bool:
         """Whether it may be read in several passes, beside the rounds of others."""
-        return not self.rows or len(self.tokens) - self.rows > _STEP
+        count = len(self.tokens)
+        return not self.rows or count - self.rows > _STEP or count > self.context.most_tokens
 
     def beginning(self, count: int) -> "BatchEntry":
         """Its first ``count`` tokens or fewer, without logits where that is not all of it."""
@@ -56,7 +56,7 @@ class SharedContext:
         self._context = model.context
         self.n_ctx = model.n_ctx
         self.n_vocab = model.n_vocab
-        self.most_tokens = model.options.batch_size
+        self.most_tokens = model.most_tokens
         self._batch = model.make_batch()
         model.truncate(0)
         window = int(self._llama.llama_model_n_swa(model.weights.handle))
@@ -73,8 +73,7 @@ class SharedContext:
         self._batch.clear()
         for entry in entries:
             self._batch.add(entry.tokens, entry.position, entry.rows, entry.sequence)
-        batch = self._batch.native
-        code = COMPUTE.call(lambda: self._llama.llama_decode(self._context, batch))
+        code = decode(self._llama, self._context, self._batch.native)
         if code != 0:
             for entry in entries:
                 self.rewind(entry.sequence, entry.position)

@@ -2,15 +2,18 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from localspec.chat.answer import collect
 from localspec.core.errors import UsageError
 from localspec.core.options.generate_options import GenerateOptions
+from localspec.engine.caches import slot_files
 from localspec.engine.caches.slot_files import SlotFiles, erase
 from localspec.engine.engine import Engine
 from localspec.engine.generate import TextEngine, stream_generate
+from localspec.llama.cache import state_file
 from tests.support.real_pair import GREEDY, options, random_ids, slots_of
 
 pytestmark = pytest.mark.llama
@@ -72,3 +75,32 @@ def test_only_files_of_this_folder_and_this_model_are_used(
     with Engine.load(options(demo_files[1])) as other:
         with pytest.raises(UsageError, match="another model"):
             SlotFiles(folder, other).restore(other, "b")
+
+
+def test_a_save_that_fails_leaves_what_was_saved(
+    demo_files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "slots"
+    folder.mkdir()
+    with Engine.load(*map(options, demo_files)) as engine:
+        files = SlotFiles(folder, engine)
+        answered(engine)
+        files.save(engine, "a")
+        before = {path.name: path.read_bytes() for path in folder.iterdir()}
+        engine.target.truncate(200)
+        write, calls = state_file.write_partial, list[Path]()
+
+        def full(path: Path, *others: Any) -> int:
+            calls.append(path)
+            if len(calls) == 2:  # the draft's
+                raise OSError(28, "No space left on device")
+            return write(path, *others)
+
+        monkeypatch.setattr(slot_files, "write_partial", full)
+        with pytest.raises(UsageError, match="a cannot be written: No space left"):
+            files.save(engine, "a")
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+        folder.rename(tmp_path / "elsewhere")
+        with pytest.raises(UsageError) as caught:
+            files.save(engine, "a")
+        assert str(tmp_path) not in caught.value.message
