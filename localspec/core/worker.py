@@ -157,6 +157,7 @@ def ask(module: str, question: object, patience: float | None) -> Ended:
                 code = process.wait(patience)
         finally:
             process.kill()
+            process.wait()  # after Ctrl-C, `with` would not
         output, log = (stream.text() for stream in streams)
         return Ended(code, output, log)
 
