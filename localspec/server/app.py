@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from localspec import __version__
+from localspec.engine.grammar.source import MOST_WAITING
 from localspec.server.api.answers import Answers
 from localspec.server.api.anthropic.reply import MessagesReply
 from localspec.server.api.anthropic.request import MessagesRequest
@@ -57,6 +59,8 @@ from localspec.server.metrics import CONTENT_TYPE, RequestMetrics
 from localspec.server.service import Service
 
 MAX_BODY = 16 * 2**20  # bytes; enough for a context of a million tokens
+# More threads than requests that wait for their grammars, so that others go on.
+_READERS = ThreadPoolExecutor(MOST_WAITING + 16, "reading")
 _PAGE = Path(__file__).parent / "page"
 Result = TypeVar("Result")
 
@@ -244,7 +248,8 @@ async def _answer(
     service: Service, request: Request, body: Readable, form: type[Reply]
 ) -> Response:
     """Answer a request, whole or streamed, until its client disconnects."""
-    requests, warnings = await asyncio.to_thread(body.read, service)
+    loop = asyncio.get_running_loop()
+    requests, warnings = await loop.run_in_executor(_READERS, body.read, service)
     reply = form(body, service, warnings)
     answers = Answers(service.session.submit(requests), service.metrics)
     try:

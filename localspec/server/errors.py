@@ -17,6 +17,7 @@ from localspec.core.errors import (
     TemplateError,
     TemplateLimitExceeded,
     UsageError,
+    WorkerLost,
 )
 from localspec.engine.session.limits import Unavailable
 
@@ -136,6 +137,8 @@ def describe(error: BaseException, request_id: str) -> tuple[int, dict[str, Any]
         status, code = error.status, error.code
         if error.retry_after is not None:
             headers["Retry-After"] = str(error.retry_after)
+    elif isinstance(error, WorkerLost):
+        status, code = 503, None
     elif isinstance(error, _CLIENT_ERRORS):
         status = 400
         code = "context_length_exceeded" if isinstance(error, PromptTooLong) else None

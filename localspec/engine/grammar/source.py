@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from localspec.core.errors import GrammarError
+from localspec.core.errors import GrammarError, WorkerLost
 from localspec.engine.grammar.process import HINT, grammar_process
 
 if TYPE_CHECKING:
@@ -32,7 +32,9 @@ _IMPLIED = {
     "string": {"pattern", "minLength", "maxLength", "format"},
     "number": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"},
 }
-_reading = threading.BoundedSemaphore(4)  # a server may be sent many at once
+MOST_WAITING = 16  # grammars that wait to be read or are read; a server may be sent many at once
+_waiting = threading.BoundedSemaphore(MOST_WAITING)
+_reading = threading.BoundedSemaphore(4)
 _NESTED = GrammarError("The JSON schema is nested too deeply.", "Nest it less.")
 _COMBINING = ("allOf", "anyOf", "oneOf", "$ref")
 
@@ -82,13 +84,18 @@ def _read(notation: str, text: str) -> ReadGrammar:
     """`convert` in a child process, as it may take any time."""
     if notation != "parsed JSON schema":
         _require_text(text, notation)
-    with _reading:
-        process = grammar_process()
-        try:
-            grammar, warnings = process.ask("read", notation, text)
-        finally:
-            process.release()
-    return ReadGrammar(grammar, warnings)
+    if not _waiting.acquire(blocking=False):
+        raise WorkerLost(f"{MOST_WAITING} grammars are being read already.", "Try again later.")
+    try:
+        with _reading:
+            process = grammar_process()
+            try:
+                grammar, warnings = process.ask("read", notation, text)
+            finally:
+                process.release()
+    finally:
+        _waiting.release()
+    return ReadGrammar(grammar, tuple(warnings))
 
 
 # -- in the child process ------------------------------------------------------------------

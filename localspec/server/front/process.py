@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
-from localspec.core import child
+from localspec.core import worker
 from localspec.core.errors import LocalspecError, NotEnoughMemory
 from localspec.engine.session.limits import Unavailable
 
@@ -117,7 +117,7 @@ class ModelProcess:
         pipe = asyncio.subprocess.PIPE
         try:
             self._process = process = await asyncio.create_subprocess_exec(
-                *child.command("localspec"),
+                *worker.command("localspec"),
                 "serve",
                 *self._arguments,
                 env={**os.environ, _VARIABLE: json.dumps(asdict(self._hosting))},
@@ -148,7 +148,7 @@ class ModelProcess:
         code = self._process.returncode
         if "error" in told:
             return ModelFailed(*told["error"], memory=told["memory"], process_code=code)
-        message = f"The process of {self.name} ended ({child.Ended(code, '', '').reason})."
+        message = f"The process of {self.name} ended ({worker.Ended(code, '', '').reason})."
         hint = "Ask again: it is started anew."
         return ModelFailed(message, hint, status=502, process_code=code)
 
