@@ -7,7 +7,6 @@ import pytest
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
-from localspec.engine.generate import stream_generate
 from localspec.engine.grammar.source import read_schema
 from localspec.llama import llama_library
 from tests.fuzz import contexts
@@ -30,12 +29,9 @@ def test_forced_tokens_that_a_draft_cannot_hold(
         first = options(target, ctx_size=512, branches=branches, **common)
         second = options(draft, ctx_size=ctx_size, **common)
         with Engine.load(first, second, trial=False) as engine:
-            slot = engine.open_slots()[0]
             grammar = read_schema(f'{{"const": "{text}"}}').grammar
             asked = GenerateOptions(SamplingParams(temperature=0), 4, grammar=grammar)
-            with slot.answering():
-                prompt = engine.encode_text("def f(x): return")
-                pieces = [*stream_generate(slot, prompt, asked)]
+            pieces = [*engine.stream(engine.encode_text("def f(x): return"), asked)]
         assert "".join(map(str, pieces)) == f'"{text}"'
 
     llama_library.library()  # once, for all children

@@ -28,8 +28,8 @@ from tests.fuzz.models import in_child
 from tests.support.files.architectures.specs import write_architecture
 from tests.support.files.tiny_models import write_tiny_model
 from tests.support.llama.heads import PAIRS
-from tests.support.real_pair import write_recurrent_model
-from tests.support.toy.slots import in_threads
+from tests.support.real_pair import slots_of, write_recurrent_model
+from tests.support.toy.slots import together
 
 _SIZES = (8, 9, 16, 31, 32, 33, 63, 64, 65, 96, 129, 130)
 _LENGTHS = (0, 1, 4, 16, 62, "auto", "auto")
@@ -91,12 +91,16 @@ def answer(pair: Pair, seed: str) -> None:
     second = None if draft is None else options(draft)
     clock = functools.partial(next, itertools.count(0.0, rng.choice((0.0001, 0.5))))
     with Engine.load(target, second, trial=False) as engine:
-        slots = engine.open_slots(clock)
-        works = [functools.partial(_answers, engine, each, rng.random(), clock) for each in slots]
-        if len(works) == 1:
-            works[0]()
+        slots = slots_of(engine)
+        seeds = [rng.random() for _ in slots]
+
+        def work(slot: TextEngine, number: int) -> None:
+            _answers(engine, slot, seeds[number], clock)
+
+        if len(slots) == 1:
+            work(slots[0], 0)
         else:
-            in_threads(works)
+            together(slots, slots.batcher, work)
 
 
 def _answers(engine: Engine, slot: TextEngine, seed: float, clock: Callable[[], float]) -> None:
@@ -112,9 +116,8 @@ def _answers(engine: Engine, slot: TextEngine, seed: float, clock: Callable[[], 
             max_tokens=rng.choice((None, 5, 200)),
             grammar=schema(rng),
         )
-        with slot.answering():
-            for piece in stream_generate(slot, prompt, options, clock=clock):
-                prompt = [*prompt, *piece.tokens]
+        for piece in stream_generate(slot, prompt, options, clock=clock):
+            prompt = [*prompt, *piece.tokens]
         prompt = prompt[: rng.randint(1, most)]
 
 
