@@ -144,7 +144,7 @@ def test_an_id_that_is_no_text_is_an_error_of_its_line(tmp_path: Path) -> None:
     batch, results = tmp_path / "batch.jsonl", tmp_path / "results.jsonl"
     batch.write_text('{"custom_id": "\\ud800", "prompt": "hello"}\n"hello"\n')
     lines = read_lines(batch)
-    with results.open("w", encoding="utf-8") as output, closing(Scheduler([ServedToy()])) as queue:
+    with results.open("w", encoding="utf-8") as output, closing(Session([ServedToy()])) as queue:
         run = BatchRun(Service(cast("Any", ServedToy()), queue, GREEDY), output)
         run.run(lines)
     found = {
