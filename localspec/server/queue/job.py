@@ -14,10 +14,11 @@ from localspec.engine.text_stream import Prompt
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """Arguments of `stream_generate`."""
+    """Arguments of `stream_generate`; only requests of the same ``owner`` share caches."""
 
     prompt: Prompt
     options: GenerateOptions
+    owner: str = ""
 
 
 @dataclass(slots=True, eq=False)

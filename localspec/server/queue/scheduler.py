@@ -21,6 +21,7 @@ from localspec.server.queue.limits import (
     Stalled,
 )
 from localspec.server.queue.worker import T, Worker
+from localspec.speculative.history import OwnedHistories
 from localspec.speculative.prefix import common_prefix
 
 _LIMITS = Limits()
@@ -40,6 +41,7 @@ class Scheduler:
     Jobs begin in the order in which they were submitted. Of several free slots, the one whose cache
     shares the longest prefix with the prompt takes the job, else the least recently used one, as
     in llama.cpp's server (`get_available_slot`). ``prefixes`` stores caches that slots overwrite.
+    Prefixes and earlier answers are those of the job's owner alone.
 
     Jobs are submitted and iterated in an event loop; all else is thread-safe.
     """
@@ -57,8 +59,9 @@ class Scheduler:
         self._closing = False
         self._seconds: deque[float] = deque(maxlen=_RECENT)
         prefixes = PrefixCache(0) if prefixes is None else prefixes
+        histories = OwnedHistories(slots[0].history)
         self._workers = [
-            Worker(engine, prefixes, limits.answer_seconds, self._free, f"slot {i}")
+            Worker(engine, prefixes, histories, limits.answer_seconds, self._free, f"slot {i}")
             for i, engine in enumerate(slots)
         ]
         self._idle = list(self._workers)  # least recently used first
@@ -102,10 +105,11 @@ class Scheduler:
         with self._lock:
             return [SlotState(i, each not in self._idle) for i, each in enumerate(self._workers)]
 
-    def run(self, slot: int, act: Callable[[TextEngine], T]) -> Future[T]:
+    def run(self, slot: int, act: Callable[[TextEngine], T], owner: str = "") -> Future[T]:
         """Call ``act`` in the thread of a slot, after its answer under way.
 
-        Raises UsageError where there is no such slot, Closing after `close`.
+        It finds the slot empty where that held what is another owner's. Raises UsageError where
+        there is no such slot, Closing after `close`.
         """
         with self._lock:
             if self._closing:
@@ -114,7 +118,7 @@ class Scheduler:
                 raise UsageError(
                     f"There is no slot {slot}.", f"The last one is {len(self._workers) - 1}."
                 )
-            return self._workers[slot].run(act)
+            return self._workers[slot].run(act, owner)
 
     def close(self, seconds: float = 0.0) -> None:
         """Refuse waiting and new jobs, and return when those under way have ended.
@@ -187,7 +191,7 @@ class Scheduler:
         """Give waiting jobs to idle slots."""
         while self._waiting and self._idle:
             job = self._waiting.popleft()
-            worker = max(self._idle, key=lambda worker: _shared(worker, job.request.prompt))
+            worker = max(self._idle, key=lambda worker: _shared(worker, job.request))
             self._idle.remove(worker)
             self._running.add(job)
             job.begin()
@@ -213,7 +217,7 @@ class Scheduler:
         return max(1, math.ceil(mean * len(self._waiting) / len(self._workers)))
 
 
-def _shared(worker: Worker, prompt: list[int]) -> int:
+def _shared(worker: Worker, request: GenerationRequest) -> int:
     """Tokens of the prompt in the slot's cache; 0 for a prefix too short to prefer this slot."""
-    shared = common_prefix(worker.tokens, prompt)
+    shared = common_prefix(worker.tokens_of(request.owner), request.prompt)
     return shared if shared >= WORTH_KEEPING else 0

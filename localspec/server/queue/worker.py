@@ -13,8 +13,9 @@ from localspec.chat.answer import Piece
 from localspec.core.interrupt import Cancelled, require_wanted, stopped_when
 from localspec.engine.caches.prefix_cache import PrefixCache
 from localspec.engine.generate import TextEngine, stream_generate
-from localspec.server.queue.job import Job
+from localspec.server.queue.job import GenerationRequest, Job
 from localspec.server.queue.limits import AnswerTimeout
+from localspec.speculative.history import OwnedHistories
 
 T = TypeVar("T")
 _SAVE_PROFILE = 60.0  # seconds at least between two writes of the pair profile
@@ -31,12 +32,15 @@ class Worker:
         self,
         engine: TextEngine,
         prefixes: PrefixCache,
+        histories: OwnedHistories,
         answer_seconds: float,
         free: Callable[["Worker", Job], None],
         name: str,
     ) -> None:
         self._engine = engine
         self._prefixes = prefixes
+        self._histories = histories
+        self._owner = ""  # of what the slot holds
         self._answer_seconds = answer_seconds
         self._free = free
         self._jobs: SimpleQueue[Job | Callable[[], None] | None] = SimpleQueue()
@@ -46,10 +50,9 @@ class Worker:
         self._thread = threading.Thread(target=self._work, name=name)
         self._thread.start()
 
-    @property
-    def tokens(self) -> list[int]:
-        """The tokens in the target's cache; read them only while the slot is free."""
-        return self._engine.target.tokens
+    def tokens_of(self, owner: str) -> list[int]:
+        """The tokens of an owner in the target's cache; ask only while the slot is free."""
+        return self._engine.target.tokens if owner == self._owner else []
 
     def stalled_job(self, seconds: float) -> Job | None:
         """The job under way, if it has made no progress for so long; thread-safe."""
@@ -60,13 +63,17 @@ class Worker:
         """Answer this job next; None ends the thread after the answer under way."""
         self._jobs.put(job)
 
-    def run(self, act: Callable[[TextEngine], T]) -> Future[T]:
-        """Call ``act`` with the engine in this thread, after the answer under way."""
+    def run(self, act: Callable[[TextEngine], T], owner: str) -> Future[T]:
+        """Call ``act`` with the engine in this thread, after the answer under way.
+
+        The slot then holds nothing of other owners.
+        """
         future = Future[T]()
 
         def run() -> None:
             try:
                 with self._engine.answering():
+                    self._claim(owner)
                     future.set_result(act(self._engine))
             except BaseException as raised:
                 future.set_exception(raised)
@@ -108,7 +115,7 @@ class Worker:
         try:
             with stopped_when(is_over):
                 require_wanted()
-                self._prefixes.take_up(self._engine, request.prompt)
+                self._prepare(request)
                 pieces = stream_generate(self._engine, request.prompt, request.options)
                 with closing(pieces):
                     for last in pieces:
@@ -120,6 +127,18 @@ class Worker:
                 raise job.reason from None
             if not job.cancelled:
                 job.put(_cut_off(last, self._answer_seconds))
+
+    def _prepare(self, request: GenerationRequest) -> None:
+        """Give the slot what its caches hold for a request, of the request's owner alone."""
+        self._claim(request.owner)
+        self._prefixes.take_up(self._engine, request.prompt, request.owner)
+        self._engine.history = self._histories.of(request.owner)
+
+    def _claim(self, owner: str) -> None:
+        """Let the slot hold nothing of another owner."""
+        if owner != self._owner:
+            self._prefixes.vacate(self._engine, self._owner)
+            self._owner = owner
 
     def _save_profile(self) -> None:
         """Save the pair profile now and then: a server may run for days."""
