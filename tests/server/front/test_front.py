@@ -303,6 +303,11 @@ def test_a_model_that_cannot_be_loaded_says_why(tiny: TinyFiles, tmp_path: Path)
     [
         (("demo", "no-such.gguf"), "no-such"),
         (("demo", "demo", "--alias", "x"), "--alias names one model."),
+        (("demo", "--api-key", "k", "--lookup-cache", "x"), "--lookup-cache would share"),
+        (
+            ("demo", "--idle-timeout", "9", "--api-key", "k", "--lookup-cache", "x"),
+            "--lookup-cache would share",
+        ),
         (("demo", "-m", "x.gguf"), "Two targets were given: demo and x.gguf."),
         (("--models-dir", "."), "There is no GGUF model"),
         (("demo", "--ssl-key-file", "x"), "HTTPS needs a certificate"),
