@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -129,7 +129,7 @@ def test_what_the_slot_holds_comes_first_and_nothing_is_copied() -> None:
 
 @pytest.mark.parametrize("draft", [True, False])
 def test_owners_share_no_state(draft: bool) -> None:
-    cache, engine = PrefixCache(PLENTY), toy_engine(draft=draft)
+    cache, engine = PrefixCache(PLENTY), cast(Any, toy_engine(draft=draft))
     talk, owner = text("a", 300), ""
     read = []
     for asking in ("me", "you", "me", "you", "you"):
@@ -145,7 +145,7 @@ def test_owners_share_no_state(draft: bool) -> None:
 
 
 def test_one_owner_drops_its_own_states_only() -> None:
-    engine = toy_engine(draft=False)
+    engine = cast(Any, toy_engine(draft=False))
     cache = PrefixCache(3 * 4 * 330)  # three states
     for owner, kinds in (("me", "a"), ("you", "bcdef")):
         for kind in kinds:
