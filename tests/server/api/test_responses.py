@@ -237,13 +237,13 @@ def test_one_client_pushes_out_its_own_responses_only(bounds: tuple[int, int]) -
 
 
 def test_what_is_larger_than_its_share_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StoredResponses.__init__, "__defaults__", (1000, 4000))
+    monkeypatch.setattr(StoredResponses.__init__, "__defaults__", (1000, 8000))
     with serving(ServedToy()) as site:
         kept = site.ask("/v1/responses", input="hello", prompt=None)["id"]
-        status, error = site.refused("/v1/responses", input="x" * 2000, prompt=None)
+        status, error = site.refused("/v1/responses", input="x" * 3000, prompt=None)
         assert (status, error["param"]) == (400, "store")
         assert "Send store: false." in error["message"]
-        _, error = site.refused("/v1/responses", input="x" * 2000, prompt=None, store=False)
+        _, error = site.refused("/v1/responses", input="x" * 3000, prompt=None, store=False)
         assert error["code"] == "context_length_exceeded"  # of this toy: nothing would be stored
         assert site.get(f"/v1/responses/{kept}").status_code == 200
     stored = StoredResponses(10, 4000)
