@@ -59,7 +59,7 @@ class Scheduler:
         self._closing = False
         self._seconds: deque[float] = deque(maxlen=_RECENT)
         prefixes = PrefixCache(0) if prefixes is None else prefixes
-        histories = OwnedHistories(slots[0].history)
+        histories = OwnedHistories(slots[0].history if slots else None)
         self._workers = [
             Worker(engine, prefixes, histories, limits.answer_seconds, self._free, f"slot {i}")
             for i, engine in enumerate(slots)
