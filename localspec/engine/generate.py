@@ -73,9 +73,8 @@ class TextEngine(Protocol):
     def prompt_lookup(self) -> PromptLookup:
         """The index of prompt lookup, shared by the answers of a chat."""
 
-    @property
-    def history(self) -> AnswerHistory | None:
-        """Earlier answers, which "auto" drafts from too; None where they are not used."""
+    history: AnswerHistory | None
+    """Earlier answers, which "auto" drafts from too; None where they are not used."""
 
     @property
     def conversations(self) -> Conversations:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -50,10 +51,10 @@ from localspec.server.api.replies import WARNINGS_HEADER, Reply
 from localspec.server.api.requests import Readable
 from localspec.server.api.responses.reply import ResponsesReply
 from localspec.server.api.responses.request import ResponsesRequest
-from localspec.server.api.responses.stored import OWNER_HEADER, StoredResponses
+from localspec.server.api.responses.stored import StoredResponses
 from localspec.server.body import BodyLimits
 from localspec.server.errors import BadRequest, add_error_handlers, request_id
-from localspec.server.guard import LOOPBACK, Access, Guard
+from localspec.server.guard import LOOPBACK, Access, Guard, owner_of
 from localspec.server.log import AccessLog
 from localspec.server.metrics import CONTENT_TYPE, RequestMetrics
 from localspec.server.service import Service
@@ -179,25 +180,24 @@ def _add_responses(app: FastAPI, service: Service) -> None:
     @app.post("/v1/responses", responses=answered(ResponseObject))
     async def respond(request: Request, body: ResponsesRequest) -> Response:
         """Answer a conversation, and store it."""
-        body.begin(stored, _owner(request))
+        body.begin(stored, owner_of(request))
         return await _answer(service, request, body, ResponsesReply)
 
     @app.get("/v1/responses/{name}", responses=ERRORS)
     async def response(request: Request, name: str) -> dict[str, Any]:
         """A stored response."""
-        return stored.response(_owner(request), name)
+        return stored.response(owner_of(request), name)
 
     @app.delete("/v1/responses/{name}", responses=ERRORS)
     async def forget(request: Request, name: str) -> dict[str, Any]:
         """Forget a stored response."""
-        stored.remove(_owner(request), name)
+        stored.remove(owner_of(request), name)
         return {"id": name, "object": "response", "deleted": True}
 
 
-def _owner(request: Request) -> str:
-    """The key of a request, or of the request to a front: it owns the responses that it stored."""
-    key = request.scope["state"].get("key", "")
-    return f"{key}/{request.headers.get(OWNER_HEADER, '')}"
+def _cache_owner(service: Service, request: Request) -> str:
+    """Whose caches a request uses."""
+    return "" if service.share_cache else owner_of(request)
 
 
 def _add_native(app: FastAPI, service: Service) -> None:
@@ -238,10 +238,11 @@ def _add_native(app: FastAPI, service: Service) -> None:
 
     @app.post("/slots/{slot}", responses=ERRORS)
     async def change_slot(
-        slot: int, action: SlotAction, body: SlotRequest | None = None
+        request: Request, slot: int, action: SlotAction, body: SlotRequest | None = None
     ) -> dict[str, Any]:
         """Save the cache of a slot in a file, restore it, or erase it."""
-        return await slot_changed(service, slot, action, body or SlotRequest())
+        owner = _cache_owner(service, request)
+        return await slot_changed(service, slot, action, body or SlotRequest(), owner)
 
 
 async def _answer(
@@ -250,6 +251,8 @@ async def _answer(
     """Answer a request, whole or streamed, until its client disconnects."""
     loop = asyncio.get_running_loop()
     requests, warnings = await loop.run_in_executor(_READERS, body.read, service)
+    owner = _cache_owner(service, request)
+    requests = [replace(each, owner=owner) for each in requests]
     reply = form(body, service, warnings)
     answers = Answers(service.session.submit(requests), service.metrics)
     try:

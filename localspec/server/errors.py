@@ -206,9 +206,10 @@ def _field_path(body: Any, error: Mapping[str, Any]) -> Iterator[str]:
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    path = request.scope["path"]  # `request.url` depends on the Host header
     messages = {
-        404: f"There is nothing at {request.url.path}.",
-        405: f"{request.method} is not for {request.url.path}.",
+        404: f"There is nothing at {path}.",
+        405: f"{request.method} is not for {path}.",
         413: TOO_LARGE,
         400: "The body is not JSON that this server can read.",
     }

@@ -32,7 +32,8 @@ class Service:
     """One engine behind its queue; ``names`` are those by which requests may call its model.
 
     ``about`` is added to `/props`, and slots may be saved in ``slot_folder``. With
-    ``strict_fields``, unknown fields of requests are errors. Thread-safe.
+    ``strict_fields``, unknown fields of requests are errors. With ``share_cache``, the owners of
+    requests share prompts, answers and saved slots. Thread-safe.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Service:
         *,
         strict_fields: bool = False,
         slot_folder: Path | None = None,
+        share_cache: bool = False,
     ) -> None:
         self.engine = engine
         self.session = session
@@ -52,6 +54,7 @@ class Service:
         self.names = tuple(names)
         self.about = dict(about or {})
         self.strict_fields = strict_fields
+        self.share_cache = share_cache
         self.slot_files = None if slot_folder is None else SlotFiles(slot_folder, engine)
         self.created = int(time.time())
         self.metrics = Metrics(session)

@@ -359,3 +359,18 @@ def test_at_the_end_nothing_is_waited_for_but_answers() -> None:
             assert told(each) == (503, "The server is shutting down.")
         gate.let(10**6)
         assert asking.recv(12) == b"HTTP/1.1 200"
+
+
+def test_a_client_that_takes_nothing_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listen_module, "_TAKE_SECONDS", 0.05)
+    with serving(ServedToy()) as site:
+        site.service.about["chat_template"] = "x" * 2**24  # which /props replies
+        with socket.create_connection(("127.0.0.1", site.port), PATIENCE) as connection:
+            connection.sendall(b"GET /props HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            until = time.monotonic() + PATIENCE
+            while not site.server.server_state.connections and time.monotonic() < until:
+                time.sleep(0.01)
+            while site.server.server_state.connections and time.monotonic() < until:
+                time.sleep(0.01)
+            assert not site.server.server_state.connections
+        assert len(site.get("/props").json()["chat_template"]) == 2**24

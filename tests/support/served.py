@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -208,6 +209,8 @@ def serving(
     slots: Sequence[TextEngine] = (),
     prefixes: PrefixCache | None = None,
     most_by_address: int | None = None,
+    share_cache: bool = False,
+    slot_folder: Path | None = None,
 ) -> Iterator[Site]:
     """Serve while the block runs; without defaults, greedy answers of eight tokens.
 
@@ -224,7 +227,14 @@ def serving(
         else Session(slots or [engine], None, limits, prefixes)
     )
     with closing(opened) as session:
-        service = Service(cast("Engine", engine), session, defaults, names)
+        service = Service(
+            cast("Engine", engine),
+            session,
+            defaults,
+            names,
+            share_cache=share_cache,
+            slot_folder=slot_folder,
+        )
         app = make_app(service, access, max_body=max_body, say=lines.append)
         server = Server(app, session, lines.append, grace, most_by_address=most_by_address)
         listening = bind("127.0.0.1", 0)

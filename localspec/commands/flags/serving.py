@@ -137,6 +137,12 @@ class ServingFlags:
         bounds=_SECONDS,
     )
 
+    share_cache: bool = _server(
+        False,
+        "--share-cache",
+        "Let all keys share the cache of prompts, earlier answers and saved slots. What is cached "
+        "tells one key what another one sent. Default: each key has its own.",
+    )
     slot_save_path: Path | None = _server(
         None,
         "--slot-save-path",
@@ -162,6 +168,14 @@ class ServingFlags:
         access = Access(self.host, keys, origins, names)
         access.check()
         return access
+
+    def require_own_answers(self, lookup_cache: object, *, keyed: bool) -> None:
+        """Raise UsageError where clients with keys would share the answers of --lookup-cache."""
+        if keyed and lookup_cache is not None and not self.share_cache:
+            raise UsageError(
+                "--lookup-cache would share the answers to one key with all others.",
+                "Leave it out, or allow that: --share-cache.",
+            )
 
     def limits(self) -> "Limits":
         """How much may be asked for."""

@@ -81,13 +81,13 @@ def _serve_model(
     COMPUTE.release()  # the main thread runs the event loop
     request = make_request(name, given)
     length = request.draft_tokens
-    access, tls = serving.access(), serving.tls()
-    trusting = not access.keys if hosting is None else hosting.trusting
+    access, tls = replace(serving.access(), behind_front=hosting is not None), serving.tls()
+    keyed = bool(access.keys) if hosting is None else hosting.keyed
+    serving.require_own_answers(request.models.lookup_cache, keyed=keyed)
     with (
         closing(bind(serving.host, serving.port)) as socket,
         open_engine(request, serving.parallel) as engine,
-        # With a key, clients may not trust each other: see docs/serving.md.
-        lookup_cache(engine, request, default=trusting),
+        lookup_cache(engine, request, default=True),
     ):
         use_template(engine, templating)
         service = make_service(engine, request, length, serving)
@@ -143,6 +143,7 @@ def make_service(
         _about(engine),
         strict_fields=serving.strict_fields,
         slot_folder=serving.slot_save_path,
+        share_cache=serving.share_cache,
     )
 
 

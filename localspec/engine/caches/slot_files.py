@@ -28,6 +28,14 @@ class SlotFiles:
         self._folder = folder
         self._engine = engine
 
+    def of(self, owner: str) -> "SlotFiles":
+        """The files of an owner, in a folder of their own."""
+        if not owner:
+            return self
+        folder = self._folder / owner
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return SlotFiles(folder, self._engine)
+
     def save(self, slot: TextEngine, name: str) -> tuple[int, int]:
         """Write the files."""
         path = self._path(name)

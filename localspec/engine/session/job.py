@@ -20,12 +20,16 @@ Arrival = Piece | BaseException | None
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """Arguments of `stream_generate`; ``on_prompt`` is called in the compute thread."""
+    """Arguments of `stream_generate`; only requests of the same ``owner`` share caches.
+
+    ``on_prompt`` is called in the compute thread.
+    """
 
     prompt: Sequence[int]
     options: GenerateOptions = GenerateOptions()
     on_prompt: Callable[[], None] | None = None
     clock: Clock = time.perf_counter
+    owner: str = ""
 
 
 @dataclass(slots=True, eq=False)

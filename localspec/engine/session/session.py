@@ -9,6 +9,8 @@ from concurrent.futures import Future
 from contextlib import closing, suppress
 from typing import NamedTuple, TypeVar
 
+from greenlet import GreenletExit
+
 from localspec.chat.answer import Piece
 from localspec.core.compute import COMPUTE
 from localspec.core.errors import LocalspecError, UsageError
@@ -26,6 +28,7 @@ from localspec.engine.session.limits import (
     QueueTimeout,
     Stalled,
 )
+from localspec.speculative.history import OwnedHistories
 from localspec.speculative.prefix import common_prefix
 
 T = TypeVar("T")
@@ -41,19 +44,30 @@ class SlotState(NamedTuple):
 
 
 class _Seat:
-    """A slot with the task that it is at; ``waits`` for a pass, or else can go on."""
+    """A slot with the task that it is at; ``waits`` for a pass, or else can go on.
+
+    What it holds belongs to one owner.
+    """
 
     def __init__(self, engine: TextEngine) -> None:
         self.engine = engine
+        self._owner = ""
         self.calls: deque[Callable[[], None]] = deque()  # to be made between two answers
         self.job: Job | None = None
         self.task: SlotTask | None = None
         self.waits: SequenceHandle | None = None
 
-    def shared(self, prompt: Sequence[int]) -> int:
-        """Tokens of the prompt in the cache; 0 for a prefix too short to prefer this slot."""
-        shared = common_prefix(self.engine.target.tokens, list(prompt))
+    def shared(self, request: GenerationRequest) -> int:
+        """Tokens of the prompt in the owner's cache; 0 for too few to prefer this slot."""
+        held = self.engine.target.tokens if request.owner == self._owner else []
+        shared = common_prefix(held, list(request.prompt))
         return shared if shared >= WORTH_KEEPING else 0
+
+    def claim(self, owner: str, prefixes: PrefixCache) -> None:
+        """Let the slot hold nothing of another owner."""
+        if owner != self._owner:
+            prefixes.vacate(self.engine, self._owner)
+            self._owner = owner
 
 
 class Session:
@@ -63,7 +77,8 @@ class Session:
     shares the longest prefix with the prompt takes the job, else the least recently used one, as
     in llama.cpp's server (`get_available_slot`). ``prefixes`` stores caches that slots overwrite.
     An answer goes on until it needs a pass that ``batcher`` makes for all slots that wait for one;
-    a slot without a batcher makes its own.
+    a slot without a batcher makes its own. Prefixes and earlier answers are those of the job's
+    owner alone.
 
     An error goes to the reader of its answer, and the next job begins as usual: a model recovers
     by itself from a pass that was cut off. Methods are thread-safe.
@@ -79,6 +94,7 @@ class Session:
         self._limits = limits
         self._batcher = batcher
         self._prefixes = PrefixCache(0) if prefixes is None else prefixes
+        self._histories = OwnedHistories(slots[0].history if slots else None)
         self._lock = threading.Lock()
         self._ended = threading.Condition(self._lock)  # an answer
         self._waiting: deque[Job] = deque()
@@ -139,9 +155,10 @@ class Session:
         """What each slot does now."""
         return [SlotState(i, seat.job is not None) for i, seat in enumerate(self._by_id)]
 
-    def run(self, slot: int, act: Callable[[TextEngine], T]) -> Future[T]:
+    def run(self, slot: int, act: Callable[[TextEngine], T], owner: str = "") -> Future[T]:
         """Call ``act`` with a slot, after its answer under way.
 
+        It finds the slot empty where that held what is another owner's.
         Raises UsageError where there is no such slot, and after `close` what it was given.
         """
         if not 0 <= slot < len(self._by_id):
@@ -152,6 +169,7 @@ class Session:
 
         def call() -> None:
             try:
+                seat.claim(owner, self._prefixes)
                 future.set_result(act(seat.engine))
             except BaseException as error:
                 future.set_exception(error)
@@ -263,7 +281,7 @@ class Session:
         idle = [seat for seat in self._seats if seat.job is None and not seat.calls]
         while self._waiting and idle:
             job = self._waiting.popleft()
-            seat = max(idle, key=lambda seat: seat.shared(job.request.prompt))
+            seat = max(idle, key=lambda seat: seat.shared(job.request))
             job.begun_at, seat.job = time.monotonic(), job
             idle.remove(seat)
 
@@ -314,7 +332,7 @@ class Session:
     def _begin(self, seat: _Seat) -> None:
         """Let an idle slot begin its job, or else its next call."""
         if (job := seat.job) is not None:
-            seat.task = SlotTask(lambda: self._answer(seat.engine, job))
+            seat.task = SlotTask(lambda: self._answer(seat, job))
         elif seat.calls:
             seat.task = SlotTask(seat.calls[0])
 
@@ -337,7 +355,7 @@ class Session:
         """End a slot's task."""
         if seat.task is not None and not seat.task.dead:
             with suppress(BaseException):
-                seat.task.throw(error)
+                seat.task.throw(error or GreenletExit())
         with held_interrupt(), self._lock:
             job, seat.job, seat.task, seat.waits = seat.job, None, None, None
             self._unread = [each for each in self._unread if each is not seat]
@@ -353,10 +371,10 @@ class Session:
         if job is not None:  # its reader may ask whether the slot is free
             job.end(error)
 
-    def _answer(self, engine: TextEngine, job: Job) -> None:
+    def _answer(self, seat: _Seat, job: Job) -> None:
         """Put the pieces; after `Limits.answer_seconds` the answer ends as it is."""
         ends = time.monotonic() + self._limits.answer_seconds
-        request = job.request
+        engine, request = seat.engine, job.request
         last: Piece | None = None
 
         def is_over() -> bool:
@@ -366,7 +384,10 @@ class Session:
         try:
             with stopped_when(is_over):
                 require_wanted()
-                self._prefixes.take_up(engine, list(request.prompt))
+                seat.claim(request.owner, self._prefixes)
+                self._prefixes.take_up(engine, list(request.prompt), request.owner)
+                if request.owner:
+                    engine.history = self._histories.of(request.owner)
                 pieces = stream_generate(
                     engine,
                     request.prompt,

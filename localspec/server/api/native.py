@@ -188,11 +188,11 @@ def _piece(engine: "Engine", token: int) -> str | list[int]:
 
 
 async def slot_changed(
-    service: "Service", slot: int, action: SlotAction, request: SlotRequest
+    service: "Service", slot: int, action: SlotAction, request: SlotRequest, owner: str = ""
 ) -> Json:
-    """Save, restore or erase the cache of a slot; raises BadRequest, UsageError."""
+    """Save, restore or erase the owner's cache of a slot; raises BadRequest, UsageError."""
     if action == "erase":
-        erased = await asyncio.wrap_future(service.session.run(slot, erase))
+        erased = await asyncio.wrap_future(service.session.run(slot, erase, owner))
         return {"id_slot": slot, "n_erased": erased}
     files = service.slot_files
     if files is None:
@@ -202,8 +202,9 @@ async def slot_changed(
             code="unsupported",
         )
     began = time.perf_counter()
-    act = files.save if action == "save" else files.restore
-    future = service.session.run(slot, lambda engine: act(engine, request.filename))
+    owned = files.of(owner)
+    act = owned.save if action == "save" else owned.restore
+    future = service.session.run(slot, lambda engine: act(engine, request.filename), owner)
     tokens, n_bytes = await asyncio.wrap_future(future)
     done, moved = ("saved", "written") if action == "save" else ("restored", "read")
     return {

@@ -71,7 +71,7 @@ def test_a_reader_is_woken_for_the_first_piece_and_for_the_end() -> None:
 def test_pieces_that_come_fast_wake_the_reader_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A flush wakes it where some wait."""
     now = [100.0]
-    monkeypatch.setattr(job_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("localspec.engine.session.job.time.monotonic", lambda: now[0])
     job, woken = Job(request()), list[int]()
     job.listen(lambda: woken.append(len(job.take())))
     for number in range(6):

@@ -156,7 +156,7 @@ def together(
     session = Session(slots, batcher)
     try:
         futures = COMPUTE.call(
-            lambda: [session.run(i, lambda slot, i=i: work(slot, i)) for i in range(len(slots))]
+            lambda: [session.run(i, _numbered(work, i)) for i in range(len(slots))]
         )
         errors = [future.exception(60) for future in futures]
     finally:
@@ -164,3 +164,7 @@ def together(
     for error in errors:
         if error is not None:
             raise error
+
+
+def _numbered(work: Callable[[Any, int], object], number: int) -> Callable[[Any], object]:
+    return lambda slot: work(slot, number)

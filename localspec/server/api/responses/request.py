@@ -160,14 +160,17 @@ class ResponsesRequest(AnswerRequest):
     _conversation: list[Message] = PrivateAttr(default_factory=list)
 
     def begin(self, stored: StoredResponses, owner: str) -> None:
-        """Take up the conversation of ``previous_response_id``; raises BadRequest (404).
+        """Take up the conversation of ``previous_response_id``.
 
+        Raises BadRequest where that is not stored (404), and for what is too large to be stored.
         ``owner`` is the client whose responses are stored together.
         """
         self._stored, self._owner = stored, owner
         earlier = self.previous_response_id
         before = stored.messages(owner, earlier) if earlier else []
         self._conversation = before + messages_of(self.input)
+        if self.store is not False:
+            stored.require_room(self._conversation)
 
     def read(self, service: "Service") -> tuple[list[GenerationRequest], list[str]]:
         ignored = unknown_fields(self, strict=service.strict_fields)
