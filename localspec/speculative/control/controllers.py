@@ -161,7 +161,7 @@ class Adaptive(Controller):
 
     def _is_known(self, group: str) -> bool:
         """Whether enough candidates of a group were judged to trust their acceptance."""
-        return self._acceptance.of(group).observations > _FEW
+        return self._acceptance.of(group).pair.observations > _FEW
 
     def _trusted(self, gain: float, group: str) -> float:
         """A gain by candidates of a group, for the loss budget; bounded where it is a guess."""

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from localspec.speculative.control.acceptance import Acceptance
+from localspec.speculative.control.acceptance import Acceptance, AnswerAcceptance
 from localspec.speculative.control.costs import PassCosts
 from localspec.speculative.drafters import MODEL, Candidate
 from localspec.speculative.limits import usual_best
 from localspec.speculative.loop import Round
 
-_FADE = 0.9  # of what other answers taught, when a group is first judged in one
 _RECENT = 1 - 1 / 64  # of earlier rounds, at each new one
 _CARRIED = 0.05  # of the weight of earlier answers' speed, in the next
 _NEW = 0.1  # weight of a round in the mean cost of reading again
@@ -183,21 +182,20 @@ class PairProfile:
 class GroupAcceptance:
     """Acceptance by group of candidates in one answer.
 
-    ``bucket`` names the kind of sampling: greedy, or a rule and a temperature. Earlier answers
-    count a little less from where a candidate of a group is first judged.
+    ``bucket`` names the kind of sampling: greedy, or a rule and a temperature.
     """
 
     def __init__(self, profile: PairProfile, bucket: str) -> None:
         self._profile = profile
         self._bucket = bucket
-        self._met: dict[str, Acceptance] = {}
-        self._judged: set[str] = set()
+        self._met: dict[str, AnswerAcceptance] = {}
 
-    def of(self, group: str) -> Acceptance:
+    def of(self, group: str) -> AnswerAcceptance:
         """Acceptance of a group with this kind of sampling."""
         found = self._met.get(group)
         if found is None:
-            found = self._met[group] = self._profile.of(f"{group}, {self._bucket}")
+            pair = self._profile.of(f"{group}, {self._bucket}")
+            found = self._met[group] = AnswerAcceptance(pair)
         return found
 
     def probability(self, candidate: Candidate) -> float:
@@ -206,16 +204,10 @@ class GroupAcceptance:
 
     def observe(self, candidate: Candidate, token: int) -> bool:
         """Learn from the actual token in a candidate's place, for its rivals too; True if right."""
-        for rival in candidate.rivals:
-            self._learn(rival, token, shifts=False)  # so rare that it would be mostly noise
-        return self._learn(candidate, token)
-
-    def _learn(self, candidate: Candidate, token: int, *, shifts: bool = True) -> bool:
-        right, acceptance = candidate.token == token, self.of(candidate.group)
-        if candidate.group not in self._judged:
-            self._judged.add(candidate.group)
-            acceptance.fade(_FADE)
-        acceptance.observe(candidate.confidence, right, shifts=shifts)
+        for rival in candidate.rivals:  # so rare that their effect would be mostly noise
+            self.of(rival.group).observe(rival.confidence, rival.token == token, shifts=False)
+        right = candidate.token == token
+        self.of(candidate.group).observe(candidate.confidence, right)
         return right
 
     def observe_all(self, candidates: Sequence[Candidate], tokens: Sequence[int]) -> None:
