@@ -33,7 +33,9 @@ def in_turn(traces: Sequence[Trace]) -> list[Trace]:
     for trace in traces:
         seen[trace.task] = seen.get(trace.task, 0) + 1
         places.append(seen[trace.task])
-    return [trace for _, trace in sorted(zip(places, traces, strict=True), key=lambda each: each[0])]
+    return [
+        trace for _, trace in sorted(zip(places, traces, strict=True), key=lambda each: each[0])
+    ]
 
 
 def at_random(traces: Sequence[Trace]) -> list[Trace]:

@@ -139,8 +139,7 @@ class TraceDrafter(ModelDrafter):
             yield candidate
 
     def _depth(self, place: int) -> int:
-        """Candidates behind a place; a chain recorded past its first wrong token goes on for ever.
-        """
+        """Candidates behind a place; a chain recorded past its first wrong token has no end."""
         draft = self._trace.drafts[place]
         return DEEPEST if len(draft) >= WRONG and not self._is_right(place) else len(draft)
 

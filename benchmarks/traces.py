@@ -4,10 +4,10 @@
 
 For each prompt it records the target's own answer, how far each of its tokens led the runner-up,
 and at each position what the draft would propose, some tokens beyond the first wrong one, with its
-lead over the runner-up and the next ones behind it. With `--noise` the draft is made a weaker one: normal noise
-of so many logits is added to its own. With `--sessions` in place of prompts, it records what the
-draft would propose along the sessions of `benchmarks/sessions.py`. `benchmarks/replay.py` plays
-controllers on them.
+lead over the runner-up and the next ones behind it. With `--noise` the draft is made a weaker one:
+normal noise of so many logits is added to its own. With `--sessions` in place of prompts, it
+records what the draft would propose along the sessions of `benchmarks/sessions.py`.
+`benchmarks/replay.py` and `benchmarks/kinds.py` play controllers on them.
 """
 
 import argparse
@@ -180,9 +180,7 @@ def proposals(
     """The draft's candidates behind each prefix of an answer, and their rivals."""
     assert engine.draft is not None
     chooser = NoisySampler(params, noise) if noise else Sampler(params)
-    drafter = ModelDrafter(
-        engine.draft, chooser, engine.target.n_vocab, engine.is_stop, branches
-    )
+    drafter = ModelDrafter(engine.draft, chooser, engine.target.n_vocab, engine.is_stop, branches)
     context, found, drafts, rivals = list(prompt), list[Candidate](), [], []
     for i, token in enumerate(tokens):
         if not _departs(found, tokens[i:]):

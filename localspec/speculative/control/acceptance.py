@@ -14,8 +14,7 @@ _DECAY = 0.995  # of what a bin has seen, at each new observation
 _NEIGHBOUR = 0.25  # of what a bin beside it has seen
 _OFTEN_DECAY = 0.999  # of how often a bin was met, at each new observation of any
 _VARIANCE = 1.0  # squared log-odds by which answers differ from each other
-_DRIFT = 0.01  # by which an answer changes with each candidate
-_PAIR = 16.0  # candidates of this answer that count as much as those of all others
+_PAIR = 8.0  # candidates of this answer that count as much as those of all others
 # Before anything is known: some candidates are easy and some are hard, 0.7 on average. With how
 # many observations that counts for.
 _PRIOR_CHANCES = ((0.2, 1.6), (0.6, 2.0), (0.85, 2.0), (0.98, 2.4))
@@ -93,9 +92,9 @@ class Acceptance:
 class AnswerAcceptance:
     """The same in one answer, which is easier or harder than others by an effect, in log-odds.
 
-    The effect begins at 0 with variance `_VARIANCE` and is updated as in a Kalman filter: the first
-    three or four candidates move it, later ones refine it. What an answer taught of its effect ends
-    with it; what it taught of confidences is the pair's.
+    The effect begins at 0 with variance `_VARIANCE`; each candidate updates both as in a Kalman
+    filter, so that the first three or four move it and later ones refine it. The effect ends with
+    the answer; what was learnt of confidences is the pair's.
     """
 
     def __init__(self, pair: Acceptance) -> None:
@@ -111,8 +110,7 @@ class AnswerAcceptance:
         """
         if shifts:
             expected = self.probability(confidence)
-            variance = min(self._variance + _DRIFT, _VARIANCE)
-            self._variance = variance / (1.0 + variance * expected * (1.0 - expected))
+            self._variance /= 1.0 + self._variance * expected * (1.0 - expected)
             self._effect += self._variance * (right - expected)
             self._met[_bin(confidence)] += 1.0
         self.pair.observe(confidence, right)
