@@ -375,28 +375,24 @@ def test_costs_are_learnt_of_passes_not_of_waiting() -> None:
         assert told[number] == {sum(width for _, width, _ in each) for each in own}
     widths = told[0] | told[1]
     assert len(widths) > 1
-    assert {known.verify.seconds(width, 40) for width in widths} == {10.0}
+    assert [known.verify.seconds(width, 40) for width in widths] == pytest.approx(
+        [10.0] * len(widths)
+    )
     assert known.draft.seconds(2, 40) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("count", [1, 4])
-def test_the_rate_is_that_of_all_answers_together(count: int) -> None:
+def test_plain_decoding_is_estimated_for_all_answers_together(count: int) -> None:
     clock = FakeClock()
     slots, passes, _, _ = shared(count, quirk=0.0, clock=clock, seconds=(10.0, 1.0))
-    known, plain, said = slots[0].profile.learnt(clock), list[float](), dict[int, int]()
-    rates: list[tuple[float, float]] = []
+    plain: list[float] = []
 
     def work(slot: Slot, number: int) -> None:
         responses = stream_generate(
             slot, list(b"abc"), GenerateOptions(GREEDY, "auto", max_tokens=64), clock=clock
         )
-        for each in responses:
-            said[number] = each.stats.tokens
-            if min(said.values()) > 32:  # nobody is done
-                rates.append((known.recent.per_second(), sum(said.values()) / clock.now))
-        plain.append(each.stats.plain_seconds)
+        *_, last = responses
+        plain.append(last.stats.plain_seconds)
 
     together(slots, passes, work)
-    of_late, of_all = rates[0]  # which began with a plain round
-    assert of_all / 1.1 < of_late < 1.7 * of_all
     assert plain == pytest.approx([63 * 10.0] * count)  # the first token comes with the prompt
