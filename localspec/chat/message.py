@@ -59,27 +59,6 @@ def read_messages(entries: Sequence[Mapping[str, object]]) -> list[Message]:
     return [_read(entry, f"messages[{i}]") for i, entry in enumerate(entries)]
 
 
-def one_call_each(messages: Sequence[Message]) -> list[Message]:
-    """The same messages with one call each, followed by its result."""
-    single: list[Message] = []
-    rest = list(messages)
-    while rest:
-        message = rest.pop(0)
-        calls = message.get("tool_calls", [])
-        if len(calls) < 2:
-            single.append(message)
-            continue
-        count = next((i for i, each in enumerate(rest) if each["role"] != "tool"), len(rest))
-        results, rest = rest[:count], rest[count:]
-        for i, call in enumerate(calls):
-            first = message if i == 0 else assistant_turn("")
-            single.append({**first, "tool_calls": [call]})
-            single += [each for each in results if each.get("tool_call_id") == call["id"]]
-            results = [each for each in results if each.get("tool_call_id") != call["id"]]
-        single += results
-    return single
-
-
 def _read(entry: Mapping[str, object], place: str) -> Message:
     role = "system" if entry.get("role") == "developer" else entry.get("role")
     if not isinstance(role, str) or role not in (*ROLES, "tool"):

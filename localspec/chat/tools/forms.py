@@ -1,7 +1,8 @@
 """How families of models write tool calls, recognized by their chat templates."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from localspec.chat.tools.readers import (
     Reader,
@@ -11,6 +12,7 @@ from localspec.chat.tools.readers import (
     named_calls,
     tagged_calls,
 )
+from localspec.chat.tools.tool import as_json
 
 _NAME = r"(?P<name>[A-Za-z0-9_.:/-]{1,128})"
 
@@ -211,6 +213,25 @@ GRANITE = _listed("Granite 3", "<|tool_call|>", "", ("name", "arguments"))
 NEMOTRON = _listed("Nemotron Nano 2", "<TOOLCALL>", "</TOOLCALL>", ("name", "arguments"))
 COMMAND = _listed("Command R7B", "<|START_ACTION|>", "<|END_ACTION|>", ("tool_name", "parameters"))
 APRIEL = _listed("Apriel", "<tool_calls>", "</tool_calls>", ("name", "arguments"))
+
+# For templates that write no calls: their models are asked to write Hermes' form.
+GENERIC = replace(HERMES, family="generic")
+
+
+def written(form: CallForm, name: str, arguments: Mapping[str, Any]) -> str:
+    """A call as a model of this form writes it; in `GENERIC` where no grammar can write it."""
+    form = form if form.begin else GENERIC
+    inner = as_json(arguments)
+    if form.parameter is not None:
+        inner = "".join([_parameter(form.parameter, *each) for each in arguments.items()])
+    return f"{form.begin.replace('NAME', name)}{inner}{form.end}"
+
+
+def _parameter(around: tuple[str, str], key: str, value: Any) -> str:
+    opening, closing = (part.replace("KEY", key) for part in around)
+    opening = opening.replace("IS_TEXT", str(isinstance(value, str)).lower())
+    return f"{opening}{value if isinstance(value, str) else as_json(value)}{closing}"
+
 
 # By texts that a template must contain, all of them; the first match counts.
 _KNOWN: Mapping[tuple[str, ...], CallForm] = {

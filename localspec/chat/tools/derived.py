@@ -1,0 +1,2 @@
+"""x"""
+def derived_form(a): return None
