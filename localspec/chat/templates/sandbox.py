@@ -93,11 +93,11 @@ def _environment() -> "Environment":
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Sandbox(ImmutableSandboxedEnvironment):
-        """Lists may grow, as in llama.cpp: Kimi K2 collects its messages in some."""
+        """Lists may change, as in llama.cpp: Kimi K2 queues the ids of its calls in one."""
 
         def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-            grows = isinstance(obj, list) and attr in ("append", "extend")
-            return grows or super().is_safe_attribute(obj, attr, value)
+            changes = isinstance(obj, list) and attr in ("append", "extend", "pop")
+            return changes or super().is_safe_attribute(obj, attr, value)
 
     class Generation(Extension):
         """``{% generation %}`` marks the assistant's part for training; its body is rendered."""

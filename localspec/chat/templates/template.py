@@ -80,7 +80,8 @@ class ChatTemplate:
         """
         thinking = self.thinking if thinking is None else thinking
         prepared, shown = self._arranged(messages, tools)
-        return self._fill(prepared, generation, now, thinking, shown, variables)
+        definitions = self.tools.definitions(shown)
+        return self._fill(prepared, generation, now, thinking, definitions, variables)
 
     def begin(
         self,
@@ -98,8 +99,8 @@ class ChatTemplate:
         now = datetime.datetime.now()
         thinking = self.thinking if thinking is None else thinking
         prepared, shown = self._arranged(messages, tools)
-        fill = partial(self._fill, prepared, now=now, thinking=thinking, tools=shown,
-                       variables=variables)  # fmt: skip
+        fill = partial(self._fill, prepared, now=now, thinking=thinking,
+                       tools=self.tools.definitions(shown), variables=variables)  # fmt: skip
         text = fill(generation=True)
         if self.format is None:
             return text, "start"
@@ -226,7 +227,8 @@ class ChatTemplate:
     ) -> int:
         """How many of the texts are not written just once; more than all where it fails."""
         try:
-            shown = self._try(self._prepared_all(messages), tools=tools)
+            prepared = self._prepared_all(messages)
+            shown = self._fill(prepared, generation=True, tools=self.tools.definitions(tools))
         except TemplateError:
             return len(texts) + 1
         return sum(shown.count(text) != 1 for text in texts)
@@ -262,7 +264,7 @@ class ChatTemplate:
         tools: Sequence[Tool] = (),
     ) -> str:
         """The rendering of a made-up conversation."""
-        return self._fill(messages, generation, tools=tools)
+        return self._fill(messages, generation, tools=[dict(tool.definition) for tool in tools])
 
     def _fill(
         self,
@@ -270,12 +272,11 @@ class ChatTemplate:
         generation: bool,
         now: datetime.datetime | None = None,
         thinking: bool | None = None,
-        tools: Sequence[Tool] = (),
+        tools: Sequence[Mapping[str, Any]] = (),
         variables: Mapping[str, object] | None = None,
     ) -> str:
         switch = {} if thinking is None else dict.fromkeys(_THINKING, thinking)
         now = now or datetime.datetime.now()
-        definitions = [tool.definition for tool in tools]
         given = {
             "messages": messages,
             "add_generation_prompt": generation,
@@ -283,8 +284,8 @@ class ChatTemplate:
             "eos_token": self.eos,
             "date_string": now.strftime("%d %b %Y"),
             "datetime": now.strftime("%b %d %Y %H:%M:%S"),
-            "functions": json.dumps(definitions, indent=2, ensure_ascii=False),
-            **(dict.fromkeys(_TOOLS, definitions) if tools else {}),
+            "functions": json.dumps([*tools], indent=2, ensure_ascii=False),
+            **(dict.fromkeys(_TOOLS, tools) if tools else {}),
             **switch,
             **self.variables,
             **(variables or {}),

@@ -28,6 +28,8 @@ _PARAMETER = {"type": "string", "description": "Made up"}
 _PARAMETERS = {"type": "object", "properties": {_KEY: _PARAMETER}, "required": [_KEY]}
 _FUNCTION = {"name": _NAME, "description": "Made up", "parameters": _PARAMETERS}
 MADE_UP_TOOLS = read_tools([{"type": "function", "function": _FUNCTION}])
+_BARE = {"name": _NAME, "parameters": {"properties": {_KEY: {}}}}
+_BARE_TOOLS = read_tools([{"type": "function", "function": _BARE}])
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,11 @@ class ToolCapabilities:
     def shows_tools(self) -> bool:
         """Whether the template describes tools; else `with_description` does."""
         return self._describes and self.form is not GENERIC
+
+    def definitions(self, tools: Sequence[Tool]) -> list[dict[str, Any]]:
+        """The tools as this template takes them: some read what a schema may leave out."""
+        given = [dict(tool.definition) for tool in tools]
+        return given if self._takes_bare_tools else [_completed(each) for each in given]
 
     def with_description(
         self, messages: Sequence[Message], tools: Sequence[Tool]
@@ -112,6 +119,17 @@ class ToolCapabilities:
         return entry | {key: short_id(entry[key])} if shortens else entry
 
     @cached_property
+    def _takes_bare_tools(self) -> bool:
+        """Whether a tool may have a parameter without type and description, and no list of
+        required ones.
+        """
+        try:
+            self.render([_USER], tools=_BARE_TOOLS)
+        except TemplateError:
+            return False
+        return True
+
+    @cached_property
     def _describes(self) -> bool:
         """Whether the template shows offered tools to the model."""
         try:
@@ -119,8 +137,10 @@ class ToolCapabilities:
         except TemplateError:
             return False
 
-    def _with_answer(self, answer: Mapping[str, Any], behind: Sequence[Message]) -> str:
-        """A made-up conversation with an answer, whose calls are as this template takes them."""
+    def _with_answer(self, answer: Mapping[str, Any] | None, behind: Sequence[Message]) -> str:
+        """A made-up conversation with an answer, or its prompt; see `derived.Render`."""
+        if answer is None:
+            return self.render([_USER])
         placed = self._place({"role": "assistant", "content": "", **answer})  # type: ignore[typeddict-item]
         return self.render([_USER, placed, *behind], generation=False)
 
@@ -141,6 +161,18 @@ class ToolCapabilities:
             return False
         plain = f"'{_KEY}'" not in shown and f'\\"{_KEY}' not in shown
         return plain and all(part in shown for part in (*names, _KEY, _VALUE, _RESULT))
+
+
+def _completed(definition: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool in OpenAI's form whose parameters have all fields that templates read."""
+    function = definition["function"]
+    parameters = {"type": "object", "required": [], **function["parameters"]}
+    properties = parameters.get("properties")
+    parameters["properties"] = {
+        name: {"type": "string", "description": "", **each} if isinstance(each, Mapping) else each
+        for name, each in (properties if isinstance(properties, Mapping) else {}).items()
+    }
+    return {**definition, "function": {**function, "parameters": parameters}}
 
 
 def short_id(call_id: str) -> str:

@@ -10,11 +10,12 @@ from localspec.chat.tools.readers import (
     gemma_object,
     json_calls,
     named_calls,
+    python_calls,
     tagged_calls,
 )
 from localspec.chat.tools.tool import as_json
 
-_NAME = r"(?P<name>[A-Za-z0-9_.:/-]{1,128})"
+NAME = r"(?P<name>[A-Za-z0-9_.:/-]{1,128})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class CallForm:
 
 HERMES = CallForm(
     "Hermes",
-    json_calls("<tool_call>"),
+    json_calls("<tool_call>", "</tool_call>"),
     ("<tool_call>",),
     '<tool_call>\n{"name": "NAME", "arguments": ',
     "}\n</tool_call>",
@@ -56,10 +57,13 @@ HERMES = CallForm(
 QWEN_XML = CallForm(
     "Qwen3-Coder",
     tagged_calls(
-        rf"(?:<(?:seed:)?tool_call>\s*)?<function={_NAME}>",
-        r"<parameter=(?P<key>[^>\n]+)>\n?",
+        rf"(?:<(?:seed:)?tool_call>\s*)?<function={NAME}>",
+        "<parameter=",
+        r"(?P<key>[^>\n]+)>\n?",
         "\n</parameter>",
         "</function>",
+        "</tool_call>",
+        "</seed:tool_call>",
     ),
     ("<tool_call>", "<function=", "<seed:tool_call>"),
     "<tool_call>\n<function=NAME>\n",
@@ -70,8 +74,9 @@ QWEN_XML = CallForm(
 GLM = CallForm(
     "GLM",
     tagged_calls(
-        rf"<tool_call>\s*{_NAME}\s*(?=<arg_key>|</tool_call>)",
-        r"<arg_key>(?P<key>[^<]+)</arg_key>\s*<arg_value>",
+        rf"<tool_call>\s*{NAME}\s*(?=<arg_key>|</tool_call>)",
+        "<arg_key>",
+        r"(?P<key>[^<]+)</arg_key>\s*<arg_value>",
         "</arg_value>",
         "</tool_call>",
     ),
@@ -84,10 +89,12 @@ GLM = CallForm(
 MINIMAX = CallForm(
     "MiniMax",
     tagged_calls(
-        rf'(?:<minimax:tool_call>\s*)?<invoke name="{_NAME}">',
-        r'<parameter name="(?P<key>[^"\n]+)">',
+        rf'(?:<minimax:tool_call>\s*)?<invoke name="{NAME}">',
+        '<parameter name="',
+        r'(?P<key>[^"\n]+)">',
         "</parameter>",
         "</invoke>",
+        "</minimax:tool_call>",
     ),
     ("<minimax:tool_call>", "<invoke name="),
     '<minimax:tool_call>\n<invoke name="NAME">\n',
@@ -97,7 +104,7 @@ MINIMAX = CallForm(
 )
 _mistral = first_of(
     json_calls(r"\[TOOL_CALLS\]"),
-    named_calls(rf"\[TOOL_CALLS\]\s*{_NAME}(?:\[CALL_ID\](?P<id>[\w-]{{1,64}}))?(?:\[ARGS\])?"),
+    named_calls(rf"\[TOOL_CALLS\]\s*{NAME}(?:\[CALL_ID\](?P<id>[\w-]{{1,64}}))?(?:\[ARGS\])?"),
 )
 
 
@@ -121,7 +128,7 @@ LLAMA = CallForm(
 )
 HARMONY = CallForm(
     "gpt-oss",
-    named_calls(rf"to=functions\.{_NAME}(?:[^\w.:/-][^{{]*?)?<\|message\|>"),
+    named_calls(rf"to=functions\.{NAME}(?:[^\w.:/-][^{{]*?)?<\|message\|>"),
     ("to=functions.",),
     " to=functions.NAME<|channel|>commentary json<|message|>",
     "",
@@ -129,7 +136,8 @@ HARMONY = CallForm(
 )
 _deepseek = named_calls(
     r"(?:<｜tool▁calls▁begin｜>\s*)?<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>)?"
-    rf"{_NAME}(?:<｜tool▁sep｜>|\s*```(?:json)?)"
+    rf"{NAME}(?:<｜tool▁sep｜>|\s*```(?:json)?)",
+    closing="<｜tool▁call▁end｜>",
 )
 
 
@@ -152,7 +160,8 @@ KIMI = CallForm(
     named_calls(
         r"(?:<\|tool_calls_section_begin\|>\s*)?<\|tool_call_begin\|>\s*"
         r"(?P<id>(?:functions\.)?(?P<name>[A-Za-z0-9_./-]{1,128})(?::\d{1,6})?)\s*"
-        r"<\|tool_call_argument_begin\|>"
+        r"<\|tool_call_argument_begin\|>",
+        closing="<|tool_call_end|>",
     ),
     ("<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
     "<|tool_calls_section_begin|><|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>",
@@ -162,7 +171,7 @@ KIMI = CallForm(
 )
 FUNCTIONARY = CallForm(
     "Functionary",
-    named_calls(rf"<function={_NAME}>"),
+    named_calls(rf"<function={NAME}>", closing="</function>"),
     ("<function=",),
     "<function=NAME>",
     "</function>",
@@ -172,7 +181,7 @@ FUNCTIONARY = CallForm(
 
 GEMMA = CallForm(
     "Gemma 4",
-    named_calls(rf"<\|tool_call>\s*call:{_NAME}", gemma_object),
+    named_calls(rf"<\|tool_call>\s*call:{NAME}", gemma_object),
     ("<|tool_call>",),
     "",
     "",
@@ -187,10 +196,12 @@ def _dsml(wrapper: str) -> CallForm:
     return CallForm(
         "DeepSeek DSML",
         tagged_calls(
-            rf'(?:{opening}\s*)?{invoke}"{_NAME}">',
-            r'<｜DSML｜parameter name="(?P<key>[^"\n]+)"[^>\n]{0,40}>',
+            rf'(?:{opening}\s*)?{invoke}"{NAME}">',
+            '<｜DSML｜parameter name="',
+            r'(?P<key>[^"\n]+)"[^>\n]{0,40}>',
             "</｜DSML｜parameter>",
             "</｜DSML｜invoke>",
+            f"</｜DSML｜{wrapper}>",
         ),
         (opening, invoke),
         f'{opening}\n{invoke}"NAME">\n',
@@ -206,9 +217,20 @@ def _listed(family: str, opening: str, closing: str, keys: tuple[str, str]) -> C
     begin = f'{opening}[{{"{keys[0]}": "NAME", "{keys[1]}": '
     header = "".join(f"\\{c}" if c in "|[]" else c for c in opening)
     closings = (closing,) if closing else ()
-    return CallForm(family, json_calls(header), (opening,), begin, "}]" + closing, closings)
+    return CallForm(family, json_calls(header, closing), (opening,), begin, "}]" + closing, closings)
 
 
+LFM = CallForm(
+    "LFM2",
+    first_of(
+        json_calls(r"<\|tool_call_start\|>", "<|tool_call_end|>"),
+        python_calls(r"<\|tool_call_start\|>", "<|tool_call_end|>"),
+    ),
+    ("<|tool_call_start|>",),
+    '<|tool_call_start|>[{"name": "NAME", "arguments": ',
+    "}]<|tool_call_end|>",
+    ("<|tool_call_end|>",),
+)
 GRANITE = _listed("Granite 3", "<|tool_call|>", "", ("name", "arguments"))
 NEMOTRON = _listed("Nemotron Nano 2", "<TOOLCALL>", "</TOOLCALL>", ("name", "arguments"))
 COMMAND = _listed("Command R7B", "<|START_ACTION|>", "<|END_ACTION|>", ("tool_name", "parameters"))
@@ -248,6 +270,9 @@ _KNOWN: Mapping[tuple[str, ...], CallForm] = {
     ("minimax:tool_call", "<invoke name="): MINIMAX,
     ("<function=", "<parameter="): QWEN_XML,
     ("<arg_key>", "<tool_call>"): GLM,
+    ("<|tool_list_start|>",): LFM,
+    ("<|tool_call_start|>",): LFM,
+    ("List of tools: [", "<|im_start|>"): LFM,
     ("<tool_calls>[",): APRIEL,
     ("<TOOLCALL>[",): NEMOTRON,
     ("<tool_call>", '"arguments"'): HERMES,

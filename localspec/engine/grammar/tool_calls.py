@@ -5,13 +5,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from localspec.chat.tools.forms import CallForm
-from localspec.chat.tools.readers import is_text
 from localspec.chat.tools.tool import Tool
+from localspec.chat.tools.value_types import allows_text
 from localspec.core.errors import GrammarError, UsageError
 from localspec.engine.grammar.source import options_of, read_grammar
 
-# A value between tags must not contain "</", the beginning of the closing tag.
-_TEXT = "/([^<]|<[^\\/])*/"
+_TEXT = "/(.|\\n)*/"
 
 
 def tool_grammar(form: CallForm, tools: Sequence[Tool], before: str = "") -> str:
@@ -47,14 +46,30 @@ def _call(form: CallForm, tool: Tool, i: int, before: str) -> list[str]:
     properties, required = _fields(schema)
     rules, parts = [], list[str]()
     for j, (key, value) in enumerate(properties.items()):
-        # A text and its closing tag are one lexeme, else the text would consume the line break.
-        name = f"V{i}_{j}" if is_text(value) else f"v{i}_{j}"
-        opened = form.parameter[0].replace("KEY", key)
-        opened = json.dumps(opened.replace("IS_TEXT", str(is_text(value)).lower()))
-        shape = _text(value) if is_text(value) else _json(_with_definitions(value, schema))
-        rules.append(f"{name}: {opened} {shape} {json.dumps(form.parameter[1])}")
+        made = _parameter(form.parameter, key, value, schema, f"{i}_{j}")
+        rules += made
+        name = made[0].partition(":")[0].partition("[")[0]
         parts.append(name if key in required else f"{name}?")
     return [" ".join([opening, *parts, end]), *rules]
+
+
+def _parameter(
+    around: tuple[str, str], key: str, value: Any, schema: Mapping[str, Any], place: str
+) -> list[str]:
+    """The rules of a parameter between tags."""
+    text = allows_text(value, schema)
+    opened, closed = (part.replace("KEY", key) for part in around)
+    opened = json.dumps(opened.replace("IS_TEXT", str(text).lower()))
+    if not text:
+        value = _with_definitions(value, schema)
+        return [f"v{place}: {opened} {_json(value)} {json.dumps(closed)}"]
+    if values := _texts(value):
+        return [f"v{place}: {opened} ( {' | '.join(map(json.dumps, values))} ) {json.dumps(closed)}"]
+    # A lazy lexeme ends at its first closing tag.
+    tag, behind = closed.strip(), closed[len(closed.rstrip()) :]
+    lexeme = f"V{place}[lazy]: {opened} {_TEXT} {json.dumps(tag)}"
+    rest = f" {json.dumps(behind)}" if behind else ""
+    return [f"v{place}: V{place}{rest}", lexeme]
 
 
 def _json(schema: Any) -> str:
@@ -88,8 +103,9 @@ def _fields(schema: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     return properties, required
 
 
-def _text(schema: Mapping[str, Any]) -> str:
-    values = schema.get("enum")
-    if not values or not isinstance(values, list) or not all(isinstance(v, str) for v in values):
-        return _TEXT
-    return f"( {' | '.join(map(json.dumps, values))} )"
+def _texts(schema: Any) -> list[str]:
+    """The values of an enum as they stand between tags; none for free text."""
+    values = schema.get("enum") if isinstance(schema, dict) else None
+    if not isinstance(values, list):
+        return []
+    return [value if isinstance(value, str) else json.dumps(value) for value in values]
