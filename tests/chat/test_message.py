@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from localspec.chat.message import Message, one_call_each, read_messages
+from localspec.chat.message import Message, read_messages
 from localspec.core.errors import UsageError
 
 DEEP = json.loads('{"a":' * 500 + "{}" + "}" * 500)

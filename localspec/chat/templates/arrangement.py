@@ -62,7 +62,10 @@ class Arrangement:
     def _parts(self, turn: Message, write: Callable[[Message], str]) -> Iterator[Message]:
         """A message as one or two messages that the template takes."""
         if turn["role"] == "tool" and not self.results:
-            yield {"role": "user", "content": f"<tool_response>\n{turn['content']}\n</tool_response>"}
+            yield {
+                "role": "user",
+                "content": f"<tool_response>\n{turn['content']}\n</tool_response>",
+            }
         elif "tool_calls" not in turn:
             yield turn
         elif not self.calls:
@@ -141,8 +144,9 @@ def _results_of(ids: Sequence[str], i: int, messages: Sequence[Message]) -> list
 
 
 def _result(call_id: str, name: str, message: Message | None) -> Message:
-    result: Message = {"role": "tool", "content": _NO_RESULT, "name": name}
-    return {**result, **(message or {}), "tool_call_id": call_id}
+    result: Message = {"role": "tool", "content": _NO_RESULT}
+    found = result if message is None else message
+    return {**found, "name": found.get("name", name), "tool_call_id": call_id}
 
 
 def _one_call_each(turns: Sequence[Message]) -> list[Message]:
@@ -233,7 +237,8 @@ def skeleton(messages: Sequence[Message]) -> list[Message]:
             shape["content"] = _unique(next(numbers))
         if "tool_calls" in message:
             shape["tool_calls"] = [
-                call | {"function": call["function"] | {"arguments": {"key": _unique(next(numbers))}}}
+                call
+                | {"function": call["function"] | {"arguments": {"key": _unique(next(numbers))}}}
                 for call in message["tool_calls"]
             ]
         made.append(shape)

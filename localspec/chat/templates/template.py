@@ -301,4 +301,3 @@ class ChatTemplate:
         except TemplateError:
             return None
         return format_between(shown, _THOUGHTS, _ANSWER)
-

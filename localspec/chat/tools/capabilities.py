@@ -75,9 +75,7 @@ class ToolCapabilities:
         given = [dict(tool.definition) for tool in tools]
         return given if self._takes_bare_tools else [_completed(each) for each in given]
 
-    def with_description(
-        self, messages: Sequence[Message], tools: Sequence[Tool]
-    ) -> list[Message]:
+    def with_description(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
         """The messages with the tools, and how to call one, in a first system message."""
         form = self.form if self.form.begin else GENERIC
         definitions = [as_json(tool.definition["function"]) for tool in tools]

@@ -45,8 +45,8 @@ def _call_text(render: Render, count: int) -> str:
         for name, call_id in list(zip(_NAMES, _IDS, strict=True))[:count]
     ]
     results: list[Message] = [
-        {"role": "tool", "content": _RESULT, "tool_call_id": call["id"], "name": name}
-        for call, name in zip(calls, _NAMES, strict=False)
+        {"role": "tool", "content": _RESULT, "tool_call_id": call_id, "name": name}
+        for call_id, name in list(zip(_IDS, _NAMES, strict=True))[:count]
     ]
     for behind in ([_NEXT], results, []):
         try:
@@ -206,7 +206,8 @@ def _flexible(text: str) -> str:
     parts = re.split(rf"(\s+|{_NAMES[0]}|{_IDS[0]})", text)
     special = {_NAMES[0]: r"[\w.:/-]{1,128}", _IDS[0]: _ID}
     return "".join(
-        r"\s*" if not part.strip() and part else special.get(part, re.escape(part)) for part in parts
+        r"\s*" if not part.strip() and part else special.get(part, re.escape(part))
+        for part in parts
     )
 
 

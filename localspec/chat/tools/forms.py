@@ -217,7 +217,9 @@ def _listed(family: str, opening: str, closing: str, keys: tuple[str, str]) -> C
     begin = f'{opening}[{{"{keys[0]}": "NAME", "{keys[1]}": '
     header = "".join(f"\\{c}" if c in "|[]" else c for c in opening)
     closings = (closing,) if closing else ()
-    return CallForm(family, json_calls(header, closing), (opening,), begin, "}]" + closing, closings)
+    return CallForm(
+        family, json_calls(header, closing), (opening,), begin, "}]" + closing, closings
+    )
 
 
 LFM = CallForm(

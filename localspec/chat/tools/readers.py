@@ -209,7 +209,10 @@ def _python_calls(text: str, tools: Sequence[Tool]) -> tuple[ToolCall, ...] | No
     try:
         entries = ast.parse(text.strip(), mode="eval").body
         calls = [
-            (ast.unparse(entry.func), {str(k.arg): ast.literal_eval(k.value) for k in entry.keywords})
+            (
+                ast.unparse(entry.func),
+                {str(k.arg): ast.literal_eval(k.value) for k in entry.keywords},
+            )
             for entry in entries.elts  # type: ignore[attr-defined]
             if not entry.args
         ]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from localspec.chat.tools.tool import parsed
+from localspec.chat.tools.tool import as_json, parsed
 
 _ANY = frozenset(("string", "number", "integer", "boolean", "null", "object", "array"))
 _MOST_REFERENCES = 16  # that lead to each other
@@ -11,7 +11,9 @@ _PYTHON = {"True": True, "False": False, "None": None}
 _INVALID = object()
 
 
-def allowed_types(schema: object, whole: Mapping[str, Any], left: int = _MOST_REFERENCES) -> frozenset[str]:
+def allowed_types(
+    schema: object, whole: Mapping[str, Any], left: int = _MOST_REFERENCES
+) -> frozenset[str]:
     """The types of the values that a schema allows; ``whole`` has the definitions it refers to."""
     if not isinstance(schema, Mapping) or left <= 0:
         return _ANY
@@ -39,6 +41,16 @@ def is_text(schema: object, whole: Mapping[str, Any]) -> bool:
 def allows_text(schema: object, whole: Mapping[str, Any]) -> bool:
     """Whether a schema allows strings, perhaps among other values."""
     return "string" in allowed_types(schema, whole)
+
+
+def written_choices(schema: object, whole: Mapping[str, Any]) -> list[str]:
+    """The values of an enum as `typed_value` reads them; none for other schemas."""
+    values = schema.get("enum") if isinstance(schema, Mapping) else None
+    if not isinstance(values, list):
+        return []
+    types = allowed_types(schema, whole)
+    allowed = [value for value in values if _type_of(value) in types]
+    return [value if isinstance(value, str) else as_json(value) for value in allowed]
 
 
 def typed_value(text: str, schema: object, whole: Mapping[str, Any]) -> Any:

@@ -1,16 +1,16 @@
-"""Grammars that force a tool call in the notation of the model's family."""
+"""Grammars that force or allow a tool call in the notation of the model's family."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from localspec.chat.tools.forms import CallForm
 from localspec.chat.tools.tool import Tool
-from localspec.chat.tools.value_types import allows_text
+from localspec.chat.tools.value_types import allows_text, written_choices
 from localspec.core.errors import GrammarError, UsageError
-from localspec.engine.grammar.source import options_of, read_grammar
-
-_TEXT = "/(.|\\n)*/"
+from localspec.engine.grammar.source import enforceable, options_of, read_grammar
 
 
 def tool_grammar(form: CallForm, tools: Sequence[Tool], before: str = "") -> str:
@@ -23,16 +23,74 @@ def tool_grammar(form: CallForm, tools: Sequence[Tool], before: str = "") -> str
             f"A call in the notation of {form.family} cannot be forced.",
             'Let tool_choice be "auto" or "none".',
         )
-    rules = ["%llguidance {}", f"start: {' | '.join(f'call{i}' for i in range(len(tools)))}"]
-    for i, tool in enumerate(tools):
+    names = " | ".join(f"call{i}" for i in range(len(tools)))
+    calls = [rule for i, tool in enumerate(tools) for rule in _checked_call(form, tool, i, before)]
+    return "\n".join(["%llguidance {}", f"start: {names}", *calls])
+
+
+def free_or_call(form: CallForm, tools: Sequence[Tool]) -> str:
+    """Lark for any text in which each call of a form in JSON is one of these tools."""
+    mark = form.openings[0]
+    called = replace(form, begin=form.begin.removeprefix(mark))
+    names = " | ".join(f"call{i}" for i in range(len(tools)))
+    return "\n".join(
+        [
+            "%llguidance {}",
+            "start: REST | opened call start",
+            f"opened[lazy]: /(.|\\n)*{_escaped(mark)}/",
+            f"REST: /(.|\\n)*/ & ~/(.|\\n)*{_escaped(mark)}(.|\\n)*/",
+            f"call: {names}",
+            *(rule for i, tool in enumerate(tools) for rule in _any_call(called, tool, i)),
+        ]
+    )
+
+
+def answer_or_call(form: CallForm, tools: Sequence[Tool], answer: str, before: str = "") -> str:
+    """A grammar of the ``answer``, or of a call, which is free behind its opening mark.
+
+    ``answer`` and the result are in the notation that `read_grammar` returns; both stand behind
+    the text ``before``.
+    """
+    begins = [form.begin.partition("NAME")[0] + tool.name for tool in tools if form.begin]
+    openings = " | ".join(json.dumps(mark) for mark in dict.fromkeys((*form.openings, *begins)))
+    lark = "\n".join(
+        [
+            f"start: {json.dumps(before)} ( @answer | call )",
+            f"call: /[ \\n]{{0,4}}/ ( {openings} ) /(.|\\n)*/",
+        ]
+    )
+    given = json.loads(answer)["grammars"] if answer.startswith("{") else [{"lark_grammar": answer}]
+    grammars = [{"name": "top", "lark_grammar": lark}, {**given[0], "name": "answer"}, *given[1:]]
+    return json.dumps({"grammars": grammars})
+
+
+def _checked_call(form: CallForm, tool: Tool, i: int, before: str = "") -> list[str]:
+    """The rules of a call, without patterns that no grammar holds; raises UsageError."""
+    try:
+        return _valid_call(form, tool, i, before)
+    except GrammarError as error:
         try:
-            rules += (made := _call(form, tool, i, before))
-            read_grammar("\n".join(["%llguidance {}", f"start: call{i}", *made]))
-        except GrammarError as error:
+            cleaned = replace(tool, parameters=enforceable(tool.parameters))
+            return _valid_call(form, cleaned, i, before)
+        except GrammarError:
             raise UsageError(
                 f"No call of {tool.name} can be forced: {error.message}", error.hint
             ) from error
-    return "\n".join(rules)
+
+
+def _any_call(form: CallForm, tool: Tool, i: int) -> list[str]:
+    """The rules of a call, with any arguments where its schema cannot be expressed."""
+    try:
+        return _checked_call(form, tool, i)
+    except UsageError:
+        return _call(form, replace(tool, parameters={"type": "object"}), i, "")
+
+
+def _valid_call(form: CallForm, tool: Tool, i: int, before: str) -> list[str]:
+    """The rules of a call; raises GrammarError."""
+    rules = _call(form, tool, i, before)
+    read_grammar("\n".join(["%llguidance {}", f"start: call{i}", *rules]))
+    return rules
 
 
 def _call(form: CallForm, tool: Tool, i: int, before: str) -> list[str]:
@@ -48,8 +106,7 @@ def _call(form: CallForm, tool: Tool, i: int, before: str) -> list[str]:
     for j, (key, value) in enumerate(properties.items()):
         made = _parameter(form.parameter, key, value, schema, f"{i}_{j}")
         rules += made
-        name = made[0].partition(":")[0].partition("[")[0]
-        parts.append(name if key in required else f"{name}?")
+        parts.append(f"v{i}_{j}" if key in required else f"v{i}_{j}?")
     return [" ".join([opening, *parts, end]), *rules]
 
 
@@ -63,13 +120,22 @@ def _parameter(
     if not text:
         value = _with_definitions(value, schema)
         return [f"v{place}: {opened} {_json(value)} {json.dumps(closed)}"]
-    if values := _texts(value):
-        return [f"v{place}: {opened} ( {' | '.join(map(json.dumps, values))} ) {json.dumps(closed)}"]
-    # A lazy lexeme ends at its first closing tag.
+    if values := written_choices(value, schema):
+        return [
+            f"v{place}: {opened} ( {' | '.join(map(json.dumps, values))} ) {json.dumps(closed)}"
+        ]
+    # The text ends at the first closing tag: a lazy lexeme.
     tag, behind = closed.strip(), closed[len(closed.rstrip()) :]
-    lexeme = f"V{place}[lazy]: {opened} {_TEXT} {json.dumps(tag)}"
-    rest = f" {json.dumps(behind)}" if behind else ""
-    return [f"v{place}: V{place}{rest}", lexeme]
+    lexeme = f"t{place}[lazy]: /(.|\\n)*{_escaped(tag)}/"
+    return [
+        " ".join([f"v{place}: {opened} t{place}", *[json.dumps(behind)] * bool(behind)]),
+        lexeme,
+    ]
+
+
+def _escaped(text: str) -> str:
+    """A text in a regular expression of a grammar."""
+    return re.escape(text).replace("/", "\\/").replace("\\\n", "\\n")
 
 
 def _json(schema: Any) -> str:
@@ -101,11 +167,3 @@ def _fields(schema: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
             f"{missing[0]} is required, but not below properties.", "Describe it there."
         )
     return properties, required
-
-
-def _texts(schema: Any) -> list[str]:
-    """The values of an enum as they stand between tags; none for free text."""
-    values = schema.get("enum") if isinstance(schema, dict) else None
-    if not isinstance(values, list):
-        return []
-    return [value if isinstance(value, str) else json.dumps(value) for value in values]
