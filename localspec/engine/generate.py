@@ -118,7 +118,8 @@ def stream_generate(
     The text for a seed does not depend on the draft or its length (up to the rounding of
     llama.cpp's kernels; see `LoadOptions.exact`), except with the rule "rejection". Raises
     PromptTooLong when no room is left for an answer, UsageError for "auto" with "rejection", for
-    ``max_tokens`` or ``logprobs`` out of bounds, GrammarError for a bad grammar or where it allows no token.
+    ``max_tokens`` or ``logprobs`` out of bounds, GrammarError for a bad grammar or where it allows
+    no token.
     """
     require_prompt_fits(len(prompt), engine.target.n_ctx)
     most = _most_tokens(options.max_tokens, engine.target.n_ctx)

@@ -51,8 +51,11 @@ def answer_or_call(form: CallForm, tools: Sequence[Tool], answer: str, before: s
     ``answer`` and the result are in the notation that `read_grammar` returns; both stand behind
     the text ``before``.
     """
+    # A lexeme must not begin as an answer in JSON does: calls without a mark join its schema.
     begins = [form.begin.partition("NAME")[0] + tool.name for tool in tools if form.begin]
-    openings = " | ".join(json.dumps(mark) for mark in dict.fromkeys((*form.openings, *begins)))
+    marks = [mark for mark in (*form.openings, *begins) if not mark.startswith("{")]
+    fenced = [f'```json\n{{"name": "{tool.name}"' for tool in tools]
+    openings = " | ".join(map(json.dumps, dict.fromkeys((*marks, *fenced))))
     lark = "\n".join(
         [
             f"start: {json.dumps(before)} ( @answer | call )",
@@ -60,8 +63,26 @@ def answer_or_call(form: CallForm, tools: Sequence[Tool], answer: str, before: s
         ]
     )
     given = json.loads(answer)["grammars"] if answer.startswith("{") else [{"lark_grammar": answer}]
-    grammars = [{"name": "top", "lark_grammar": lark}, {**given[0], "name": "answer"}, *given[1:]]
-    return json.dumps({"grammars": grammars})
+    named = {**_or_bare_call(given[0], form, tools), "name": "answer"}
+    return json.dumps({"grammars": [{"name": "top", "lark_grammar": lark}, named, *given[1:]]})
+
+
+def _or_bare_call(grammar: Any, form: CallForm, tools: Sequence[Tool]) -> Any:
+    """The grammar of an answer by a JSON schema, or of a call that is such an object by itself."""
+    schema = grammar.get("json_schema")
+    if not isinstance(schema, dict):
+        return grammar
+    key = "parameters" if '"parameters"' in form.begin else "arguments"
+    call = {
+        "type": "object",
+        "properties": {"name": {"enum": [tool.name for tool in tools]}, key: {"type": "object"}},
+        "required": ["name", key],
+        "additionalProperties": False,
+    }
+    shared = {
+        name: schema[name] for name in ("$defs", "definitions", "x-guidance") if name in schema
+    }
+    return {**grammar, "json_schema": {**shared, "anyOf": [schema, call]}}
 
 
 def _checked_call(form: CallForm, tool: Tool, i: int, before: str = "") -> list[str]:

@@ -62,10 +62,9 @@ def _unicode(value: object) -> object:
 def _seed(value: object) -> object:
     """Wrap seeds of 64 bits around at 32, which are llama.cpp's; -1 stays "random"."""
     whole = _whole(value)
-    is_large = (
-        isinstance(whole, int) and not isinstance(whole, bool) and not -1 <= whole <= MAX_SEED
-    )
-    return whole % (MAX_SEED + 1) if is_large and isinstance(whole, int) else whole
+    if not isinstance(whole, int) or isinstance(whole, bool) or whole == -1:
+        return whole
+    return whole % (MAX_SEED + 1)
 
 
 def _stops(value: object) -> object:

@@ -186,7 +186,6 @@ def left_out(given: str | list[Item]) -> list[str]:
 
 def with_instructions(instructions: str | None, messages: list[Message]) -> list[Message]:
     """The messages behind the instructions, if there are any."""
-    begun: list[Message] = (
-        [SystemMessage(role="system", content=instructions)] if instructions else []
-    )
-    return begun + messages
+    if not instructions:
+        return messages
+    return [SystemMessage(role="system", content=instructions), *messages]
