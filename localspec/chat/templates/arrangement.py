@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import takewhile, zip_longest
 
 from localspec.chat.message import Message, assistant_turn
 
@@ -16,7 +16,8 @@ class Arrangement:
 
     A ``system`` message at the beginning, several ``systems`` anywhere; messages with ``calls``,
     ``several_calls`` in one, ``text_with_calls``; ``results`` of tools; ``users_in_row``,
-    ``answers_in_row``, ``answer_first``, ``user_after_result``, a conversation ``without_user``.
+    ``answers_in_row``, ``answer_first``, ``user_after_result``, a conversation ``without_user``; a
+    ``call_last``, which has no result yet.
     """
 
     system: bool = False
@@ -30,10 +31,11 @@ class Arrangement:
     answer_first: bool = False
     user_after_result: bool = False
     without_user: bool = False
+    call_last: bool = False
 
     def of(self, messages: Sequence[Message], write: Callable[[Message], str]) -> list[Message]:
         """The messages as the template takes them; ``write`` gives the calls of one as text."""
-        turns = paired(messages)
+        turns = paired(messages, closes_last=not self.call_last)
         if not self.systems:
             turns = self._with_one_system(turns)
         turns = [part for turn in turns for part in self._parts(turn, write)]
@@ -104,11 +106,12 @@ class Arrangement:
         return not in_row.get(turn["role"], True)
 
 
-def paired(messages: Sequence[Message]) -> list[Message]:
+def paired(messages: Sequence[Message], closes_last: bool = True) -> list[Message]:
     """Each call with its result behind it, and both with an id and the tool's name.
 
-    A call without a result gets one that says so, a result without a call becomes a text of the
-    user. Results without the id of a call belong to calls in their order.
+    A call without a result gets one that says so, in the last message only if ``closes_last``. A
+    result without a call becomes a text of the user; those without the id of a call belong to
+    calls in their order.
     """
     turns: list[Message] = []
     taken: set[int] = set()
@@ -125,8 +128,9 @@ def paired(messages: Sequence[Message]) -> list[Message]:
             found = _results_of([call["id"] for call in calls], i, messages)
             taken |= {at for at in found if at is not None}
             for call, at in zip(calls, found, strict=True):
-                turns.append(_result(call["id"], call["function"]["name"],
-                                     None if at is None else messages[at]))  # fmt: skip
+                if at is not None or closes_last or i < len(messages) - 1:
+                    result = None if at is None else messages[at]
+                    turns.append(_result(call["id"], call["function"]["name"], result))
     return turns
 
 
@@ -160,9 +164,9 @@ def _one_call_each(turns: Sequence[Message]) -> list[Message]:
             single.append(message)
             continue
         results, rest = rest[: len(calls)], rest[len(calls) :]
-        for n, (call, result) in enumerate(zip(calls, results, strict=True)):
+        for n, (call, result) in enumerate(zip_longest(calls, results)):
             first = message if n == 0 else assistant_turn("")
-            single += [{**first, "tool_calls": [call]}, result]
+            single += [{**first, "tool_calls": [call]}, *([result] if result else [])]
     return single
 
 
@@ -201,6 +205,7 @@ def measured(keeps: Callable[[str], bool], *, calls: bool, several_calls: bool) 
         answers_in_row=keeps("uaau"),
         answer_first=keeps("au") and (not system or keeps("sau")),
         user_after_result=keeps("ucru" if calls else "uaru"),
+        call_last=calls and keeps("uc") and (not system or keeps("suc")),
         without_user=all(map(keeps, ("s", "sa", "scr") if calls else ("s", "sa"))),
     )
 

@@ -87,17 +87,17 @@ class _Written:
         if value == _ARGUMENTS:
             return self._named(head, tail)
         keys = [key for key, each in value.items() if each in (_NAMES[0], _ARGUMENTS)]
-        if len(keys) != 2:
-            return None
         mark = head.rstrip().removesuffix("[")
+        if len(keys) != 2 or '"' in mark:
+            return None
         listed = "[" if mark != head.rstrip() else ""
         closing = tail.strip().removeprefix("]").strip() if listed else tail.strip()
         begin = f'{mark}{listed}{{"{keys[0]}": "NAME", "{keys[1]}": '
         # A mark before each call, or one before all of them.
         header = _flexible(mark) if mark.strip() else r"(?=[\[{])"
-        reader = json_calls(f"(?:{header})?", _first_tag(closing))
+        reader = json_calls(header if listed else f"(?:{header})?", _first_tag(closing))
         end_text = "}" + ("]" if listed else "") + tail.removeprefix("]" if listed else "")
-        return _form(reader, (mark,), ("{", "["), begin, end_text, (closing,))
+        return _form(reader, (mark,), () if listed else ("{",), begin, end_text, (closing,))
 
     def _object(self) -> tuple[int, int, dict[str, Any]]:
         """The JSON object with name and arguments, or that of the arguments: begin, end, value."""
@@ -124,7 +124,7 @@ class _Written:
             return None
         header = f"(?:{_flexible(section)})?{_flexible(opening)}{NAME}{_flexible(behind)}"
         between = self.between[self.between.find("}") + 1 :].removesuffix(opening)
-        ends = (between, tail.removeprefix(between), tail)
+        ends = (between, tail.strip().removeprefix(between.strip()), tail)
         reader = named_calls(header, closing=_first_tag(tail))
         begin = f"{lead}NAME{behind}"
         return _form(reader, (section, opening), (), begin, tail, ends, inner=(behind,))
@@ -146,8 +146,11 @@ class _Written:
         behind, tail = rest.removesuffix(opened), tail.removeprefix(closing)
         section, opening = self._opening(lead)
         ends = self._ends(tail, closing.replace("KEY", _KEYS[1]), opening)
+        if not ends:
+            return None
         reader = tagged_calls(
-            f"(?:{_flexible(section)})?{_flexible(opening)}{NAME}{_loose(behind)}",
+            f"(?:{_flexible(section)})?{_flexible(opening)}{NAME}{_loose(behind)}"
+            rf"(?=\s*(?:{re.escape(opened.strip())}|{re.escape(ends[0])}))",
             opened.lstrip(),
             rf"(?P<key>[^\n<>\"/][^\n<>\"]{{0,127}}){_loose(into.rstrip())}\n?",
             closing.rstrip(),
@@ -202,11 +205,15 @@ def _form(
 
 
 def _flexible(text: str) -> str:
-    """A pattern of a text with any white space, any id and, behind a name, any other name."""
-    parts = re.split(rf"(\s+|{_NAMES[0]}|{_IDS[0]})", text)
+    """A pattern of a text with any white space, ids, numbers and names."""
+    parts = re.split(rf"(\s+|{_NAMES[0]}|{_IDS[0]}|\d+)", text)
     special = {_NAMES[0]: r"[\w.:/-]{1,128}", _IDS[0]: _ID}
     return "".join(
-        r"\s*" if not part.strip() and part else special.get(part, re.escape(part))
+        r"\s*"
+        if part.isspace()
+        else r"\d{1,6}"
+        if part.isdigit()
+        else special.get(part, re.escape(part))
         for part in parts
     )
 
@@ -217,11 +224,15 @@ def _loose(text: str) -> str:
 
 
 def _common_end(text: str, other: str) -> str:
-    """The longest end of both texts that begins with a whole mark."""
-    at = len(text) - len(commonprefix([text[::-1], other[::-1]]))
-    while 0 < at < len(text) and text[at - 1] not in ">][, \n":
-        at += 1
-    return text[at:]
+    """The longest end of both texts that begins with a whole mark in both."""
+    length = len(commonprefix([text[::-1], other[::-1]]))
+    while length and not all(_begins_mark(each, len(each) - length) for each in (text, other)):
+        length -= 1
+    return text[len(text) - length :]
+
+
+def _begins_mark(text: str, at: int) -> bool:
+    return at == 0 or text[at - 1] in ">][, \n"
 
 
 def _first_tag(text: str) -> str:

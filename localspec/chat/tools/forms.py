@@ -283,7 +283,6 @@ _KNOWN: Mapping[tuple[str, ...], CallForm] = {
     ("<|start_header_id|>", '{"name": ', '"parameters": '): LLAMA,
 }
 FORMS = tuple(_KNOWN.values())
-FAMILIES = tuple(dict.fromkeys(form.family for form in FORMS))
 
 
 def call_form(template: str) -> CallForm | None:

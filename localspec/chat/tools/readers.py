@@ -8,12 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from localspec.chat.reasoning import overlap
-from localspec.chat.tools.tool import Tool, ToolCall, as_json, parsed
+from localspec.chat.tools.tool import Tool, ToolCall, as_json, json_end, parsed
 from localspec.chat.tools.value_types import is_text, typed_value
 
 _HEAD = 240  # characters within which a call must name its tool
-# Strings are skipped whole; a quote by itself opens one that has not ended yet.
-_JSON_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|["{}\[\]]', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +85,14 @@ def _json_call(text: str, at: int, tools: Sequence[Tool], closing: str, ending: 
     """
     head = _HEAD_OF_CALL.match(text, at)
     if head is None:
-        if (end := _json_end(text, at)) is None:
+        if (end := json_end(text, at)) is None:
             return UNDECIDED
         call = _call(_parse(text[at:end]), tools)
         return Span(end, (call,)) if call else NO_CALL
     span = _arguments(text, head, tools, _json_object, closing, ending)
     if not span.calls or not _REST_OF_CALL.match(text, span.length):
         return span
-    end = _json_end(text, at)
+    end = json_end(text, at)
     return replace(span, decided=False) if end is None else replace(span, length=end)
 
 
@@ -144,17 +142,19 @@ class _Tags:
     def read(self, text: str, at: int, tool: Tool) -> Span:
         """The call of a tool whose parameters begin at this place."""
         members: list[str] = []
+        seen: list[str] = []
 
         def call(last: str = "") -> ToolCall:
             return ToolCall(tool.name, "{" + ", ".join(members) + last)
 
-        while begun := self.opening.match(text, at):
+        while not self._ends(text, at) and (begun := self.opening.match(text, at)):
             key, start = begun["key"], begun.end()
             closing = self.closing.replace("KEY", key)
             if text.startswith(_CDATA, start):
                 start, closing = start + len(_CDATA), f"]]>{closing}"
             tag = closing.lstrip("\n")
-            stop, certain = self._stop(text, start, tag, tool)
+            seen.append(key)
+            stop, certain = self._stop(text, start, tag, tool, seen)
             if not certain:
                 members += _begun_member(tool, key, text[start:stop], closing)
                 return Span(0, partial=call(), decided=False)
@@ -169,14 +169,20 @@ class _Tags:
             return Span(0, partial=call() if members else None, decided=False)
         return Span(at, (call("}"),)) if members else NO_CALL
 
-    def _stop(self, text: str, start: int, tag: str, tool: Tool) -> tuple[int, bool]:
-        """Where a value ends, and whether that is certain."""
+    def _ends(self, text: str, at: int) -> bool:
+        return text[at : at + _HEAD].lstrip().startswith(self.end)
+
+    def _stop(
+        self, text: str, start: int, tag: str, tool: Tool, seen: Sequence[str]
+    ) -> tuple[int, bool]:
+        """Where a value ends, and whether that is certain; the keys ``seen`` do not come again."""
         stop = text.find(tag, start)
         while stop >= 0:
             rest = text[stop + len(tag) :].lstrip()
             if rest.startswith((self.end, *self.others)):
                 return stop, True
-            if (following := self.opening.match(rest)) and _has_parameter(tool, following["key"]):
+            following = self.opening.match(rest)
+            if following and following["key"] not in seen and _takes(tool, following["key"]):
                 return stop, True
             if self._may_go_on(rest) and following is None:
                 return stop, False
@@ -237,7 +243,7 @@ def bare_calls(text: str, tools: Sequence[Tool]) -> Span:
     while rest := text[at:].lstrip():
         at = len(text) - len(rest)
         if rest[0] in "{[":
-            end = _json_end(text, at)
+            end = json_end(text, at)
             if end is None:
                 return UNDECIDED if _may_name(rest, tools) else NO_CALL
             found = _bare(_parse(text[at:end]), tools)
@@ -328,20 +334,8 @@ def _arguments(
 
 def _json_object(text: str, start: int) -> tuple[str, int | None]:
     """An object as the model wrote it, and its end."""
-    end = _json_end(text, start)
+    end = json_end(text, start)
     return text[start:end], end
-
-
-def _json_end(text: str, start: int) -> int | None:
-    """The end of the object or list that begins at ``start``."""
-    depth = 0
-    for token in _JSON_TOKEN.finditer(text, start):
-        if token[0] == '"':
-            return None
-        depth += (token[0] in "{[") - (token[0] in "}]")
-        if depth == 0:
-            return token.end()
-    return None
 
 
 # Gemma 4's notation: JSON with its own quotes, names unquoted. An open quote matches nothing.
@@ -422,7 +416,8 @@ def _schema(tool: Tool, key: str) -> object:
     return properties.get(key) if isinstance(properties, Mapping) else None
 
 
-def _has_parameter(tool: Tool, key: str) -> bool:
-    """Whether a tool's schema may have a parameter of this name."""
+def _takes(tool: Tool, key: str) -> bool:
+    """Whether a tool's schema allows a parameter of this name."""
     properties = tool.parameters.get("properties")
-    return not isinstance(properties, Mapping) or not properties or key in properties
+    is_listed = isinstance(properties, Mapping) and key in properties
+    return is_listed or tool.parameters.get("additionalProperties") is not False

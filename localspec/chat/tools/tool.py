@@ -14,6 +14,8 @@ MAX_TOOLS = 4096
 MAX_DEPTH = 100  # levels of arguments: Python's json fails near a thousand
 _FORM = '{"type": "function", "function": {"name": …, "parameters": …}}'
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
+# Strings are skipped whole; a quote by itself opens one that has not ended yet.
+_JSON_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|["{}\[\]]', re.DOTALL)
 # "none" hides the tools; "required", or OpenAI's object with a function's name, forces a call.
 ToolChoice = Literal["none", "auto", "required"] | Mapping[str, object]
 
@@ -164,9 +166,25 @@ def _python_literal(text: str) -> Any:
     return json.loads(json.dumps(value, allow_nan=False))  # raises where it is not plain data
 
 
+def json_end(text: str, start: int) -> int | None:
+    """The end of the object or list that begins at ``start``."""
+    depth = 0
+    for token in _JSON_TOKEN.finditer(text, start):
+        if token[0] == '"':
+            return None
+        depth += (token[0] in "{[") - (token[0] in "}]")
+        if depth == 0:
+            return token.end()
+    return None
+
+
 def _beginning(text: str) -> Any:
+    """The value of JSON that breaks off; raises ValueError where it is complete, but broken."""
     from pydantic_core import from_json
 
+    start = len(text) - len(text.lstrip())
+    if json_end(text, start) is not None:
+        raise ValueError("not cut off")
     return from_json(text, allow_inf_nan=False, allow_partial="trailing-strings")
 
 
