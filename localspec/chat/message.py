@@ -76,8 +76,6 @@ def _read(entry: Mapping[str, object], place: str) -> Message:
     role = _ROLES_OF_OTHERS.get(given, given) if isinstance(given, str) else given
     if not isinstance(role, str) or role not in (*ROLES, "tool"):
         _refuse(f"{place} has no known role.", "system, user, assistant or tool")
-    if "content" not in entry and role != "assistant":
-        _refuse(f"{place} has no content.", "a text, or a list of parts of type text")
     reasoning = text_of(entry.get("reasoning_content") or entry.get("reasoning"))
     texts = (text_of(entry.get("content")), text_of(entry.get("refusal")))
     message = _message(role, "\n".join([text for text in texts if text]), reasoning)

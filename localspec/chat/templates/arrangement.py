@@ -42,7 +42,7 @@ class Arrangement:
         if self.calls and not self.several_calls:
             turns = _one_call_each(turns)
         turns = list(self._in_rows(turns))
-        if not self.without_user and all(turn["role"] != "user" for turn in turns):
+        if not turns or not (self.without_user or any(turn["role"] == "user" for turn in turns)):
             turns.insert(len(_leading_systems(turns)), _EMPTY_QUESTION)
         return turns
 

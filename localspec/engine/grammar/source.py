@@ -81,7 +81,10 @@ def schema_grammar(schema: object) -> ReadGrammar:
 
 def enforceable(schema: Mapping[str, Any]) -> dict[str, Any]:
     """A JSON schema without the patterns that cannot be enforced, such as look-around."""
-    found: dict[str, Any] = json.loads(_read(_TO_EMBED, json.dumps(schema)).grammar)
+    try:
+        found: dict[str, Any] = json.loads(_read(_TO_EMBED, json.dumps(schema)).grammar)
+    except RecursionError as error:
+        raise _NESTED from error
     return found
 
 
@@ -182,14 +185,24 @@ def _without_bad_patterns(schema: Any) -> tuple[Any, list[str]]:
     return cleaned(schema), dropped
 
 
+def _is_pattern(pattern: object) -> bool:
+    try:
+        re.compile(str(pattern))
+    except (re.error, RecursionError, OverflowError):
+        return False
+    return isinstance(pattern, str)
+
+
 def _keeps(pattern: object, dropped: list[str]) -> bool:
-    """Whether a pattern can be enforced; else a sentence is added to ``dropped``."""
+    """Whether a pattern can be enforced, or is none; else a sentence is added to ``dropped``."""
     from llguidance import LLMatcher
 
     schema = {"type": "string", "pattern": pattern}
     try:
         _checked(LLMatcher.grammar_from_json_schema(options_of(schema)), "pattern")
     except (GrammarError, ValueError):
+        if not _is_pattern(pattern):
+            return True
         dropped.append(f"the pattern {pattern!r:.60}")
         return False
     return True

@@ -12,6 +12,8 @@ from localspec.chat.tools.value_types import allows_text, written_choices
 from localspec.core.errors import GrammarError, UsageError
 from localspec.engine.grammar.source import enforceable, options_of, read_grammar
 
+_ANY = {"type": "object", "additionalProperties": True}
+
 
 def tool_grammar(form: CallForm, tools: Sequence[Tool], before: str = "") -> str:
     """Lark for one call of one of these tools, after the text ``before``.
@@ -48,8 +50,7 @@ def free_or_call(form: CallForm, tools: Sequence[Tool]) -> str:
 def answer_or_call(form: CallForm, tools: Sequence[Tool], answer: str, before: str = "") -> str:
     """A grammar of the ``answer``, or of a call, which is free behind its opening mark.
 
-    ``answer`` and the result are in the notation that `read_grammar` returns; both stand behind
-    the text ``before``.
+    Both stand behind the text ``before``. Raises GrammarError for an invalid ``answer``.
     """
     # A lexeme must not begin as an answer in JSON does: calls without a mark join its schema.
     begins = [form.begin.partition("NAME")[0] + tool.name for tool in tools if form.begin]
@@ -62,7 +63,8 @@ def answer_or_call(form: CallForm, tools: Sequence[Tool], answer: str, before: s
             f"call: /[ \\n]{{0,4}}/ ( {openings} ) /(.|\\n)*/",
         ]
     )
-    given = json.loads(answer)["grammars"] if answer.startswith("{") else [{"lark_grammar": answer}]
+    read = read_grammar(answer)
+    given = json.loads(read)["grammars"] if read.startswith("{") else [{"lark_grammar": read}]
     named = {**_or_bare_call(given[0], form, tools), "name": "answer"}
     return json.dumps({"grammars": [{"name": "top", "lark_grammar": lark}, named, *given[1:]]})
 
@@ -104,7 +106,7 @@ def _any_call(form: CallForm, tool: Tool, i: int) -> list[str]:
     try:
         return _checked_call(form, tool, i)
     except UsageError:
-        return _call(form, replace(tool, parameters={"type": "object"}), i, "")
+        return _call(form, replace(tool, parameters=_ANY), i, "")
 
 
 def _valid_call(form: CallForm, tool: Tool, i: int, before: str) -> list[str]:

@@ -24,8 +24,11 @@ class ToolResultBlock(RequestObject):
 
     def message(self) -> Json:
         """The result as a message of its own; an error is marked as such."""
-        mark = [{"type": "text", "text": "Error:"}] if self.is_error else []
-        content = [*mark, *parts_of(self.content)]
+        content = parts_of(self.content)
+        if self.is_error:
+            first, *others = content or [{"type": "text", "text": ""}]
+            begun = {"type": "text", "text": f"Error: {text_of([first])}"}
+            content = [begun, *others]
         return {"role": "tool", "tool_call_id": self.tool_use_id, "content": content}
 
 
