@@ -10,6 +10,7 @@ from localspec.chat.message import read_messages
 from localspec.chat.reasoning import closing_mark, marks_of
 from localspec.chat.templates import renderer
 from localspec.chat.templates.template import CHATML, ChatTemplate
+from localspec.chat.tools.forms import GENERIC
 from localspec.chat.tools.tool import ToolChoice, forced_tools, read_tools
 from localspec.core.compute import COMPUTE
 from localspec.core.errors import UsageError
@@ -18,7 +19,7 @@ from localspec.core.options.load_options import LoadOptions
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.caches.prefix_cache import PrefixCache
 from localspec.engine.grammar.constraint import GrammarConstraint, MatchingInChild, Vocabulary
-from localspec.engine.grammar.tool_calls import tool_grammar
+from localspec.engine.grammar.tool_calls import free_or_call, tool_grammar
 from localspec.engine.loading.pair import load_pair
 from localspec.engine.profile_store import StoredProfile
 from localspec.engine.session.batching import Batcher
@@ -232,8 +233,8 @@ class Engine:
         first call. ``thinking`` overrides the template's own setting,
         ``variables`` add to its variables or override them. As in llama.cpp, template markup inside
         a message is parsed: do not pass on untrusted text where that matters. Raises UsageError
-        for malformed arguments and tools that the template or this version does not support,
-        TemplateError where the template fails.
+        for malformed arguments and a call that cannot be forced, TemplateError where the template
+        fails.
         """
         template, offered = self.template, read_tools(tools)
         forced = forced_tools(tool_choice, offered)
@@ -247,6 +248,8 @@ class Engine:
         grammar = None
         if calls is not None and forced:
             grammar = tool_grammar(calls, forced, closing_mark(form or {}, state))
+        elif calls is GENERIC:
+            grammar = free_or_call(calls, offered)
         shown = self._control_tokens(marks_of(form or {}).union(calls.marks if calls else ()))
         reading = Reading(
             lambda token: shown.get(token) or self.piece(token),
@@ -257,6 +260,7 @@ class Engine:
             offered,
             grammar,
             parallel_tool_calls,
+            bool(forced),
         )
         return Prompt(self._tokenize(text), reading)
 

@@ -6,11 +6,13 @@ from dataclasses import replace
 from typing import Protocol, get_args
 
 from localspec.chat.answer import Origin, Piece, TextPart
+from localspec.chat.reasoning import closing_mark
 from localspec.chat.stats import Drafter, GenerationStats
 from localspec.chat.window import require_prompt_fits
 from localspec.core.errors import UsageError
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.sampling_params import SamplingParams, require_fixed_length
+from localspec.engine.grammar.tool_calls import answer_or_call
 from localspec.engine.text_stream import Prompt, Reading, TextStream
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
 from localspec.speculative.control.conversations import Conversations
@@ -111,8 +113,8 @@ def stream_generate(
     The text for a seed does not depend on the draft or its length (up to the rounding of
     llama.cpp's kernels; see `LoadOptions.exact`), except with the rule "rejection". Raises
     PromptTooLong when no room is left for an answer, UsageError for "auto" with "rejection", for
-    ``max_tokens`` or ``logprobs`` out of bounds and for a grammar where tools are offered,
-    GrammarError for a bad grammar or where it allows no token.
+    ``max_tokens`` or ``logprobs`` out of bounds, GrammarError for a bad grammar or where it allows
+    no token.
     """
     require_prompt_fits(len(prompt), engine.target.n_ctx)
     most = _most_tokens(options.max_tokens, engine.target.n_ctx)
@@ -163,10 +165,10 @@ def _reading(
     if grammar is None:
         return reading, reading.grammar
     if reading.calls is not None:
-        raise UsageError(
-            "A grammar is given, which would keep the model from calling the tools it is offered.",
-            'Leave out the grammar or JSON schema, or the tools; or set tool_choice to "none".',
-        )
+        if reading.forces_call:
+            return reading, reading.grammar
+        before = closing_mark(reading.form or {}, reading.state)
+        return reading, answer_or_call(reading.calls, reading.tools, grammar, before)
     # A grammar describes the answer without reasoning.
     return replace(reading, form=None), grammar
 

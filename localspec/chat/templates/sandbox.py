@@ -59,6 +59,13 @@ def _environment() -> "Environment":
     from jinja2.ext import Extension
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+    class Sandbox(ImmutableSandboxedEnvironment):
+        """Lists may change, as in llama.cpp: Kimi K2 queues the ids of its calls in one."""
+
+        def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+            changes = isinstance(obj, list) and attr in ("append", "extend", "pop")
+            return changes or super().is_safe_attribute(obj, attr, value)
+
     class Generation(Extension):
         """``{% generation %}`` marks the assistant's part for training; its body is rendered."""
 
@@ -68,7 +75,7 @@ def _environment() -> "Environment":
             next(parser.stream)
             return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
-    environment = ImmutableSandboxedEnvironment(
+    environment = Sandbox(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
     )
     environment.globals["raise_exception"] = _refuse

@@ -17,7 +17,7 @@ from localspec.server.api.answers import Answers, Choice
 from localspec.server.api.chat import ChatRequest
 from localspec.server.api.completions import Ids, PromptText, prompt_of
 from localspec.server.api.replies import Json, Reply, event, finite, text_of, timings
-from localspec.server.api.requests import WHOLE, AnswerRequest, RequestObject, Text
+from localspec.server.api.requests import WHOLE, AnswerRequest, LogprobCount, RequestObject, Text
 from localspec.server.errors import BadRequest, describe
 from localspec.speculative.sampling.logprobs import MAX_LOGPROBS, TokenLogprob
 
@@ -32,11 +32,11 @@ _MOST_FILES = 1000
 class NativeRequest(AnswerRequest):
     """Fields that /completion and /infill share."""
 
-    n_probs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS), WHOLE] | None = None
+    n_probs: LogprobCount | None = None
     return_tokens: bool | None = None
 
     def top_logprob_count(self) -> int | None:
-        return self.n_probs or None
+        return min(self.n_probs, MAX_LOGPROBS) if self.n_probs else None
 
 
 class NativeCompletionRequest(NativeRequest):
