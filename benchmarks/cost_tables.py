@@ -89,4 +89,26 @@ COST_TABLES = (
     CostTable(
         "core Q4_K", curve("1 1.95 2.91 3.66 4.61 5.54 6.47 7.08") | {16: 9.9, 33: 20.0}, 0.1, 0.05
     ),
+    # Two cores, Qwen2.5-Coder 1.5B with a 0.5B draft, whose step costs its share of the bytes.
+    CostTable("Zen 5 F16", {1: 1, 2: 1.22, 4: 1.37, 6: 1.53, 8: 1.86, 16: 2.38}, 0.33, 0.03),
+    CostTable("Zen 5 Q4_K_M", {1: 1, 2: 1.38, 4: 2.09, 6: 2.9, 8: 3.4, 16: 4.05}, 0.36, 0.06),
+    CostTable("Zen 3 F16", curve("1 1.02 1.31 1.71 1.91 2.27") | {8: 2.82, 16: 4.94}, 0.33, 0.08),
+    CostTable("Zen 3 Q8_0", curve("1 1.66 2.53 3.38 3.98 4.14") | {8: 5.41, 16: 9.94}, 0.34, 0.15),
+    CostTable(
+        "Zen 3 Q4_K_M", curve("1 1.51 2.00 2.61 3.19 4.68") | {8: 5.79, 16: 8.08}, 0.36, 0.15
+    ),
+    # The step is a guess: half a gigabyte of a draft beside 27 of the target, and its launches.
+    CostTable(
+        "2 MI50 27B Q8_0",
+        {1: 1, 2: 1.17, 4: 1.36, 8: 2.22, 9: 3.45, 12: 3.67, 16: 3.83, 32: 4.71},
+        0.1,
+        0.01,
+    ),
+    CostTable(
+        "R9700 Vulkan",
+        {1: 1, 2: 1.1, 4: 1.58, 6: 2.0, 8: 2.58, 9: 3.65, 12: 3.8, 32: 5.0},
+        0.1,
+        0.01,
+    ),
+    CostTable("M3 Ultra 4 bit", {1: 1, 2: 1.83, 4: 3.26, 8: 6.12, 16: 10.0}, 0.1, 0.02),
 )

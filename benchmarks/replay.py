@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from common import GREEDY, printed
 from cost_tables import COST_TABLES, UNIT, CostTable
-from traces import Trace, chosen_traces, traces_parser
+from traces import WRONG, Trace, chosen_traces, traces_parser
 
 from localspec.core.options.load_options import MAX_PATHS
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
@@ -29,6 +29,7 @@ from localspec.speculative.sampling.sampler import Sampler
 
 LENGTHS = (1, 2, 3, 4, 6, 8)
 DEEPEST = 16  # tokens that the oracle may draft
+_WRONG_TOKEN = 0  # of a place where the draft has departed from the text
 SHORT = 64  # tokens: shorter answers are too short to lose much, and are never the worst
 
 
@@ -134,7 +135,7 @@ class TraceDrafter(ModelDrafter):
     def propose(self, context: list[int], ahead: Sequence[int] = ()) -> Iterator[Candidate]:
         width, held = self.unread(context), list(context)
         place = len(context) - len(self._trace.prompt)
-        for depth in range(len(self._trace.drafts[place])):
+        for depth in range(self._depth(place)):
             self._clock.now += self._costs.draft(width)
             self.held = list(held)
             width = 1
@@ -142,8 +143,22 @@ class TraceDrafter(ModelDrafter):
             held.append(candidate.token)
             yield candidate
 
+    def _depth(self, place: int) -> int:
+        """Candidates behind a place; a chain recorded past its first wrong token has no end."""
+        draft = self._trace.drafts[place]
+        return DEEPEST if len(draft) >= WRONG and not self._is_right(place) else len(draft)
+
+    def _is_right(self, place: int) -> bool:
+        truth = self._trace.tokens[place:]
+        draft = self._trace.drafts[place]
+        return all(token == true for (token, _), true in zip(draft, truth, strict=False))
+
     def _recorded(self, place: int, depth: int) -> Candidate:
-        token, lead = self._trace.drafts[place][depth]
+        draft = self._trace.drafts[place]
+        if depth >= len(draft):  # leads as those of the last wrong ones
+            _, lead = draft[len(draft) - 1 - (depth - len(draft)) % (WRONG - 1)]
+            return Candidate(_WRONG_TOKEN, lead, MODEL)
+        token, lead = draft[depth]
         rivals = self._trace.rivals[place][depth][: self._n_rivals] if self._n_rivals else ()
         beside = tuple(
             Candidate(other, behind, group)

@@ -3,11 +3,11 @@
     python benchmarks/traces.py TARGET.gguf DRAFT.gguf --prompts FILE.jsonl --output TRACES.jsonl
 
 For each prompt it records the target's own answer, how far each of its tokens led the runner-up,
-and at each position what the draft would propose, several tokens deep, with its lead over the
-runner-up and the next ones behind it. With `--noise` the draft is made a weaker one: normal noise
-of so many logits is added to its own. With `--sessions` in place of prompts, it records what the
-draft would propose along the sessions of `benchmarks/sessions.py`. `benchmarks/replay.py` plays
-controllers on them.
+and at each position what the draft would propose, some tokens beyond the first wrong one, with its
+lead over the runner-up and the next ones behind it. With `--noise` the draft is made a weaker one:
+normal noise of so many logits is added to its own. With `--sessions` in place of prompts, it
+records what the draft would propose along the sessions of `benchmarks/sessions.py`.
+`benchmarks/replay.py` and `benchmarks/kinds.py` play controllers on them.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,7 @@ from sessions import Turn, sessions
 
 from localspec.bench.comparison import REPEATED_TOO_MUCH, repeated_share
 from localspec.bench.prompts import Prompt, read_prompts
+from localspec.core.compute import COMPUTE
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.speculative.control.controllers import NoDraft
@@ -32,7 +33,7 @@ from localspec.speculative.loop import Logits, generate_rounds, prefill
 from localspec.speculative.sampling.sampler import Sampler, ScoredToken
 
 UNLED = 99.0  # a lead where truncation leaves one token only
-RIVALS = 2  # runners-up at each place
+WRONG = 5  # tokens of a chain that are recorded from the first wrong one on
 
 
 @dataclass
@@ -130,6 +131,7 @@ def record(
     max_tokens: int,
     depth: int,
     noise: float,
+    branches: int,
 ) -> Trace:
     """One answer, and the draft's candidates behind each of its prefixes."""
     assert engine.draft is not None
@@ -142,7 +144,7 @@ def record(
         max_tokens=max_tokens, is_stop=engine.is_stop, clock=clock, row=read.row,
     )  # fmt: skip
     tokens = [token for each in rounds for token in each.tokens]
-    drafts, rivals = proposals(engine, ids, tokens, params, depth, noise)
+    drafts, rivals = proposals(engine, ids, tokens, params, depth, noise, branches)
     return Trace(
         task=prompt.task,
         prompt=ids,
@@ -155,11 +157,13 @@ def record(
     )
 
 
-def record_turn(engine: Engine, kind: str, turn: Turn, depth: int, noise: float) -> Trace:
+def record_turn(
+    engine: Engine, kind: str, turn: Turn, depth: int, noise: float, branches: int
+) -> Trace:
     """The draft's candidates along a scripted answer; its cache is kept from turn to turn."""
     ids = list(engine.encode_chat(turn.messages))
     tokens = engine.target.tokenize(turn.answer, add_special=False, parse_special=False)
-    drafts, rivals = proposals(engine, ids, tokens, GREEDY, depth, noise)
+    drafts, rivals = proposals(engine, ids, tokens, GREEDY, depth, noise, branches)
     repeated = round(repeated_share(tokens), 3)
     return Trace(kind, ids, tokens, [], drafts, repeated, 0.0, rivals, session=True)
 
@@ -171,20 +175,33 @@ def proposals(
     params: SamplingParams,
     depth: int,
     noise: float,
+    branches: int,
 ) -> tuple[list[list[tuple[int, float]]], list[list[list[tuple[int, float]]]]]:
     """The draft's candidates behind each prefix of an answer, and their rivals."""
     assert engine.draft is not None
     chooser = NoisySampler(params, noise) if noise else Sampler(params)
-    drafter = ModelDrafter(
-        engine.draft, chooser, engine.target.n_vocab, engine.is_stop, branches=1 + RIVALS
-    )
-    context, drafts, rivals = list(prompt), [], []
-    for token in tokens:
-        found = list(islice(drafter.propose(context), depth))
+    drafter = ModelDrafter(engine.draft, chooser, engine.target.n_vocab, engine.is_stop, branches)
+    context, found, drafts, rivals = list(prompt), list[Candidate](), [], []
+    for i, token in enumerate(tokens):
+        if not _departs(found, tokens[i:]):
+            ahead = [each.token for each in found]
+            for candidate in islice(drafter.propose(context, ahead), depth - len(found)):
+                found.append(candidate)
+                if _departs(found, tokens[i:]):
+                    break
         drafts.append(recorded(found))
         rivals.append([recorded(each.rivals) for each in found])
         context.append(token)
+        # Behind a right candidate the draft would propose the same again.
+        found = found[1:] if found and found[0].token == token else []
     return drafts, rivals
+
+
+def _departs(found: Sequence[Candidate], truth: Sequence[int]) -> bool:
+    """Whether candidates go on for `WRONG` tokens behind the first that is wrong."""
+    right = (each.token == token for each, token in zip(found, truth, strict=False))
+    agreed = sum(1 for _ in takewhile(bool, right))
+    return len(found) >= agreed + WRONG
 
 
 def recorded(candidates: Sequence[Candidate]) -> list[tuple[int, float]]:
@@ -201,25 +218,36 @@ def main() -> None:
     wanted.add_argument("--prompts", type=Path)
     wanted.add_argument("--sessions", action="store_true")
     parser.add_argument("--output", type=Path, required=True)
-    parser.integers(max_tokens=128, depth=16, threads=1)
+    parser.integers(max_tokens=128, depth=16, threads=1, branches=3)
     parser.add_argument("--noise", type=float, default=0.0)
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.8])
     args = parser.parse_args()
     files = [args.target, args.draft]
-    with load(files, args.threads, ctx_size=None) as engine, args.output.open("w") as out:
+    with (
+        COMPUTE.adopted(),
+        load(files, args.threads, ctx_size=None) as engine,
+        args.output.open("w") as out,
+    ):
         for trace in recordings(engine, args):
             out.write(json.dumps(asdict(trace)) + "\n")
+            out.flush()  # recording takes long
 
 
 def recordings(engine: Engine, args: argparse.Namespace) -> Iterator[Trace]:
     """Every turn of the sessions, or every prompt at both temperatures."""
     if args.sessions:
         for kind, session in sessions():
-            yield from (record_turn(engine, kind, turn, args.depth, args.noise) for turn in session)
+            yield from (
+                record_turn(engine, kind, turn, args.depth, args.noise, args.branches)
+                for turn in session
+            )
         return
     for prompt in read_prompts(args.prompts):
-        for temperature in (0.0, 0.8):
+        for temperature in args.temperatures:
             params = SamplingParams(temperature=temperature, seed=1)
-            yield record(engine, prompt, params, args.max_tokens, args.depth, args.noise)
+            yield record(
+                engine, prompt, params, args.max_tokens, args.depth, args.noise, args.branches
+            )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,9 @@ def main() -> NoReturn:
     """Import the program, which takes a moment that Ctrl-C may end, and run it."""
     with leaving_at_interrupt():
         from localspec import cli
-    cli.main()
+        from localspec.core.compute import COMPUTE
+    with COMPUTE.adopted():
+        cli.main()
 
 
 if __name__ == "__main__":

@@ -1,27 +1,15 @@
 """Library interface: load a pair by its name, then generate."""
 
-import asyncio
-import queue
 import threading
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Generator,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-from weakref import WeakSet
 
-from localspec.chat.answer import Answer, Piece, collect
+from localspec.chat.answer import Answer, collect
 from localspec.core.errors import IncompatiblePair, UsageError
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import DraftTokens, LoadOptions, RopeOptions
@@ -39,8 +27,8 @@ from localspec.core.options.sampling_params import (
     sampling_fields,
 )
 from localspec.engine.engine import Engine
-from localspec.engine.generate import TextEngine, stream_generate
 from localspec.engine.grammar.source import read_regex, schema_grammar
+from localspec.engine.session.job import Stream
 from localspec.hub.provenance import Progress
 from localspec.library.acquire import DownloadUI
 from localspec.library.pairs.files import PairFinder
@@ -113,53 +101,11 @@ def load(
         raise
 
 
-class Stream(Iterator[Piece], AsyncIterator[Piece]):
-    """Pieces of one answer, for ``for`` or ``async for``; closing it ends the answer.
-
-    ``at_end`` raises the error of an answer that did not end by itself.
-    """
-
-    def __init__(self, pieces: Iterator[Piece], at_end: Callable[[], None] = lambda: None) -> None:
-        self._pieces = pieces
-        self._at_end = at_end
-        self._thread: ThreadPoolExecutor | None = None
-
-    def __next__(self) -> Piece:
-        piece = next(self._pieces, None)
-        if piece is None:
-            self._at_end()
-            raise StopIteration
-        return piece
-
-    def __iter__(self) -> "Stream":
-        return self
-
-    def __aiter__(self) -> "Stream":
-        return self
-
-    async def __anext__(self) -> Piece:
-        if self._thread is None:  # one thread: a slot belongs to the thread that answers
-            self._thread = ThreadPoolExecutor(1, "localspec answer")
-        loop = asyncio.get_running_loop()
-        piece = await loop.run_in_executor(self._thread, next, self._pieces, None)
-        if piece is None:
-            self._thread.shutdown(wait=False)
-            self._at_end()
-            raise StopAsyncIteration
-        return piece
-
-    def close(self) -> None:
-        """End the answer, if it has not ended."""
-        close = self._pieces.close  # type: ignore[attr-defined]
-        if self._thread is None:
-            close()
-        else:
-            self._thread.submit(close)
-            self._thread.shutdown(wait=True)
-
-
 class Model:
-    """A loaded pair. Answers of several threads wait for each other, unless slots share passes."""
+    """A loaded pair. Answers wait for each other, unless slots share passes; thread-safe.
+
+    An answer goes on whether its stream is read or not, until the stream is closed or dropped.
+    """
 
     def __init__(
         self,
@@ -170,17 +116,9 @@ class Model:
         self.engine = engine
         self._options = options
         self._sampling = dict(sampling or {})
+        self._lock = threading.Lock()  # tokenizing, and closing: llama.cpp's vocabulary is freed
         engine.history = AnswerHistory()
-        slots = engine.open_slots()
-        self._free: queue.SimpleQueue[TextEngine] = queue.SimpleQueue()
-        for slot in slots:
-            self._free.put(slot)
-        self._slots = len(slots)
-        self._busy: set[int] = set()  # threads with an open stream
-        self._closed = False
-        self._under_way = WeakSet[Generator[Piece, None, None]]()
-        self._passes = threading.Condition()  # of which some streams may be in one
-        self._in_pass = 0
+        engine.open_session()
         self._settings({})  # refuses what cannot be before the first answer
 
     @property
@@ -206,7 +144,7 @@ class Model:
         ``regex`` may stand for ``grammar``. Without a seed, each answer draws its own. Raises
         UsageError for an option that is unknown or cannot be.
         """
-        with self._open():
+        with self._lock:
             options = self._settings(changes)
             if isinstance(prompt, str) and raw:
                 ids: Sequence[int] = self.engine.encode_text(prompt)
@@ -220,9 +158,7 @@ class Model:
                     tools=tools,
                     tool_choice=tool_choice,  # type: ignore[arg-type]
                 )
-            pieces = self._pieces(ids, options)
-            self._under_way.add(pieces)
-        return Stream(pieces, self._require_open)
+            return self.engine.stream(ids, options)
 
     def generate(self, prompt: Prompt, **options: Any) -> Answer:
         """The whole answer; arguments are those of `stream`. Ctrl-C raises KeyboardInterrupt."""
@@ -233,20 +169,20 @@ class Model:
 
     def generate_many(self, prompts: Sequence[Prompt], **options: Any) -> list[Answer]:
         """An answer to each prompt, in their order; as many at once as the pair has slots."""
-        with ThreadPoolExecutor(self._slots, "localspec answer") as threads:
-            return list(threads.map(lambda prompt: self.generate(prompt, **options), prompts))
+        streams = [self.stream(prompt, **options) for prompt in prompts]
+        answers: list[Answer] = []
+        for stream in streams:
+            answers.append(collect(stream))
+            if answers[-1].finish_reason == "cancelled":
+                for each in streams:
+                    each.close()
+                raise KeyboardInterrupt
+        return answers
 
     def close(self) -> None:
         """Save the pair's profile, and free both models; streams under way raise UsageError."""
-        with self._passes:
-            if self._closed:
-                return
-            self._closed = True
-            self._passes.wait_for(lambda: not self._in_pass)
-        for pieces in list(self._under_way):
-            with suppress(ValueError):  # a thread is in it, and finds the model closed
-                pieces.close()
-        self.engine.close()
+        with self._lock:
+            self.engine.close()
 
     def __enter__(self) -> "Model":
         return self
@@ -276,55 +212,6 @@ class Model:
                 'Give load() a draft, or draft_tokens="auto".',
             )
         return options
-
-    def _pieces(
-        self, prompt: Sequence[int], options: GenerateOptions
-    ) -> Generator[Piece, None, None]:
-        with (
-            self._slot() as slot,
-            slot.answering(),
-            closing(stream_generate(slot, prompt, options)) as pieces,
-        ):
-            while True:
-                with self._open():
-                    piece = next(pieces, None)
-                if piece is None:
-                    return
-                yield piece
-
-    @contextmanager
-    def _open(self) -> Iterator[None]:
-        """Not closed meanwhile."""
-        with self._passes:
-            self._require_open()
-            self._in_pass += 1
-        try:
-            yield
-        finally:
-            with self._passes:
-                self._in_pass -= 1
-                self._passes.notify_all()
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise UsageError("The model is closed.", "Load it again: localspec.load(...)")
-
-    @contextmanager
-    def _slot(self) -> Iterator[TextEngine]:
-        """A slot that answers nothing else meanwhile."""
-        thread = threading.get_ident()
-        if thread in self._busy:
-            raise UsageError(
-                "Another answer of this thread is under way.",
-                "Read it to its end or close it first, or use generate_many.",
-            )
-        slot = self._free.get()
-        self._busy.add(thread)
-        try:
-            yield slot
-        finally:
-            self._busy.discard(thread)
-            self._free.put(slot)
 
 
 def _token_ids(prompt: Sequence[object]) -> list[int]:

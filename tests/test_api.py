@@ -120,13 +120,10 @@ def test_wrong_types_are_refused_before_loading(given: dict[str, Any]) -> None:
         localspec.load("demo", **given)
 
 
-def test_a_thread_has_one_open_stream(model: localspec.Model) -> None:
-    first = model.stream(QUESTION)
-    next(first)
-    with pytest.raises(UsageError, match="under way"):
-        next(model.stream(QUESTION))
-    first.close()
-    assert model.generate(QUESTION, temperature=0).text
+def test_streams_of_one_thread_wait_for_each_other(model: localspec.Model) -> None:
+    first, second = model.stream(QUESTION, temperature=0), model.stream(QUESTION, temperature=0)
+    assert next(first).text + next(second).text
+    assert "".join(map(str, second)) == "".join(map(str, first)) != ""
 
 
 def test_ctrl_c_in_a_whole_answer_is_raised(
@@ -251,7 +248,7 @@ def test_closing_ends_the_answers_under_way(tiny: TinyFiles, parallel: int) -> N
     with ThreadPoolExecutor(1) as threads:
         other = threads.submit(model.generate, "word", max_tokens=200) if parallel > 1 else None
         model.close()
-        answers: list[Callable[[], object]] = [lambda: next(stream)]
+        answers: list[Callable[[], object]] = [lambda: list(stream)]
         for answer in answers if other is None else [*answers, other.result]:
             with pytest.raises(UsageError, match="The model is closed"):
                 answer()

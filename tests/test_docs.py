@@ -11,12 +11,12 @@ from localspec import cli
 from localspec.commands.flags.serving import ServingFlags
 from localspec.core.options.option import Bounds, options
 from localspec.core.options.sampling_params import SamplingParams
+from localspec.engine.session.session import Session
 from localspec.metadata.checks.heads import LAYER_TAPS
 from localspec.metadata.draft_kind import MTP_CHAINS, MTP_GRAPHS
 from localspec.server.api.chat import ChatRequest
 from localspec.server.api.completions import CompletionRequest
 from localspec.server.metrics import Metrics
-from localspec.server.queue.scheduler import Scheduler
 from tests.support.llama.today import table
 
 ROOT = Path(__file__).parents[1]
@@ -144,7 +144,7 @@ def test_the_page_of_the_server_names_every_flag_field_and_figure() -> None:
     own = [each for each in serve.params if getattr(each, "rich_help_panel", None) == "Server"]
     assert own
     fields = ChatRequest.model_fields | CompletionRequest.model_fields
-    metrics = Metrics(Scheduler([])).text().decode()
+    metrics = Metrics(Session([])).text().decode()
     figures = re.findall(r"^# TYPE localspec_(\S+) ", metrics, re.M)
     figures = [name for name in figures if not name.endswith("_created")]
     codes = re.findall(r"`([^`\n]+)`", text)

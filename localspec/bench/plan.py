@@ -10,7 +10,6 @@ from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import DraftTokens
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
-from localspec.engine.generate import stream_generate
 from localspec.speculative.control.controllers import longest
 from localspec.speculative.loop import Clock
 
@@ -68,7 +67,7 @@ class Variant:
         options = GenerateOptions(
             plan.params, self.length, prompt_lookup=plan.prompt_lookup, max_tokens=plan.max_tokens
         )
-        result = collect(stream_generate(engine, prompt, options, clock=plan.clock))
+        result = collect(engine.stream(prompt, options, clock=plan.clock))
         if result.finish_reason == "cancelled":
             raise KeyboardInterrupt
         return result

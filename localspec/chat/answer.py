@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
 from localspec.chat.stats import GenerationStats
 from localspec.chat.tools.tool import ToolCall, ToolCallDelta
@@ -114,11 +114,18 @@ class Answer:
         }
 
 
+@runtime_checkable
+class Closable(Protocol):
+    """Has a `close`, as generators and streams have."""
+
+    def close(self) -> None: ...
+
+
 def collect(
     pieces: Iterator[Piece],
     on_piece: Callable[[Piece], None] = lambda piece: None,
 ) -> Answer:
-    """Collect a stream, passing each piece on; Ctrl-C ends it with what there is.
+    """Collect a stream, passing each piece on; Ctrl-C ends and closes it with what there is.
 
     After Ctrl-C or an error, held text is passed on in a last piece without tokens.
     """
@@ -137,6 +144,8 @@ def collect(
             if piece.finish_reason is not None:
                 answer.finish_reason = piece.finish_reason
     except (KeyboardInterrupt, LocalspecError) as ended:
+        if isinstance(pieces, Closable):
+            pieces.close()
         if last is not None and last.held:
             rest = replace(last, parts=last.held, tokens=(), held=(), logprobs=())
             rest = replace(rest, tool_calls=(), tool_deltas=())

@@ -1,5 +1,6 @@
 """Conversations in JSON files: those that /save names, and those that a chat saves by itself."""
 
+import itertools
 import json
 import os
 import re
@@ -92,10 +93,13 @@ def _pair(pair: Any) -> Mapping[str, Any]:
     return {**pair}
 
 
-def write_conversation(path: Path, document: Mapping[str, object]) -> None:
-    """Write `Chat.document` at once and readable by its owner only; raises OSError, ValueError."""
+def write_conversation(path: Path, document: Mapping[str, object], *, new: bool = False) -> None:
+    """Write `Chat.document` at once and readable by its owner only; raises OSError, ValueError.
+
+    With ``new``, FileExistsError where the name is taken.
+    """
     text = json.dumps(document, ensure_ascii=False, indent=1) + "\n"
-    with appearing_when_complete(path) as partial:
+    with appearing_when_complete(path, new=new) as partial:
         handle = os.open(partial, os.O_WRONLY | os.O_CREAT, 0o600)
         with open(handle, "w", encoding="utf-8") as file:
             file.write(text)
@@ -180,27 +184,42 @@ class Autosave:
         if not chat.turns or document == self._saved:
             return
         if self.name is not None and _changed(path_of(self.name)) not in (None, self._changed):
-            taken, self.name = self.name, _time_name()
-            chat.ui.say(f"Another chat changed {taken}: this one goes on as {self.name}.")
-        name = self.name or _time_name()
-        path = path_of(name)
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_conversation(path, document)
-        except (OSError, ValueError) as error:
-            raise FileProblem(
-                f"The conversation cannot be saved to {path}: {error}.",
-                "It is not saved any more; /save FILE tries another place.",
-            ) from error
+            taken, self.name = self.name, None
+            name = self._write(document)
+            chat.ui.say(f"Another chat changed {taken}: this one goes on as {name}.")
+        else:
+            name = self._write(document)
         if self.name is None:
             _remove_oldest()
-        self.name, self._saved, self._changed = name, document, _changed(path)
+        self.name, self._saved, self._changed = name, document, _changed(path_of(name))
+
+    def _write(self, document: Mapping[str, object]) -> str:
+        """Write the file; its name, of those that are free where it had none."""
+        folder = paths.conversations_folder()
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self.name is not None:
+                write_conversation(path_of(self.name), document)
+                return self.name
+            return _write_new(document)
+        except (OSError, ValueError) as error:
+            place = folder if self.name is None else path_of(self.name)
+            raise FileProblem(
+                f"The conversation cannot be saved to {place}: {error}.",
+                "It is not saved any more; /save FILE tries another place.",
+            ) from error
 
 
-def _time_name() -> str:
+def _write_new(document: Mapping[str, object]) -> str:
+    """Write a conversation under the time, with a number where other chats have that name."""
     now = time.strftime("%Y-%m-%d-%H%M%S")
-    names = [now, *(f"{now}-{number}" for number in range(2, MAX_UNNAMED))]
-    return next(name for name in names if not path_of(name).exists())
+    numbered = (f"{now}-{number}" for number in itertools.count(2))
+    for name in itertools.chain([now], numbered):
+        if not path_of(name).exists():
+            with suppress(FileExistsError):
+                write_conversation(path_of(name), document, new=True)
+                return name
+    raise AssertionError("there is always another number")
 
 
 def _remove_oldest() -> None:

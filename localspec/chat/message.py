@@ -3,11 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, NotRequired, TypedDict
 
+from localspec.chat.content import media_in, text_of, without_surrogates
 from localspec.chat.tools.tool import MAX_DEPTH, arguments_of, is_shallow, require_objects
 from localspec.core.errors import UsageError
 
 ROLES = ("system", "user", "assistant")
-MAX_CALLS = 128  # in one message
+_ROLES_OF_OTHERS = {"developer": "system", "function": "tool"}
+MAX_CALLS = 1024  # in one message
 
 
 class Message(TypedDict):
@@ -50,105 +52,83 @@ def _message(role: str, content: str, reasoning: str) -> Message:
 
 
 def read_messages(entries: Sequence[Mapping[str, object]]) -> list[Message]:
-    """Messages in OpenAI's form; raises UsageError for invalid ones.
+    """Messages in OpenAI's form; raises UsageError for what is no message.
 
-    As in llama.cpp, the role developer means system (all models but gpt-oss, whose template makes
-    no difference), and content parts are joined by line breaks.
+    What agents keep in their histories is taken: content of any form as `text_of` gives it, calls
+    of functions in the form before ``tool_calls``, broken arguments, calls and results without
+    ids. The role developer means system, as in llama.cpp (all models but gpt-oss, whose template
+    makes no difference), function means tool.
     """
     require_objects(entries, "messages", '{"role": "user", "content": …}')
     return [_read(entry, f"messages[{i}]") for i, entry in enumerate(entries)]
 
 
-def one_call_each(messages: Sequence[Message]) -> list[Message]:
-    """The same messages with one call each, followed by its result."""
-    single: list[Message] = []
-    rest = list(messages)
-    while rest:
-        message = rest.pop(0)
-        calls = message.get("tool_calls", [])
-        if len(calls) < 2:
-            single.append(message)
-            continue
-        count = next((i for i, each in enumerate(rest) if each["role"] != "tool"), len(rest))
-        results, rest = rest[:count], rest[count:]
-        for i, call in enumerate(calls):
-            first = message if i == 0 else assistant_turn("")
-            single.append({**first, "tool_calls": [call]})
-            single += [each for each in results if each.get("tool_call_id") == call["id"]]
-            results = [each for each in results if each.get("tool_call_id") != call["id"]]
-        single += results
-    return single
+def media_left_out(entries: Sequence[Mapping[str, object]]) -> list[str]:
+    """A sentence for each kind of medium in messages of OpenAI's form, which is left out."""
+    kinds = set().union(*(media_in(entry.get("content")) for entry in entries))
+    return [
+        f"Content of the kind {kind} was left out: texts only are read." for kind in sorted(kinds)
+    ]
 
 
 def _read(entry: Mapping[str, object], place: str) -> Message:
-    role = "system" if entry.get("role") == "developer" else entry.get("role")
+    given = entry.get("role")
+    role = _ROLES_OF_OTHERS.get(given, given) if isinstance(given, str) else given
     if not isinstance(role, str) or role not in (*ROLES, "tool"):
         _refuse(f"{place} has no known role.", "system, user, assistant or tool")
-    reasoning = _require_text(entry.get("reasoning_content") or "", f"{place}.reasoning_content")
-    message = _message(role, _text(entry.get("content"), role, place), reasoning)
+    reasoning = text_of(entry.get("reasoning_content") or entry.get("reasoning"))
+    texts = (text_of(entry.get("content")), text_of(entry.get("refusal")))
+    message = _message(role, "\n".join([text for text in texts if text]), reasoning)
     if role == "tool":
-        call_id = entry.get("tool_call_id") or ""
-        message["tool_call_id"] = _require_text(call_id, f"{place}.tool_call_id")
+        message["tool_call_id"] = _id(entry.get("tool_call_id"))
     if name := entry.get("name"):
-        message["name"] = _require_text(name, f"{place}.name")
-    if calls := entry.get("tool_calls"):
-        if role != "assistant" or not isinstance(calls, list) or len(calls) > MAX_CALLS:
-            _refuse(
-                f"{place}.tool_calls is not a list of calls.",
-                f"at most {MAX_CALLS}, in answers",
-            )
-        message["tool_calls"] = [
-            _read_call(call, f"{place}.tool_calls[{i}]") for i, call in enumerate(calls)
-        ]
+        message["name"] = text_of(name)
+    if role == "assistant" and (calls := _calls(entry, place)):
+        message["tool_calls"] = calls
     return message
 
 
-def _text(content: object, role: str, place: str) -> str:
-    """The text of a message, which only an answer may lack."""
-    if content is None and role == "assistant":
-        return ""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        _refuse(f"{place} has no content.", "a text, or a list of parts of type text")
-    return "\n".join(_part(part, f"{place}.content[{i}]") for i, part in enumerate(content))
-
-
-def _part(part: object, place: str) -> str:
-    kind = part.get("type") if isinstance(part, Mapping) else None
-    text = part.get("text") if isinstance(part, Mapping) else None
-    if kind != "text" or not isinstance(text, str):
-        what = f"of type {kind[:40]}" if isinstance(kind, str) and kind != "text" else "not a text"
-        _refuse(f"{place} is {what}, and only text is supported.", "parts of type text")
-    return text
+def _calls(entry: Mapping[str, object], place: str) -> list[dict[str, Any]]:
+    """The calls of an answer, with their arguments as objects."""
+    calls = entry.get("tool_calls") or []
+    if not isinstance(calls, list) or len(calls) > MAX_CALLS:
+        _refuse(f"{place}.tool_calls is not a list of calls.", f"at most {MAX_CALLS}, in answers")
+    if (former := entry.get("function_call")) and not calls:
+        calls = [{"function": former}]
+    return [_read_call(call, f"{place}.tool_calls[{i}]") for i, call in enumerate(calls)]
 
 
 def _read_call(call: object, place: str) -> dict[str, Any]:
     """A call with its arguments as an object: requests hold the text of one.
 
-    Broken text is taken, as agents send back what the model wrote.
+    What is no object is passed on as text: agents send back what the model wrote.
     """
-    function = call.get("function") if isinstance(call, Mapping) else None
-    if not isinstance(call, Mapping) or not isinstance(function, Mapping):
+    function = _function(call)
+    if not isinstance(call, Mapping) or function is None:
         _refuse(f"{place} is not a function call.", '{"id": …, "function": {…}}')
-    arguments = function.get("arguments") or {}
+    arguments = function.get("arguments", function.get("input")) or {}
     if isinstance(arguments, str):
         arguments = arguments_of(arguments)
-    if not isinstance(arguments, dict) or not is_shallow(arguments):
+    if not isinstance(arguments, dict):
+        arguments = {"arguments": arguments}
+    if not is_shallow(arguments):
         _refuse(
             f"{place}.function.arguments is no JSON object.",
             f'one such as "{{}}", of up to {MAX_DEPTH} levels',
         )
-    name = _require_text(function.get("name"), f"{place}.function.name")
-    call_id = _require_text(call.get("id") or "", f"{place}.id")
-    function = {"name": name, "arguments": arguments}
-    return {"id": call_id, "type": "function", "function": function}
+    shown = {"name": text_of(function["name"]), "arguments": without_surrogates(arguments)}
+    return {"id": _id(call.get("id")), "type": "function", "function": shown}
 
 
-def _require_text(value: object, place: str) -> str:
-    if not isinstance(value, str):
-        _refuse(f"{place} is not a string.", "one")
-    return value
+def _function(call: object) -> Mapping[str, Any] | None:
+    """Name and arguments of a call, or of one to a custom tool."""
+    inner = (call.get("function") or call.get("custom")) if isinstance(call, Mapping) else None
+    return inner if isinstance(inner, Mapping) and isinstance(inner.get("name"), str) else None
+
+
+def _id(value: object) -> str:
+    """The id of a call; "" where there is none."""
+    return "" if value is None else text_of(value) if isinstance(value, str) else str(value)
 
 
 def _refuse(message: str, expected: str) -> NoReturn:

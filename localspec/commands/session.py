@@ -124,7 +124,7 @@ def download_ui(yes: bool = False) -> "DownloadUI":
 def open_engine(request: Request, parallel: int = 1) -> "Engine":
     """Load what was asked for, and say what the user should know about it.
 
-    With ``parallel`` it can answer so many at the same time, see `Engine.open_slots`.
+    With ``parallel`` it can answer so many at the same time, see `Engine.open_session`.
     """
     if request.models.lookup_cache is not None:
         from localspec.engine.caches.lookup_cache import require_lookup_cache

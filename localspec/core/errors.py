@@ -60,6 +60,10 @@ class GrammarError(LocalspecError):
     """A grammar or JSON schema that is invalid, or that no answer can satisfy."""
 
 
+class WorkerLost(LocalspecError):
+    """A child process ended for a reason outside the request; another try may succeed."""
+
+
 class PromptTooLong(LocalspecError):
     """The prompt does not fit into the context."""
 

@@ -118,8 +118,10 @@ def file_problem(what: str, hint: str) -> Iterator[None]:
 
 
 @contextmanager
-def appearing_when_complete(destination: Path) -> Iterator[Path]:
+def appearing_when_complete(destination: Path, *, new: bool = False) -> Iterator[Path]:
     """Atomic write: a temporary path beside `destination`, renamed to it if the block succeeds.
+
+    With ``new``, raises FileExistsError for a name that is taken by then.
 
     Several processes may write at once. Links are followed, and a replaced file passes on its
     permissions. A device or an open stream is written in place; a pipe without a reader is an
@@ -139,7 +141,9 @@ def appearing_when_complete(destination: Path) -> Iterator[Path]:
     partial = destination.with_name(f".{destination.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
         yield partial
-        if destination.exists():
+        if new:  # of several processes, one creates the file
+            os.close(os.open(destination, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        elif destination.exists():
             shutil.copymode(destination, partial)
         partial.replace(destination)
     finally:
@@ -167,6 +171,22 @@ def _has_ended(process: int) -> bool:
     except OSError:  # another user's
         return False
     return False
+
+
+def lock(file: TextIO) -> bool:
+    """Lock an open file until it is closed; False where another process, or handle, has it.
+
+    True also where files cannot be locked.
+    """
+    try:
+        from fcntl import LOCK_EX, LOCK_NB, flock
+
+        flock(file, LOCK_EX | LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):
+        return True
+    return True
 
 
 def save_json(path: Path, document: object) -> None:

@@ -5,38 +5,38 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 
 class Cancelled(Exception):
     """The result is no longer needed; see `stopped_when`."""
 
 
-_wish = threading.local()  # `unwanted`: that of the innermost `stopped_when` of each thread
+_unwanted: ContextVar[Callable[[], bool]] = ContextVar("unwanted", default=lambda: False)
 
 
 @contextmanager
 def stopped_when(unwanted: Callable[[], bool]) -> Iterator[None]:
-    """Raise Cancelled in long computations of this thread once ``unwanted()`` is true.
+    """Raise Cancelled in long computations inside the block once ``unwanted()`` is true.
 
-    Works in any thread, unlike Ctrl-C. ``unwanted`` is called up to a few hundred times in each
-    pass of a model, and must not raise.
+    Works in any thread, unlike Ctrl-C; blocks around this one count too. ``unwanted`` is called up
+    to a few hundred times in each pass of a model, and must not raise.
     """
-    before = getattr(_wish, "unwanted", None)
-    _wish.unwanted = unwanted
+    outer = _unwanted.get()
+    before = _unwanted.set(lambda: unwanted() or outer())
     try:
         yield
     finally:
-        _wish.unwanted = before
+        _unwanted.reset(before)
 
 
 def is_unwanted() -> bool:
-    """Whether the result of this thread is no longer needed."""
-    unwanted = getattr(_wish, "unwanted", None)
-    return unwanted is not None and bool(unwanted())
+    """Whether the result of this computation is no longer needed."""
+    return bool(_unwanted.get()())
 
 
 def require_wanted() -> None:
-    """Raise Cancelled if the result of this thread is no longer needed."""
+    """Raise Cancelled if the result of this computation is no longer needed."""
     if is_unwanted():
         raise Cancelled
 

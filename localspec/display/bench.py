@@ -27,7 +27,7 @@ _WIDTHS = {
 }  # fmt: skip
 _FIRST_TO_GO = ("TTFT", "90% CI", "tok/rnd", "accept")  # where a terminal is too narrow
 _LONGEST_TASK = 20
-_TOO_FAST = "1.00x: the target is too fast for drafting to help"
+_TOO_FAST = "1.00x: checking several tokens at once costs too much here"
 _DEMO_SPEEDS = (90, 12)  # tokens per second on a fast machine and on a slow one
 _COSTS = "Measured (cost in plain tokens)"
 

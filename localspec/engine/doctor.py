@@ -12,7 +12,6 @@ from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import LoadOptions
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
-from localspec.engine.generate import stream_generate
 from localspec.engine.loading.notes import missing_gpu
 from localspec.llama import llama_library
 from localspec.llama.heads.hidden_states import unstable
@@ -114,8 +113,7 @@ def _try_demo(result: DoctorReport) -> str:
         taken = size(sum(model.memory.total for model in models))
         prompt = engine.encode_chat([{"role": "user", "content": "What does json.dumps do?"}])
         greedy = SamplingParams(temperature=0)
-        last = list(stream_generate(engine, prompt, GenerateOptions(greedy, 3, max_tokens=8)))[
-            -1
-        ].stats
-    drafted = f"{last.accepted} of {last.drafted} drafted accepted"
-    return f"runs: {last.tokens} tokens, {drafted}, {taken} of memory"
+        *_, last = engine.stream(prompt, GenerateOptions(greedy, 3, max_tokens=8))
+    stats = last.stats
+    drafted = f"{stats.accepted} of {stats.drafted} drafted accepted"
+    return f"runs: {stats.tokens} tokens, {drafted}, {taken} of memory"

@@ -2,28 +2,32 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cached_property
+from contextlib import contextmanager
+from functools import cached_property, partial
 from pathlib import Path
 
-from localspec.chat.answer import Piece
 from localspec.chat.message import read_messages
 from localspec.chat.reasoning import closing_mark, marks_of
 from localspec.chat.templates import renderer
 from localspec.chat.templates.template import CHATML, ChatTemplate
+from localspec.chat.tools.forms import GENERIC
 from localspec.chat.tools.tool import ToolChoice, forced_tools, read_tools
+from localspec.core.compute import COMPUTE
 from localspec.core.errors import UsageError
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import LoadOptions
 from localspec.core.options.sampling_params import SamplingParams
-from localspec.engine.generate import TextEngine, stream_generate
+from localspec.engine.caches.prefix_cache import PrefixCache
 from localspec.engine.grammar.constraint import GrammarConstraint, MatchingInChild, Vocabulary
-from localspec.engine.grammar.tool_calls import tool_grammar
+from localspec.engine.grammar.tool_calls import free_or_call, tool_grammar
 from localspec.engine.loading.pair import load_pair
 from localspec.engine.profile_store import StoredProfile
-from localspec.engine.slots.batch_scheduler import BatchScheduler
-from localspec.engine.slots.llama_context import SharedContext
-from localspec.engine.slots.slot import NOT_TRIMMED, make_slots
+from localspec.engine.session.batching import Batcher
+from localspec.engine.session.job import GenerationRequest, Stream
+from localspec.engine.session.limits import NO_LIMITS, Limits
+from localspec.engine.session.llama_context import SharedContext
+from localspec.engine.session.session import Session
+from localspec.engine.session.slot import NOT_TRIMMED, make_slots
 from localspec.engine.text_stream import Prompt, Reading
 from localspec.llama.cache.rollback import Trim
 from localspec.llama.heads.head import Head
@@ -35,6 +39,8 @@ from localspec.speculative.loop import Clock
 from localspec.speculative.prompt_lookup import PromptLookup
 from localspec.speculative.sampling.logit_changes import TokenRules
 
+_CLOSED = ("The model is closed.", "Load it again: localspec.load(...) or Engine.load(...)")
+
 
 class Engine:
     """A loaded target, perhaps with a draft, ready to generate.
@@ -44,8 +50,9 @@ class Engine:
     as in llama.cpp; assign another to replace it. ``chain_only`` says why the target verifies no
     trees of candidates; None where it does, and where none were asked for.
 
-    `encode_chat`, `encode_text`, `token_rules`, `piece` and `constraint` are thread-safe, as they
-    only read the vocabulary. All else is for one thread at a time, also a constraint.
+    `encode_chat`, `encode_text`, `token_rules`, `piece`, `constraint` and `stream` are thread-safe.
+    All else is for one thread at a time, also a constraint. llama.cpp computes in the one thread of
+    `COMPUTE` only.
     """
 
     def __init__(
@@ -68,12 +75,13 @@ class Engine:
         self._rules: dict[object, TokenRules] = {}
         self._notes = list(notes)
         self._shared: list[SharedContext] = []
+        self._session: Session | None = None
 
     @property
     def target(self) -> LlamaModel:
         """The target; raises UsageError after `close`, when its memory is free."""
         if self._closed:
-            raise UsageError("The engine is closed.", "Load the pair again: Engine.load(...)")
+            raise UsageError(*_CLOSED)
         return self._target
 
     @property
@@ -103,7 +111,8 @@ class Engine:
         """
         first, second = _load_options(target), None if draft is None else _load_options(draft)
         renderer.SHARED.prepare()
-        return cls(*load_pair(first, second, lenient=lenient, say=say, trial=trial))
+        load = partial(load_pair, first, second, lenient=lenient, say=say, trial=trial)
+        return COMPUTE.call(lambda: cls(*load()))
 
     def stream(
         self,
@@ -111,33 +120,46 @@ class Engine:
         options: GenerateOptions = GenerateOptions(),
         *,
         on_prompt: Callable[[], None] | None = None,
-    ) -> Iterator[Piece]:
-        """Generate after a prompt of `encode_chat` or `encode_text`; see `stream_generate`."""
-        return stream_generate(self, prompt, options, on_prompt=on_prompt)
+        clock: Clock = time.perf_counter,
+    ) -> Stream:
+        """Generate after a prompt of `encode_chat` or `encode_text`; see `stream_generate`.
 
-    def answering(self) -> AbstractContextManager[None]:
-        """Nothing to wait for: an engine without slots gives one answer at a time."""
-        return nullcontext()
-
-    def open_slots(self, clock: Clock = time.perf_counter) -> Sequence[TextEngine]:
-        """As many slots as the pair was loaded for; to be called once. A single one is the engine.
-
-        From here on the engine answers only through its slots, and is closed after them. The pair
-        is measured now, by this ``clock``, if it is new, because no slot could.
+        ``on_prompt`` is called in the compute thread. Raises UsageError after `close`.
         """
+        _ = self.target  # raises UsageError where it is closed
+        session = self._session
+        if session is None or session.is_closed:
+            session = self.open_session()
+        return session.stream(GenerationRequest(prompt, options, on_prompt, clock))
+
+    def open_session(
+        self, limits: Limits = NO_LIMITS, prefixes: PrefixCache | None = None
+    ) -> Session:
+        """The session that answers with this pair, in as many slots as it was loaded for.
+
+        There is one at a time; `stream` opens one without limits. Where there are several slots, a
+        pair that is new here is measured now, because no slot could.
+        """
+        assert self._session is None or self._session.is_closed
+        self._session = COMPUTE.call(partial(self._make_session, limits, prefixes))
+        return self._session
+
+    def _make_session(self, limits: Limits, prefixes: PrefixCache | None) -> Session:
         if self.target.options.parallel == 1:
-            return [self]
-        assert not isinstance(self.draft, Head) and not self._shared
+            return Session([self], None, limits, prefixes)
+        assert not isinstance(self.draft, Head)
         for model in (self.target, self.draft):
             if model is not None and model.rollback.name != Trim.name:
                 self._notes.append(NOT_TRIMMED)
-                return [self]
-        self.profile.learnt(clock)
+                return Session([self], None, limits, prefixes)
+        self.profile.learnt(time.perf_counter)
+        self._free_shared()
         target = SharedContext(self.target)
         draft = None if self.draft is None else SharedContext(self.draft)
         self._shared = [target] if draft is None else [draft, target]
-        passes = BatchScheduler(self._shared, clock)
-        return make_slots(self, self.target.options.parallel, passes, target, draft)
+        batcher = Batcher(self._shared)
+        slots = make_slots(self, self.target.options.parallel, batcher, target, draft)
+        return Session(slots, batcher, limits, prefixes)
 
     def is_stop(self, token: int) -> bool:
         """True for the target's end-of-generation tokens."""
@@ -211,8 +233,8 @@ class Engine:
         first call. ``thinking`` overrides the template's own setting,
         ``variables`` add to its variables or override them. As in llama.cpp, template markup inside
         a message is parsed: do not pass on untrusted text where that matters. Raises UsageError
-        for malformed arguments and tools that the template or this version does not support,
-        TemplateError where the template fails.
+        for malformed arguments and a call that cannot be forced, TemplateError where the template
+        fails.
         """
         template, offered = self.template, read_tools(tools)
         forced = forced_tools(tool_choice, offered)
@@ -226,6 +248,8 @@ class Engine:
         grammar = None
         if calls is not None and forced:
             grammar = tool_grammar(calls, forced, closing_mark(form or {}, state))
+        elif calls is GENERIC:
+            grammar = free_or_call(calls, offered)
         shown = self._control_tokens(marks_of(form or {}).union(calls.marks if calls else ()))
         reading = Reading(
             lambda token: shown.get(token) or self.piece(token),
@@ -236,6 +260,7 @@ class Engine:
             offered,
             grammar,
             parallel_tool_calls,
+            bool(forced),
         )
         return Prompt(self._tokenize(text), reading)
 
@@ -295,17 +320,28 @@ class Engine:
         return self.target.min_width
 
     def close(self) -> None:
-        """Save the profile, and free both models; harmless when called twice."""
+        """Save the profile, and free both models; harmless when called twice.
+
+        Answers under way end with UsageError.
+        """
         if self._closed:
             return
+        if self._session is not None:
+            self._session.close(reason=UsageError(*_CLOSED))
+        COMPUTE.call(self._free)
+
+    def _free(self) -> None:
         self.profile.save()
-        for context in self._shared:
-            context.close()
-        self._shared.clear()
+        self._free_shared()
         if self.draft is not None:
             self.draft.close()
         self._target.close()
         self._closed = True
+
+    def _free_shared(self) -> None:
+        for context in self._shared:
+            context.close()
+        self._shared.clear()
 
     def __enter__(self) -> "Engine":
         return self

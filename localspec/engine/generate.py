@@ -2,16 +2,17 @@
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Protocol, get_args
 
 from localspec.chat.answer import Origin, Piece, TextPart
+from localspec.chat.reasoning import closing_mark
 from localspec.chat.stats import Drafter, GenerationStats
 from localspec.chat.window import require_prompt_fits
 from localspec.core.errors import UsageError
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.sampling_params import SamplingParams, require_fixed_length
+from localspec.engine.grammar.tool_calls import answer_or_call
 from localspec.engine.text_stream import Prompt, Reading, TextStream
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
 from localspec.speculative.control.conversations import Conversations
@@ -74,16 +75,12 @@ class TextEngine(Protocol):
     def prompt_lookup(self) -> PromptLookup:
         """The index of prompt lookup, shared by the answers of a chat."""
 
-    @property
-    def history(self) -> AnswerHistory | None:
-        """Earlier answers, which "auto" drafts from too; None where they are not used."""
+    history: AnswerHistory | None
+    """Earlier answers, which "auto" drafts from too; None where they are not used."""
 
     @property
     def conversations(self) -> Conversations:
         """Rounds that earlier answers went without the draft; see `Conversations`."""
-
-    def answering(self) -> AbstractContextManager[None]:
-        """A context to be entered around an answer, where several slots share a model."""
 
     def is_stop(self, token: int) -> bool:
         """True for tokens that end an answer."""
@@ -116,8 +113,8 @@ def stream_generate(
     The text for a seed does not depend on the draft or its length (up to the rounding of
     llama.cpp's kernels; see `LoadOptions.exact`), except with the rule "rejection". Raises
     PromptTooLong when no room is left for an answer, UsageError for "auto" with "rejection", for
-    ``max_tokens`` or ``logprobs`` out of bounds and for a grammar where tools are offered,
-    GrammarError for a bad grammar or where it allows no token.
+    ``max_tokens`` or ``logprobs`` out of bounds, GrammarError for a bad grammar or where it allows
+    no token.
     """
     require_prompt_fits(len(prompt), engine.target.n_ctx)
     most = _most_tokens(options.max_tokens, engine.target.n_ctx)
@@ -170,10 +167,10 @@ def _reading(
     if grammar is None:
         return reading, reading.grammar
     if reading.calls is not None:
-        raise UsageError(
-            "A grammar is given, which would keep the model from calling the tools it is offered.",
-            'Leave out the grammar or JSON schema, or the tools; or set tool_choice to "none".',
-        )
+        if reading.forces_call:
+            return reading, reading.grammar
+        before = closing_mark(reading.form or {}, reading.state)
+        return reading, answer_or_call(reading.calls, reading.tools, grammar, before)
     # A grammar describes the answer without reasoning.
     return replace(reading, form=None), grammar
 

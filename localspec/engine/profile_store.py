@@ -14,8 +14,8 @@ from typing import Any
 
 from localspec import __version__
 from localspec.core import machine, paths
+from localspec.core.compute import COMPUTE
 from localspec.core.files import read_at_most, save_json
-from localspec.core.options.load_options import MAX_ROWS
 from localspec.llama import llama_library
 from localspec.llama.heads.head import Head
 from localspec.llama.model import LlamaModel
@@ -23,14 +23,15 @@ from localspec.metadata.header import ModelHeader
 from localspec.speculative.control.acceptance import Acceptance
 from localspec.speculative.control.calibration import calibrate, still_holds
 from localspec.speculative.control.costs import PassCosts
-from localspec.speculative.control.pair_profile import PairProfile, RecentRate
+from localspec.speculative.control.pair_profile import PairProfile
 from localspec.speculative.control.valuation import LONGEST_AUTO
 from localspec.speculative.limits import ceiling
 from localspec.speculative.loop import Clock
 
-FORMAT = 7
+FORMAT = 8
 _HEADER_BYTES = 2**20
 _MAX_BYTES = 2**20
+_SHOWN = 4  # tokens of the pass whose cost is named where drafting does not pay
 _CHECK_EVERY = 24 * 3600  # seconds
 LEAST_CEILING = 1.05  # times plain speed: below it not even a perfect draft pays
 
@@ -99,7 +100,7 @@ def save(path: Path, profile: PairProfile) -> None:
         "longer_reading": profile.longer_reading,
         "replay": profile.replay,
         "checked": profile.checked,
-        "recent": [profile.recent.tokens, profile.recent.seconds],
+        "answers": profile.answers,
         "acceptance": {group: each.as_json() for group, each in profile.acceptance.items()},
     }
     save_json(path, document)
@@ -117,6 +118,7 @@ def _from_json(document: dict[str, Any]) -> PairProfile:
         longer_reading=longer,
         replay=replay,
         checked=float(document.get("checked", 0)),
+        answers=_answers(document["answers"]),
         acceptance={
             str(group): Acceptance.from_json(each) for group, each in document["acceptance"].items()
         },
@@ -124,19 +126,16 @@ def _from_json(document: dict[str, Any]) -> PairProfile:
     known.prune()
     if not known.verify.knows(1):
         raise ValueError("no plain pass was measured")
-    known.recent = _recent(document["recent"], known.verify.seconds(1, 0))
     if document["draft"]["widths"] and not known.draft.knows(1):
         raise ValueError("no draft step was measured")
     return known
 
 
-def _recent(document: list[float], plain: float) -> RecentRate:
-    """The recent rate of all slots together; no pass gives more tokens than rows."""
-    tokens, seconds = map(float, document)
-    recent = RecentRate(tokens, seconds)
-    if not (0 <= recent.tokens < 1e4 and 0 <= recent.per_second() * plain <= MAX_ROWS):
-        raise ValueError(f"{recent.tokens} tokens in {recent.seconds} seconds")
-    return recent
+def _answers(document: dict[str, float]) -> dict[int, float]:
+    found = {int(bits): float(tokens) for bits, tokens in document.items()}
+    if not all(0 <= bits < 64 and 0 <= tokens < 1e9 for bits, tokens in found.items()):
+        raise ValueError("these are no lengths of answers")
+    return found
 
 
 def best_gain(known: PairProfile, *, drafts_block: bool = False) -> tuple[float, int]:
@@ -164,8 +163,11 @@ class StoredProfile:
         Measuring needs empty caches.
         """
         if self._profile is None:
-            self._profile = self._read(clock) or calibrate(self._target, self._draft, clock)
+            self._profile = COMPUTE.call(lambda: self._read_or_measure(clock))
         return self._profile
+
+    def _read_or_measure(self, clock: Clock) -> PairProfile:
+        return self._read(clock) or calibrate(self._target, self._draft, clock)
 
     def introduce(self, say: Callable[[str], None]) -> None:
         """Load or measure the profile, and tell ``say`` about it."""
@@ -253,8 +255,12 @@ class StoredProfile:
         most, _ = best_gain(profile, drafts_block=self._draft.block_size is not None)
         if most >= LEAST_CEILING:
             return []
+        plain = profile.verify.seconds(1, 0)
+        cost, step = profile.verify.seconds(_SHOWN, 0) / plain, profile.draft.seconds(1, 0) / plain
         return [
-            "The target is too fast for drafting to help. Only repeats of earlier text are drafted."
+            f"The draft model will not pay on this machine: a pass of {_SHOWN} tokens costs "
+            f"{cost:.1f} plain ones, a step of the draft {step:.2f}. Edits and quotations still "
+            "come faster, by prompt lookup."
         ]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from localspec.chat.reasoning import Format, Splitter, overlap
 from localspec.chat.tools.finder import CallFinder
 from localspec.chat.tools.forms import CallForm
-from localspec.chat.tools.tool import Tool, ToolCall, ToolCallDelta
+from localspec.chat.tools.tool import Tool, ToolCall, ToolCallDelta, is_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Reading:
     ``piece`` gives the bytes of a token, also of control tokens that are marks of ``form``, in
     whose ``state`` the answer begins; without a form, all text is the answer. ``stop`` are further
     stop strings. Calls of ``tools`` are found by their form ``calls``, one of them at most unless
-    ``parallel_calls``; ``grammar`` forces one.
+    ``parallel_calls``; ``grammar`` allows them, or with ``forces_call`` nothing but one.
     """
 
     piece: Callable[[int], bytes]
@@ -29,6 +29,7 @@ class Reading:
     tools: tuple[Tool, ...] = ()
     grammar: str | None = None
     parallel_calls: bool = True
+    forces_call: bool = False
 
     def splitter(self) -> Splitter | None:
         """For one answer."""
@@ -70,6 +71,8 @@ class TextStream:
         self._deltas: list[ToolCallDelta] = []
         self._stop = [text for text in stop if text]
         self._held = ""
+        self._thoughts: list[str] = []  # where calls may be in them
+        self._answered = False  # the answer has text or a call
         self.stop_text: str | None = None  # the stop string that ended the answer
 
     @property
@@ -93,8 +96,11 @@ class TextStream:
             ready.append((part if reasoning else self._said(part), reasoning))
             if self.stopped:
                 break
+            if reasoning and self._finder is not None:
+                self._thoughts.append(part)
         if final:
             ready.append((self._said("", final), False))
+            self._find_in_thoughts()
         return [(text, reasoning) for text, reasoning in ready if text]
 
     @property
@@ -105,6 +111,7 @@ class TextStream:
             return []  # the usual case, without copies
         rest = copy.copy(self)
         rest._finder = None if self._finder is None else self._finder.given_up()
+        rest._thoughts = []
         rest._decoder, rest._splitter = copy.copy(self._decoder), copy.copy(self._splitter)
         return rest.push(b"", final=True)
 
@@ -124,6 +131,7 @@ class TextStream:
             return self._answer(text, final)
         shown = ""
         for part in self._finder.push(text, final):
+            self._answered = self._answered or not isinstance(part, str) or not part.isspace()
             if isinstance(part, str):
                 shown += self._answer(part)
             elif self.stop_text is not None:
@@ -133,6 +141,18 @@ class TextStream:
             else:
                 self._deltas.append(part)
         return shown + self._answer("", final)
+
+    def _find_in_thoughts(self) -> None:
+        """Take complete calls from the reasoning of an answer that has nothing else."""
+        if self._finder is None or self._answered or self.stop_text is not None:
+            return
+        finder = CallFinder(self._finder.form, self._finder.tools, self._finder.parallel)
+        for part in finder.push("".join(self._thoughts), final=True):
+            if isinstance(part, ToolCall) and is_json(part.arguments):
+                self._deltas.append(
+                    ToolCallDelta(len(self._calls), part.id, part.name, part.arguments)
+                )
+                self._calls.append(part)
 
     def _answer(self, text: str, final: bool = False) -> str:
         """Text of the answer that can be shown now."""

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from localspec.core.compute import COMPUTE
+from localspec.core.errors import EngineError
 from localspec.speculative.loop import Logits
 
 
@@ -100,6 +102,25 @@ class TreeBatch:
         self._llama.llama_batch_free(self.native)
 
 
+def decode(llama: Any, context: Any, batch: Any) -> int:
+    """llama_decode of a llama_batch, in the compute thread; its code.
+
+    Raises EngineError for more tokens than the context takes at once: llama.cpp would abort.
+    """
+    require_fits(llama, context, batch.n_tokens)
+    return COMPUTE.call(lambda: int(llama.llama_decode(context, batch)))
+
+
+def require_fits(llama: Any, context: Any, count: int) -> None:
+    """Raise EngineError for a pass of more tokens than the context takes at once."""
+    most = int(llama.llama_n_batch(context))  # no more than its number of cells
+    if count > most:
+        raise EngineError(
+            f"A pass of {count} tokens exceeds the context's batch of {most}.",
+            "Give a larger --ctx-size, --ctx-size-draft or --batch-size.",
+        )
+
+
 def read_logits(llama: Any, context: Any, rows: int, columns: int) -> Logits:
     """The first ``rows`` of a context's last outputs, valid until its next pass.
 
@@ -111,9 +132,12 @@ def read_logits(llama: Any, context: Any, rows: int, columns: int) -> Logits:
 
 
 def chunks(tokens: Sequence[int], rows: int, size: int) -> list[tuple[Sequence[int], int]]:
-    """Cut into batches of at most ``size``, with the rows wanted: all come from the last one."""
+    """Cut into batches of at most ``size``, with the rows wanted: all come from the last one.
+
+    That one is larger where more rows are wanted.
+    """
     found: list[tuple[Sequence[int], int]] = []
-    while len(tokens) > size:
+    while len(tokens) > max(size, rows):
         step = min(size, len(tokens) - rows)
         found.append((tokens[:step], 0))
         tokens = tokens[step:]

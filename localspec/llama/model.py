@@ -14,7 +14,7 @@ from localspec.core.errors import EngineError
 from localspec.core.interrupt import held_interrupt
 from localspec.core.options.load_options import MAX_DRAFT_TOKENS, MAX_ROWS, LoadOptions
 from localspec.llama import llama_library
-from localspec.llama.batch import AnyBatch, Batch, chunks, read_logits
+from localspec.llama.batch import AnyBatch, Batch, chunks, decode, read_logits
 from localspec.llama.cache.branches import LlamaTrees
 from localspec.llama.cache.copies import (
     EVERY,
@@ -148,6 +148,11 @@ class LlamaModel:
         """How many of the tokens the next pass reads again, because a rollback undid them."""
         return len(self.tokens) - self._held
 
+    @property
+    def most_tokens(self) -> int:
+        """Most tokens of a pass: a small context bounds the batch."""
+        return int(self._llama.llama_n_batch(self.context))
+
     def decode(self, tokens: Sequence[int], rows: int) -> Logits:
         """Append ``tokens``; logits after the last ``rows``, valid until the next call.
 
@@ -210,7 +215,7 @@ class LlamaModel:
 
     def decode_tree(self, batch: Any, position: int) -> Logits:
         """Decode a llama_batch behind the text; logits of all its tokens, valid until the next."""
-        code = self._llama.llama_decode(self.context, batch)
+        code = decode(self._llama, self.context, batch)
         self._require_decoded(code, batch.n_tokens, position)
         self._first_row = 0
         return self._logits(batch.n_tokens)
@@ -458,7 +463,8 @@ class LlamaModel:
         Where tokens are not forgotten at no cost, only the last pass is filled up: all of a pass
         that was is read again.
         """
-        most = max(rows, self.max_width - self.max_width % self.min_width)
+        most = min(self.max_width, self.most_tokens)
+        most = max(rows, most - most % self.min_width)
         whole = (len(tokens) - rows) // self.min_width * self.min_width
         if self.min_width == 1 or self.trims or whole in (0, len(tokens)):
             return chunks(tokens, rows, most)
@@ -519,7 +525,7 @@ class LlamaModel:
         self._first_row = outputs - added - rows
         slow = len(filled) > MAX_DRAFT_TOKENS + 1
         with llama_library.interruptible(self.context) if slow else nullcontext():
-            code = self._llama.llama_decode(self.context, self._batch.native)
+            code = decode(self._llama, self.context, self._batch.native)
         self._require_decoded(code, len(tokens), position)  # after Ctrl-C was raised
         self.rollback.observe(len(filled))
 

@@ -3,17 +3,15 @@
 The child runs this module too.
 """
 
-import collections
 import ctypes
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from localspec.core import child, machine
+from localspec.core import machine, worker
 from localspec.core.errors import DraftNotMade, UsageError
 from localspec.core.files import appearing_when_complete
 from localspec.core.formatting import one_line
@@ -28,7 +26,6 @@ TYPES = tuple(name for name in _FTYPES if name not in _NEED_MATRIX)
 
 _MOST_ROWS = 256 << 20  # bytes of a tensor's rows in memory; llama.cpp's default is 8 GiB
 _REASON = re.compile(r"failed to quantize: (.+)|(GGML_ASSERT\(.+)")
-_LAST_LINES = 50
 
 
 def quantize(
@@ -53,23 +50,12 @@ def quantize(
             "ftype": ftype,
             "without": sorted(without),
         }
-        command, pipe = child.command(__name__), subprocess.PIPE
-        with subprocess.Popen(
-            command, stdin=pipe, stdout=subprocess.DEVNULL, stderr=pipe, errors="replace", text=True
-        ) as worker:
-            assert worker.stdin is not None and worker.stderr is not None
-            try:
-                worker.stdin.write(json.dumps(asked) + "\n")
-                worker.stdin.flush()  # and left open: the child ends when it closes
-                last = list(collections.deque(worker.stderr, _LAST_LINES))
-                code = worker.wait()
-            finally:
-                worker.kill()
-        if code:
+        ended = worker.ask(__name__, asked, None)
+        if ended.code:
+            passing = ended.cause in ("killed", "memory")
             raise DraftNotMade(
-                f"llama.cpp cannot write {one_line(source.name)} as {type_name}: "
-                f"{_reason(last, code)}.",
-                "Choose another --type.",
+                f"llama.cpp cannot write {one_line(source.name)} as {type_name}: {_reason(ended)}.",
+                "Free memory, and try again." if passing else "Choose another --type.",
             )
 
 
@@ -87,11 +73,11 @@ def require_type(name: str) -> str:
     return known
 
 
-def _reason(last: Sequence[str], code: int) -> str:
-    for line in reversed(last):
+def _reason(ended: worker.Ended) -> str:
+    for line in reversed(ended.log.splitlines()):
         if found := _REASON.search(line):
             return one_line((found[1] or found[2]).strip())
-    return f"it ended with code {code}"
+    return one_line(ended.sentence[0].lower() + ended.sentence[1:-1])
 
 
 def _work() -> None:
@@ -99,7 +85,7 @@ def _work() -> None:
     from localspec.llama import llama_library
 
     asked = json.loads(sys.stdin.readline())
-    child.end_with_parent()
+    worker.end_with_parent()
     llama_library.log.verbose = True
     llama = llama_library.library()
     params = llama.llama_model_quantize_default_params()

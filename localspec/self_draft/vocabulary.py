@@ -7,7 +7,6 @@ from localspec.bench.prompts import Prompt, read_prompts
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
-from localspec.engine.generate import stream_generate
 
 ANSWER_TOKENS = 256  # of each prompt
 CONTROL = 3  # a token's type
@@ -23,7 +22,7 @@ def frequent_ids(
     lowest ids, which in a BPE vocabulary are its first and so most frequent merges. All are below
     ``limit``, the number of the draft's own tokens. FR-Spec (arXiv 2502.14856) counts a corpus; the
     target's own words need none, and are what a draft is to guess. Once ``is_over``, no further
-    token is generated. Raises what `stream_generate` raises.
+    token is generated. Raises what `Engine.stream` raises.
     """
     counts = count_tokens(engine, read_prompts(), is_over)
     return choose_ids(counts, _marks(engine, counts), n_ids, min(engine.target.n_vocab, limit))
@@ -42,9 +41,8 @@ def count_tokens(
         encoded = engine.encode_chat(prompt.messages)
         counts.update(encoded)
         if len(encoded) < engine.target.n_ctx and not is_over():
-            for piece in stream_generate(
-                engine, encoded, GenerateOptions(greedy, 0, max_tokens=ANSWER_TOKENS)
-            ):
+            options = GenerateOptions(greedy, 0, max_tokens=ANSWER_TOKENS)
+            for piece in engine.stream(encoded, options):
                 counts.update(piece.tokens)
                 if is_over():
                     break

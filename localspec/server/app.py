@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from localspec import __version__
+from localspec.engine.grammar.source import MOST_WAITING
 from localspec.server.api.answers import Answers
 from localspec.server.api.anthropic.reply import MessagesReply
 from localspec.server.api.anthropic.request import MessagesRequest
@@ -48,15 +51,17 @@ from localspec.server.api.replies import WARNINGS_HEADER, Reply
 from localspec.server.api.requests import Readable
 from localspec.server.api.responses.reply import ResponsesReply
 from localspec.server.api.responses.request import ResponsesRequest
-from localspec.server.api.responses.stored import OWNER_HEADER, StoredResponses
+from localspec.server.api.responses.stored import StoredResponses
 from localspec.server.body import BodyLimits
 from localspec.server.errors import BadRequest, add_error_handlers, request_id
-from localspec.server.guard import LOOPBACK, Access, Guard
+from localspec.server.guard import LOOPBACK, Access, Guard, owner_of
 from localspec.server.log import AccessLog
 from localspec.server.metrics import CONTENT_TYPE, RequestMetrics
 from localspec.server.service import Service
 
 MAX_BODY = 16 * 2**20  # bytes; enough for a context of a million tokens
+# More threads than requests that wait for their grammars, so that others go on.
+_READERS = ThreadPoolExecutor(MOST_WAITING + 16, "reading")
 _PAGE = Path(__file__).parent / "page"
 Result = TypeVar("Result")
 
@@ -175,25 +180,24 @@ def _add_responses(app: FastAPI, service: Service) -> None:
     @app.post("/v1/responses", responses=answered(ResponseObject))
     async def respond(request: Request, body: ResponsesRequest) -> Response:
         """Answer a conversation, and store it."""
-        body.begin(stored, _owner(request))
+        body.begin(stored, owner_of(request))
         return await _answer(service, request, body, ResponsesReply)
 
     @app.get("/v1/responses/{name}", responses=ERRORS)
     async def response(request: Request, name: str) -> dict[str, Any]:
         """A stored response."""
-        return stored.response(_owner(request), name)
+        return stored.response(owner_of(request), name)
 
     @app.delete("/v1/responses/{name}", responses=ERRORS)
     async def forget(request: Request, name: str) -> dict[str, Any]:
         """Forget a stored response."""
-        stored.remove(_owner(request), name)
+        stored.remove(owner_of(request), name)
         return {"id": name, "object": "response", "deleted": True}
 
 
-def _owner(request: Request) -> str:
-    """The key of a request, or of the request to a front: it owns the responses that it stored."""
-    key = request.scope["state"].get("key", "")
-    return f"{key}/{request.headers.get(OWNER_HEADER, '')}"
+def _cache_owner(service: Service, request: Request) -> str:
+    """Whose caches a request uses."""
+    return "" if service.share_cache else owner_of(request)
 
 
 def _add_native(app: FastAPI, service: Service) -> None:
@@ -230,23 +234,27 @@ def _add_native(app: FastAPI, service: Service) -> None:
     def slots() -> list[dict[str, Any]]:
         """What each slot does now."""
         n_ctx = engine.target.n_ctx
-        return [slot._asdict() | {"n_ctx": n_ctx} for slot in service.scheduler.slots()]
+        return [slot._asdict() | {"n_ctx": n_ctx} for slot in service.session.slots()]
 
     @app.post("/slots/{slot}", responses=ERRORS)
     async def change_slot(
-        slot: int, action: SlotAction, body: SlotRequest | None = None
+        request: Request, slot: int, action: SlotAction, body: SlotRequest | None = None
     ) -> dict[str, Any]:
         """Save the cache of a slot in a file, restore it, or erase it."""
-        return await slot_changed(service, slot, action, body or SlotRequest())
+        owner = _cache_owner(service, request)
+        return await slot_changed(service, slot, action, body or SlotRequest(), owner)
 
 
 async def _answer(
     service: Service, request: Request, body: Readable, form: type[Reply]
 ) -> Response:
     """Answer a request, whole or streamed, until its client disconnects."""
-    requests, warnings = await asyncio.to_thread(body.read, service)
+    loop = asyncio.get_running_loop()
+    requests, warnings = await loop.run_in_executor(_READERS, body.read, service)
+    owner = _cache_owner(service, request)
+    requests = [replace(each, owner=owner) for each in requests]
     reply = form(body, service, warnings)
-    answers = Answers(service.scheduler.submit(requests), service.metrics)
+    answers = Answers(service.session.submit(requests), service.metrics)
     try:
         if body.stream:
             # An error before the first piece still gets its own status.
@@ -298,7 +306,7 @@ def _add_facts(app: FastAPI, service: Service) -> None:
 
         It listens once the model is loaded.
         """
-        service.scheduler.require_progress()
+        service.session.require_progress()
         return {"status": "ok"}
 
     @app.get("/v1/models", responses=ERRORS)

@@ -3,7 +3,8 @@
 import asyncio
 import json
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from codecs import BOM_UTF8
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -12,7 +13,7 @@ from pydantic import ValidationError
 
 from localspec.chat.stats import GenerationStats
 from localspec.core.errors import FileProblem, UsageError
-from localspec.core.files import read_text
+from localspec.core.files import appearing_when_complete, read_at_most, read_text
 from localspec.server.api.answers import Answers
 from localspec.server.api.chat import ChatReply, ChatRequest
 from localspec.server.api.completions import CompletionReply, CompletionRequest
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from localspec.server.service import Service
 
 _MOST_BYTES = 2**30  # of a file of requests or results
+_PASSING = frozenset({408, 429, 500, 502, 503, 504})  # asked again at the next run
 _FORMS: dict[str, tuple[type[AnswerRequest], type[Reply]]] = {
     "/v1/chat/completions": (ChatRequest, ChatReply),
     "/v1/completions": (CompletionRequest, CompletionReply),
@@ -64,31 +66,47 @@ def read_lines(path: Path) -> list[BatchLine]:
 
 
 def read_done(path: Path, lines: Sequence[BatchLine]) -> set[str]:
-    """The ids of lines that have a result; a last result that was cut off is removed.
+    """The ids of lines that have a result.
 
-    Raises FileProblem for a file that is not the results of these lines.
+    A last result that was cut off is removed from the file, and so are errors that may have passed,
+    such as a full queue. Raises FileProblem for a file that is not the results of these lines.
     """
-    if not path.exists():
+    if not path.is_file():
         return set()
-    text = read_text(path, _MOST_BYTES, what="The file of results ", expected="a JSONL file")
-    whole, _, cut = text.rpartition("\n")
+    try:
+        data = read_at_most(path, _MOST_BYTES)
+    except (OSError, ValueError) as error:
+        raise FileProblem(
+            f"The file of results {path} cannot be read: {error}.", "Name another with -o."
+        ) from error
+    whole, _, cut = data.rpartition(b"\n")
     known = {line.custom_id for line in lines}
-    done = set()
-    for each in whole.split("\n") if whole else ():
-        try:
-            custom_id = json.loads(each)["custom_id"]
-        except (ValueError, LookupError, TypeError, RecursionError):
-            custom_id = None
-        if custom_id not in known:
-            raise FileProblem(
-                f"{path} holds something else than results of this batch.",
-                "Name another file with -o, or remove this one.",
-            )
-        done.add(custom_id)
-    if cut:
+    results = whole.removeprefix(BOM_UTF8).split(b"\n") if whole else []
+    done = {each: _done_id(each, path, known) for each in results}
+    kept = [each for each in results if done[each] is not None]
+    if len(kept) < len(results):
+        with appearing_when_complete(path) as partial:
+            partial.write_bytes(b"".join(each + b"\n" for each in kept))
+    elif cut:
         with path.open("r+b") as file:
-            file.truncate(len(whole.encode()) + bool(whole))
-    return done
+            file.truncate(len(data) - len(cut))
+    return {custom_id for custom_id in done.values() if custom_id is not None}
+
+
+def _done_id(result: bytes, path: Path, known: Set[str]) -> str | None:
+    """The id of a result, which is one of ``known``; None for an error that may have passed."""
+    try:
+        found = json.loads(result)
+        custom_id = found["custom_id"]
+        status = found.get("response", {}).get("status_code")
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        custom_id = status = None
+    if not isinstance(custom_id, str) or custom_id not in known:
+        raise FileProblem(
+            f"{path} holds something else than results of this batch.",
+            "Name another file with -o, or remove this one.",
+        )
+    return None if status in _PASSING else custom_id
 
 
 class BatchRun:
@@ -132,6 +150,7 @@ class BatchRun:
         for line in lines:  # shared by all tasks
             name = f"batch_req_{secrets.token_hex(12)}"
             try:
+                _require_text(line.custom_id)
                 status, body = 200, await self._answer(line.request)
             except Exception as error:
                 self.errors += 1
@@ -142,7 +161,7 @@ class BatchRun:
                 "response": {"status_code": status, "request_id": name, "body": body},
                 "error": None,
             }
-            self._output.write(json.dumps(result, ensure_ascii=False) + "\n")
+            self._output.write(_as_line(result))
             self._output.flush()
             self.results += 1
             self._on_result()
@@ -160,13 +179,31 @@ class BatchRun:
             raise bad_request(error.errors(), body) from None
         requests, warnings = await asyncio.to_thread(request.read, self._service)
         reply = form(request, self._service, warnings)
-        answers = Answers(self._service.scheduler.submit(requests), self._service.metrics)
+        answers = Answers(self._service.session.submit(requests), self._service.metrics)
         try:
             await answers.rest()
         finally:
             answers.close()
         self.stats.merge(answers.stats)
         return reply.whole(answers)
+
+
+def _is_text(text: str) -> bool:
+    """Whether UTF-8 can hold a text: not half a surrogate pair."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _require_text(custom_id: str) -> None:
+    if not _is_text(custom_id):
+        raise BadRequest(
+            "The custom_id holds half a surrogate pair.", "Give it an id that is text in UTF-8."
+        )
+
+
+def _as_line(result: Json) -> str:
+    """JSON that can be written in UTF-8, whatever the line held."""
+    line = json.dumps(result, ensure_ascii=False)
+    return (line if _is_text(line) else json.dumps(result)) + "\n"
 
 
 def _body(line: object, system: str | None) -> tuple[str, Json]:

@@ -17,8 +17,9 @@ from localspec.core.errors import (
     TemplateError,
     TemplateLimitExceeded,
     UsageError,
+    WorkerLost,
 )
-from localspec.server.queue.limits import Unavailable
+from localspec.engine.session.limits import Unavailable
 
 logger = logging.getLogger("localspec.server")
 
@@ -136,6 +137,8 @@ def describe(error: BaseException, request_id: str) -> tuple[int, dict[str, Any]
         status, code = error.status, error.code
         if error.retry_after is not None:
             headers["Retry-After"] = str(error.retry_after)
+    elif isinstance(error, WorkerLost):
+        status, code = 503, None
     elif isinstance(error, _CLIENT_ERRORS):
         status = 400
         code = "context_length_exceeded" if isinstance(error, PromptTooLong) else None
@@ -203,9 +206,10 @@ def _field_path(body: Any, error: Mapping[str, Any]) -> Iterator[str]:
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    path = request.scope["path"]  # `request.url` depends on the Host header
     messages = {
-        404: f"There is nothing at {request.url.path}.",
-        405: f"{request.method} is not for {request.url.path}.",
+        404: f"There is nothing at {path}.",
+        405: f"{request.method} is not for {path}.",
         413: TOO_LARGE,
         400: "The body is not JSON that this server can read.",
     }

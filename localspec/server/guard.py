@@ -1,5 +1,6 @@
 """Access control by headers: Host, Origin, API key, content type and length of a request."""
 
+import hashlib
 import ipaddress
 import secrets
 from collections.abc import Mapping
@@ -7,11 +8,13 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
+from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from localspec.core.errors import UsageError
 from localspec.server.errors import TOO_LARGE, ErrorResponse, refusal
 
+OWNER_HEADER = "x-localspec-owner"  # from a front: the owner of what a request leaves behind
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 # Without a key, because a browser loads the page before it can send one.
 _OPEN_PATHS = ("/", "/health", "/v1/health")
@@ -32,13 +35,15 @@ def is_loopback(host: str) -> bool:
 class Access:
     """API keys, and other origins whose pages may send requests; ``host`` is listened on.
 
-    ``key_names`` name the keys in the metrics; those without a name have their number.
+    ``key_names`` name the keys in the metrics; those without a name have their number. With
+    ``behind_front`` the one key is that of a front, which names the owner of each request.
     """
 
     host: str = "127.0.0.1"
     keys: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
     key_names: Mapping[str, str] = field(default_factory=dict)
+    behind_front: bool = False
 
     def check(self) -> None:
         """Raise UsageError for a server that is open to others without a key."""
@@ -76,12 +81,25 @@ class Access:
         own = (f"http://{host}", f"https://{host}")
         return origin.lower() in own or origin in self.origins or "*" in self.origins
 
-    def name_of_key(self, given: str) -> str | None:
-        """The name of the key in a header, None for a wrong one; each takes equally long."""
+    def find_key(self, given: str) -> str | None:
+        """The key in a header, None for a wrong one; each takes equally long."""
         data = given.encode("latin-1")  # the encoding in which headers were decoded
         equal = [secrets.compare_digest(data, key.encode()) for key in self.keys]
-        names = [self.key_names.get(key, str(i)) for i, key in enumerate(self.keys, 1)]
-        return next((name for name, is_it in zip(names, equal, strict=True) if is_it), None)
+        return next((key for key, is_it in zip(self.keys, equal, strict=True) if is_it), None)
+
+    def name_of(self, key: str) -> str:
+        """What the metrics call a key."""
+        return self.key_names.get(key) or str(self.keys.index(key) + 1)
+
+
+def owner_of(request: Request) -> str:
+    """Who owns what a request leaves behind: a digest of its key; "" for all without keys."""
+    return str(request.scope.get("state", {}).get("owner", ""))
+
+
+def _digest(key: str) -> str:
+    """Another for each key, of which it tells nothing that was not guessed; of any name."""
+    return hashlib.sha256(b"owner\0" + key.encode()).hexdigest()[:32]
 
 
 LOOPBACK = Access()
@@ -104,6 +122,8 @@ class Guard:
 
     def _refused(self, scope: Scope) -> ErrorResponse | None:
         headers, access = Headers(scope=scope), self._access
+        if not scope.get("raw_path", b"/").startswith(b"/"):  # also a whole URL, as for a proxy
+            return refusal(400, "The request target does not begin with /.")
         host = headers.get("host", "")
         if not access.is_host(host):
             names = f"127.0.0.1 or localhost, not {host[:200]}"
@@ -113,9 +133,10 @@ class Guard:
             return refusal(
                 403, f"Pages of {origin[:200]} may not use this server (see --cors-origins)."
             )
-        name = access.name_of_key(_key(headers))
-        if name is not None:
-            scope.setdefault("state", {})["key"] = name
+        key = access.find_key(_key(headers))
+        if key is not None:
+            owner = headers.get(OWNER_HEADER, "") if access.behind_front else _digest(key)
+            scope.setdefault("state", {}).update(key=access.name_of(key), owner=owner)
         elif access.keys and not _is_open(scope):
             message = (
                 "A key is needed (--api-key): send Authorization: Bearer KEY or x-api-key: KEY."

@@ -29,6 +29,8 @@ from localspec.server.errors import error_body
 GRACE_SECONDS = 3.0  # for answers under way at shutdown
 MOST_CONNECTIONS = MOST_REQUESTS + 32  # the rest is for what is answered at once: /health
 _RECEIVE_SECONDS = 60.0  # for a request, from its first byte to its last
+_TAKE_SECONDS = 30.0  # in which a client takes some of what waits for it,
+_LEAST_TAKEN = 2**14  # at least so many bytes
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -118,6 +120,7 @@ class Connection(H11Protocol):
 
     most_by_address = MOST_CONNECTIONS
     _timeout: asyncio.TimerHandle | None = None
+    _taking: asyncio.TimerHandle | None = None  # while the client has to take something
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -128,8 +131,17 @@ class Connection(H11Protocol):
         super().data_received(data)
         self._watch()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._await_taking()
+
+    def resume_writing(self) -> None:
+        self._cancel_taking()
+        super().resume_writing()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_timeout()
+        self._cancel_taking()
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
@@ -193,6 +205,23 @@ class Connection(H11Protocol):
             self._timeout.cancel()
             self._timeout = None
 
+    def _await_taking(self) -> None:
+        """Close the connection of a client that takes hardly anything of what is sent to it."""
+        waits = self.transport.get_write_buffer_size()
+
+        def check() -> None:
+            if waits - self.transport.get_write_buffer_size() < _LEAST_TAKEN:
+                self.transport.abort()
+            else:
+                self._await_taking()
+
+        self._taking = self.loop.call_later(_TAKE_SECONDS, check)
+
+    def _cancel_taking(self) -> None:
+        if self._taking is not None:
+            self._taking.cancel()
+            self._taking = None
+
     def _refuse(self, status: int, message: str, told: bool = False) -> None:
         """Close the connection; where a request has begun to arrive, its client is told why."""
         begun = told or self.conn.their_state is not h11.IDLE or self.conn.trailing_data[0]
@@ -225,7 +254,7 @@ class Server(uvicorn.Server):
     def __init__(
         self,
         app: ASGIApp,
-        scheduler: Answering,
+        session: Answering,
         say: Callable[[str], None] = lambda sentence: None,
         grace: float = GRACE_SECONDS,
         *,
@@ -251,7 +280,7 @@ class Server(uvicorn.Server):
                 timeout_graceful_shutdown=math.ceil(grace) + 1,  # the queue ends before
             )
         )
-        self._scheduler = scheduler
+        self._session = session
         self._say = say
         self._grace = grace
 
@@ -261,10 +290,10 @@ class Server(uvicorn.Server):
         threading.Thread(target=self._close, name="ending").start()
 
     def _close(self) -> None:
-        if running := self._scheduler.running:
+        if running := self._session.running:
             grace = f"answers under way ({running}) have {self._grace:g} s to complete"
             self._say(f"Shutting down; {grace}. Ctrl-C again ends at once.")
-        self._scheduler.close(self._grace)
+        self._session.close(self._grace)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End as Uvicorn does, and drop clients that have not read their answers until then."""

@@ -4,7 +4,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from localspec.chat.stats import GenerationStats
-from localspec.server.queue.scheduler import Scheduler
+from localspec.engine.session.session import Session
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 600)
@@ -46,7 +46,7 @@ class RequestMetrics:
 class Metrics(RequestMetrics):
     """Counters, gauges and histograms of one model's server."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, session: Session) -> None:
         super().__init__()
         registry = self._registry
 
@@ -68,9 +68,9 @@ class Metrics(RequestMetrics):
             registry=registry,
         )
         running = Gauge("localspec_requests_processing", "Answers under way.", registry=registry)
-        running.set_function(lambda: scheduler.running)
+        running.set_function(lambda: session.running)
         waiting = Gauge("localspec_requests_deferred", "Answers waiting.", registry=registry)
-        waiting.set_function(lambda: scheduler.waiting)
+        waiting.set_function(lambda: session.waiting)
         self.first_token_seconds = Histogram(
             "localspec_time_to_first_token_seconds",
             "From the request to the first text, including the wait in the queue.",

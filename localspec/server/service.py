@@ -12,9 +12,9 @@ from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import DraftTokens
 from localspec.core.options.sampling_params import MAX_SEED
 from localspec.engine.caches.slot_files import SlotFiles
+from localspec.engine.session.session import Session
 from localspec.server.errors import BadRequest
 from localspec.server.metrics import Metrics
-from localspec.server.queue.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from localspec.engine.engine import Engine
@@ -32,29 +32,32 @@ class Service:
     """One engine behind its queue; ``names`` are those by which requests may call its model.
 
     ``about`` is added to `/props`, and slots may be saved in ``slot_folder``. With
-    ``strict_fields``, unknown fields of requests are errors. Thread-safe.
+    ``strict_fields``, unknown fields of requests are errors. With ``share_cache``, the owners of
+    requests share prompts, answers and saved slots. Thread-safe.
     """
 
     def __init__(
         self,
         engine: "Engine",
-        scheduler: Scheduler,
+        session: Session,
         defaults: Defaults = Defaults(),
         names: Sequence[str] = ("model",),
         about: Mapping[str, Any] | None = None,
         *,
         strict_fields: bool = False,
         slot_folder: Path | None = None,
+        share_cache: bool = False,
     ) -> None:
         self.engine = engine
-        self.scheduler = scheduler
+        self.session = session
         self.defaults = defaults
         self.names = tuple(names)
         self.about = dict(about or {})
         self.strict_fields = strict_fields
+        self.share_cache = share_cache
         self.slot_files = None if slot_folder is None else SlotFiles(slot_folder, engine)
         self.created = int(time.time())
-        self.metrics = Metrics(scheduler)
+        self.metrics = Metrics(session)
 
     @property
     def model(self) -> str:

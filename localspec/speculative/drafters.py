@@ -101,13 +101,17 @@ class ModelDrafter:
     def propose(self, context: list[int], ahead: Sequence[int] = ()) -> Iterator[Candidate]:
         """Candidates behind ``context`` and ``ahead``, computed one by one.
 
-        Ends where the draft's window or vocabulary ends, or at a stop token. Heads propose nothing
-        behind tokens ``ahead``, for which the target has no hidden states yet.
+        Ends where the draft's window or vocabulary ends, or at a stop token. There are none behind
+        tokens ``ahead`` that the window does not hold with the first token of the context. Heads
+        propose nothing behind tokens ``ahead``, for which the target has no hidden states yet.
         """
         if ahead and self.reads_along:
             return
         position = len(context) + len(ahead)
-        unread = [*self._unread(context, self._shift(position)), *ahead]
+        shift = self._shift(position)
+        if shift >= len(context):
+            return
+        unread = [*self._unread(context, shift), *ahead]
         if not self._knows(unread):
             return
         rows = self._model.decode(unread, 1)

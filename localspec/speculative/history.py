@@ -1,6 +1,8 @@
 """AnswerHistory: proposes what followed the same n-gram in earlier answers."""
 
+import copy
 import math
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -17,6 +19,7 @@ _LONG = 16  # tokens of a match
 _GROUPS = ((_LONG, "history 16+"), (8, "history 8+"), (0, "history 6+"))
 _PRIME = 0x9E3779B97F4A7C15  # of 64 bits, near the golden ratio: multiplicative hashing (Knuth)
 _END = -1  # between answers
+_MOST_OWNERS = 16  # whose histories are kept, with 12 MiB each
 
 
 class AnswerHistory:
@@ -90,6 +93,29 @@ class AnswerHistory:
             found = (found + column) * np.uint64(_PRIME)
             found ^= found >> np.uint64(29)
         return (found * np.uint64(_PRIME)) >> self._shift
+
+
+class OwnedHistories:
+    """A history for each owner, which begins as a copy of ``common``; that is the one of "".
+
+    Without ``common`` there are none. The least recently used ones go first.
+    """
+
+    def __init__(self, common: AnswerHistory | None, most: int = _MOST_OWNERS) -> None:
+        self._start = copy.deepcopy(common)  # before any answer: files, which all may read
+        self._common = common
+        self._most = most
+        self._owned: OrderedDict[str, AnswerHistory] = OrderedDict()
+
+    def of(self, owner: str) -> AnswerHistory | None:
+        """The history to which an owner's answers are added."""
+        if not owner or self._start is None:
+            return self._common
+        found = self._owned.pop(owner, None)
+        self._owned[owner] = found = copy.deepcopy(self._start) if found is None else found
+        if len(self._owned) > self._most:
+            self._owned.popitem(last=False)
+        return found
 
 
 def _group(match: int) -> str:

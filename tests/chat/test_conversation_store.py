@@ -2,6 +2,7 @@
 
 import os
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -114,3 +115,12 @@ def test_a_damaged_pair(pair: str, tmp_path: Path) -> None:
     path.write_text(f'{{"messages": [], "pair": {pair}}}')
     with pytest.raises(FileProblem, match="holds no saved conversation"):
         store.read_conversation(path)
+
+
+def test_chats_saved_in_the_same_second_each_get_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where both looked for a free name before either wrote."""
+    monkeypatch.setattr(time, "strftime", lambda form: "2026-01-02-030405")
+    monkeypatch.setattr(Path, "exists", lambda path: False)
+    for text in ("one", "two", "three"):
+        talked(text, autosave=Autosave())
+    assert len(names()) == 3

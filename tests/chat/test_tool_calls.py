@@ -1,6 +1,7 @@
 """Tools on real llama.cpp: calls told apart, also of control tokens, and forced in any family."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,8 @@ import pytest
 
 from localspec.chat.answer import Answer, collect
 from localspec.chat.templates.template import ChatTemplate
+from localspec.chat.tools.forms import GENERIC
 from localspec.chat.tools.tool import ToolCall
-from localspec.core.errors import UsageError
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
@@ -81,18 +82,48 @@ def test_none_tells_no_tools(engine: Engine, monkeypatch: pytest.MonkeyPatch) ->
     assert engine.encode_chat(TALK, tools=TOOLS) != untold
 
 
-def test_a_template_without_tools_refuses_them(engine: Engine) -> None:
-    with pytest.raises(UsageError, match="no place for tools"):
-        engine.encode_chat(TALK, tools=TOOLS)
+def test_a_template_without_tools_is_given_a_description(engine: Engine) -> None:
+    prompt = engine.encode_chat(TALK, tools=TOOLS)
+    assert prompt.reading.calls is GENERIC and prompt.reading.grammar is not None
+    shown = b"".join(engine.target.piece(token, special=True) for token in prompt).decode()
+    assert '"name": "weather"' in shown and "<tool_call>" in shown
+    said = answer(engine, tool_choice=NAMED)
+    assert [call.name for call in said.tool_calls] == ["weather"]
 
 
-def test_a_grammar_and_tools_do_not_go_together(
+def test_a_grammar_beside_tools_is_that_of_the_answer(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "template", ChatTemplate(tool_templates.HERMES))
-    prompt = engine.encode_chat(TALK, tools=TOOLS)
-    with pytest.raises(UsageError, match="keep the model from calling"):
-        next(stream_generate(engine, prompt, GenerateOptions(WARM, 0, grammar='root ::= "yes"')))
+    asked = GenerateOptions(WARM, 0, max_tokens=40, grammar='root ::= "yes" | "no"')
+    found = collect(stream_generate(engine, engine.encode_chat(TALK, tools=TOOLS), asked))
+    assert found.text in ("yes", "no") or found.text.startswith("<tool_call>") or found.tool_calls
+    forced = engine.encode_chat(TALK, tools=TOOLS, tool_choice=NAMED)
+    called = collect(stream_generate(engine, forced, replace(asked, max_tokens=400)))
+    assert [call.name for call in called.tool_calls] == ["weather"] and not called.text
+
+
+def test_a_complete_call_in_the_thoughts_is_one_if_nothing_follows(tmp_path: Path) -> None:
+    file = write_reciter(tmp_path / "model.gguf", tool_templates.HERMES + "{# </think> #}")
+    call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+    cut = call.removesuffix('"}}\n</tool_call>')
+    said = [f"<think>Hm.\n{call}", f"<think>{call}</think>\n", f"<think>{call}</think>No.",
+            f"<think>{cut}"]  # fmt: skip
+    with Engine.load(options(file)) as engine, reciting(*said):
+        found = [answer(engine) for _ in said]
+    assert [len(each.tool_calls) for each in found] == [1, 1, 0, 0]
+    assert found[0].tool_calls == [ToolCall("weather", '{"city": "Oslo"}')]
+    assert [each.text for each in found] == ["", "", "No.", ""]
+
+
+def test_a_fenced_call_that_is_all_of_an_answer(tmp_path: Path) -> None:
+    file = write_reciter(tmp_path / "model.gguf", tool_templates.HERMES)
+    call = '{"name": "weather", "arguments": {"city": "Oslo"}}'
+    said = [f"```json\n{call}\n```", call, f"```json\n{call}\n```\nThat is it."]
+    with Engine.load(options(file)) as engine, reciting(*said):
+        found = [answer(engine) for _ in said]
+    assert [len(each.tool_calls) for each in found] == [1, 1, 0]
+    assert [each.text for each in found] == ["", "", said[2]]
 
 
 @pytest.mark.parametrize(

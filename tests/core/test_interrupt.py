@@ -63,3 +63,17 @@ def test_what_one_thread_is_at_is_ended_by_another_and_no_other_is() -> None:
             require_wanted()
         require_wanted()
     assert found == [False] and not is_unwanted()
+
+
+def test_blocks_that_end_a_computation_count_inside_each_other() -> None:
+    outer, inner = list[bool](), list[bool]()
+    with stopped_when(lambda: bool(outer)):
+        with stopped_when(lambda: bool(inner)):
+            require_wanted()
+            outer.append(True)
+            with pytest.raises(Cancelled):
+                require_wanted()
+            outer.clear()
+            inner.append(True)
+            assert is_unwanted()
+        assert not is_unwanted()

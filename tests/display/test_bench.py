@@ -285,7 +285,7 @@ def test_details_are_for_the_verbose(
         "  1, 2, ... tokens right in a row         71% 50%",
     ]
     monkeypatch.setattr(Comparison, "limits", lambda self: replace(limits, ceiling_length=0))
-    assert "too fast for drafting" in "".join(summed_up(streams, compared(*sides), verbose=True))
+    assert "costs too much here" in "".join(summed_up(streams, compared(*sides), verbose=True))
     alone = summed_up(streams, compared(*sides[:3:2]), verbose=True)  # no fixed length
     assert not any("best fixed length, " in line for line in alone)
 

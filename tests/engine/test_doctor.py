@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from localspec import __version__
-from localspec.core import child, machine, paths
-from localspec.core.child import Ended
+from localspec.core import machine, paths, worker
 from localspec.core.errors import EngineError
+from localspec.core.worker import Ended
 from localspec.engine import doctor
 from localspec.engine.doctor import examine
 from localspec.engine.loading import trial
@@ -71,7 +71,7 @@ def test_a_library_that_cannot_be_loaded_becomes_advice(monkeypatch: pytest.Monk
 
 def test_a_crash_on_a_device_becomes_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "uses_devices", lambda options: options.device != "none")
-    monkeypatch.setattr(child, "ask", lambda module, question, patience: Ended(-11, "", ""))
+    monkeypatch.setattr(worker, "ask", lambda module, question, patience: Ended(-11, "", ""))
     result = examine()
     assert result.healthy and str(result.facts["demo"]).startswith("runs: ")
     assert any("crashed (SIGSEGV)" in sentence for sentence in result.advice)

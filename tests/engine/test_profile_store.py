@@ -28,16 +28,15 @@ def test_what_was_learnt_comes_back(tmp_path: Path) -> None:
     path = tmp_path / "profiles" / "one.json"
     assert profile_store.load(path) is None
     known = learnt()
-    known.recent.add(30, 12.0)
+    known.observe_answer(300, 90)
     profile_store.save(path, known)
     again = profile_store.load(path)
     assert again is not None
     assert again.reading == known.reading
-    assert again.recent == known.recent
+    assert again.answers == known.answers
     assert again.verify.seconds(16, 0) == known.verify.seconds(16, 0)
     assert again.draft.seconds(1, 0) == known.draft.seconds(1, 0)
     group = "draft model, greedy"
-    known.of(group).fade(1.0)  # a file is for other texts
     assert again.of(group).probability(1.5) == known.of(group).probability(1.5)
 
 
@@ -68,9 +67,8 @@ def test_a_damaged_file_is_told(tmp_path: Path, text: str) -> None:
     ("name", "value"),
     [("reading", -1), ("longer_reading", 2), ("reading", "x"), ("verify", {}),
      ("verify", {"widths": {"1": [1, -1, 0]}, "slopes": [0, 0]}), ("draft", []),
-     ("acceptance", {"x": {}}), ("acceptance", 3), ("recent", []), ("recent", [-1.0, 1.0]),
-     ("recent", [1e9, 1e9]), ("recent", [500.0, 1.0]), ("recent", [5.0, 1e-300]),
-     ("recent", [float("nan"), 1.0])],
+     ("acceptance", {"x": {}}), ("acceptance", 3), ("answers", []), ("answers", {"99": 1.0}),
+     ("answers", {"x": 1.0}), ("answers", {"5": -1.0}), ("answers", {"5": float("nan")})],
 )  # fmt: skip
 def test_nonsense_in_a_file_is_told(tmp_path: Path, name: str, value: Any) -> None:
     path = tmp_path / "one.json"
@@ -78,14 +76,6 @@ def test_nonsense_in_a_file_is_told(tmp_path: Path, name: str, value: Any) -> No
     path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
     with pytest.raises(ValueError):
         profile_store.load(path)
-
-
-def test_the_speed_of_many_answers_at_once_comes_back(tmp_path: Path) -> None:
-    path, known = tmp_path / "one.json", learnt()
-    known.recent.add(60, known.verify.seconds(1, 0))
-    profile_store.save(path, known)
-    again = profile_store.load(path)
-    assert again is not None and again.recent == known.recent
 
 
 def test_a_folder_that_cannot_be_written_is_no_failure(tmp_path: Path) -> None:

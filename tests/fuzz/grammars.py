@@ -177,7 +177,7 @@ def _outcome(kind: Callable[[Random], str], rng: Random) -> str:
         answer(kind(rng), rng)
     except GrammarError as error:
         assert error.message and error.hint is not None and "\n" not in error.message
-        return "child ended" if "needs more than" in error.message else "refused"
+        return "child ended" if "cannot be enforced" in error.message else "refused"
     return "answered"
 
 
@@ -186,9 +186,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("--step-seconds", type=float, default=process.STEP_SECONDS)
+    parser.add_argument("--step-seconds", type=float, default=process.LIMITS.seconds)
     given = parser.parse_args()
-    process.STEP_SECONDS = given.step_seconds
+    process.LIMITS = process.LIMITS._replace(seconds=given.step_seconds)
     figures = fuzz(given.seed, given.count)
     for outcome, times in sorted(figures.outcomes.items()):
         print(f"{outcome:32} {times:6}")

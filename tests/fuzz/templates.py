@@ -10,7 +10,7 @@ import random
 import time
 from dataclasses import dataclass
 
-from localspec.chat.templates.renderer import Renderer
+from localspec.chat.templates.renderer import LIMITS, Renderer
 from localspec.core import machine
 from localspec.core.errors import TemplateError, TemplateLimitExceeded
 
@@ -113,7 +113,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=1000)
     given = parser.parse_args()
     begun = time.monotonic()
-    figures = fuzz(given.seed, given.count, Renderer(seconds=0.5))
+    figures = fuzz(given.seed, given.count, Renderer(LIMITS._replace(seconds=0.5)))
     print(f"{figures} in {time.monotonic() - begun:.0f} s")
 
 

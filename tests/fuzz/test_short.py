@@ -10,7 +10,7 @@ from tests.fuzz import command_lines, grammars, requests
 
 
 def test_hostile_grammars_are_answered_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "STEP_SECONDS", 3.0)
+    monkeypatch.setattr(process, "LIMITS", process.LIMITS._replace(seconds=3.0))
     figures = grammars.fuzz(seed=0, count=24)
     assert figures.outcomes.total() == 24
 

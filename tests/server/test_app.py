@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from localspec import __version__
-from localspec.server.queue.job import Job
-from localspec.server.queue.limits import Limits
+from localspec.engine.session.job import Job
+from localspec.engine.session.limits import Limits
 from tests.support.served import (
     CHAT,
     COMPLETIONS,
@@ -81,14 +81,14 @@ def test_a_client_that_goes_away_leaves_the_queue(
     with asking(site):
         assert gate.began.acquire(timeout=PATIENCE)
         with asking(site, stream=True):
-            while site.service.scheduler.waiting == 0:
+            while site.service.session.waiting == 0:
                 site.get("/health")
             refused = site.post(CHAT, {"messages": HELLO})
             assert refused.status_code == 429
             assert int(refused.headers["retry-after"]) > 0
             assert error_of(refused)["type"] == "rate_limit_error"
         assert cancelled.wait(PATIENCE)
-        assert site.service.scheduler.waiting == 0
+        assert site.service.session.waiting == 0
 
 
 def test_what_cannot_be_answered_waits_for_nothing(
@@ -99,7 +99,7 @@ def test_what_cannot_be_answered_waits_for_nothing(
         assert gate.began.acquire(timeout=PATIENCE)
         assert site.refused(logit_bias={"99999": 1})[0] == 400
         assert site.refused(messages=[{"role": "user", "content": "long " * 30_000}])[0] == 400
-        assert site.service.scheduler.running == 1  # the first, still at its first pass
+        assert site.service.session.running == 1  # the first, still at its first pass
 
 
 def test_several_choices_are_queued_together_or_not_at_all(

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.sampling_params import SamplingParams
+from localspec.engine.session.session import Session
 from localspec.server.batch import BatchLine, BatchRun, read_done, read_lines
-from localspec.server.queue.scheduler import Scheduler
 from localspec.server.service import Defaults, Service
 from tests.support.served import HELLO, ServedToy
 
@@ -25,8 +25,8 @@ def answered(*requests: object, **settings: Any) -> list[dict[str, Any]]:
     """The results of lines, in the order of the lines."""
     toy, output = ServedToy(), io.StringIO()
     lines = [BatchLine(str(i), request) for i, request in enumerate(requests)]
-    with closing(Scheduler([toy])) as scheduler:
-        service = Service(cast("Any", toy), scheduler, GREEDY)
+    with closing(Session([toy])) as session:
+        service = Service(cast("Any", toy), session, GREEDY)
         run = BatchRun(service, output, **settings)
         run.run(lines)
     results = [json.loads(line) for line in output.getvalue().splitlines()]
@@ -126,9 +126,51 @@ def test_a_result_that_was_cut_off_is_made_again(
 
 def test_other_files_are_not_written_into(tmp_path: Path) -> None:
     file = tmp_path / "results.jsonl"
-    for text in ('{"custom_id": "4"}\n', "precious\nwords\n", "[" * 10_000 + "\n", "\n\n"):
+    for text in (
+        '{"custom_id": "4"}\n',
+        "precious\nwords\n",
+        "[" * 10_000 + "\n",
+        "\n\n",
+        '{"custom_id": []}\n',
+    ):
         file.write_text(text)
         with pytest.raises(FileProblem, match="something else"):
             read_done(file, LINES)
         assert file.read_text() == text
     assert read_done(tmp_path / "none.jsonl", LINES) == set()
+
+
+def test_an_id_that_is_no_text_is_an_error_of_its_line(tmp_path: Path) -> None:
+    batch, results = tmp_path / "batch.jsonl", tmp_path / "results.jsonl"
+    batch.write_text('{"custom_id": "\\ud800", "prompt": "hello"}\n"hello"\n')
+    lines = read_lines(batch)
+    with results.open("w", encoding="utf-8") as output, closing(Session([ServedToy()])) as queue:
+        run = BatchRun(Service(cast("Any", ServedToy()), queue, GREEDY), output)
+        run.run(lines)
+    found = {
+        each["custom_id"]: each for each in map(json.loads, results.read_text("utf-8").splitlines())
+    }
+    assert found["\ud800"]["response"]["status_code"] == 400
+    assert found["2"]["response"]["status_code"] == 200 and run.errors == 1
+    assert read_done(results, lines) == {"\ud800", "2"}
+
+
+@pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("cut", [b"", '{"custom_id": "ü'.encode()[:-1], b'{"custom'])
+def test_bytes_are_counted_behind_a_byte_order_mark(
+    tmp_path: Path, start: bytes, cut: bytes
+) -> None:
+    file = tmp_path / "results.jsonl"
+    file.write_bytes(start + RESULTS + cut)
+    assert read_done(file, LINES) == {"1", "ü", "3"}
+    assert file.read_bytes() == start + RESULTS
+
+
+def test_an_error_that_may_have_passed_is_asked_again(tmp_path: Path) -> None:
+    file = tmp_path / "results.jsonl"
+    results = [
+        json.dumps({"custom_id": line.custom_id, "response": {"status_code": status}}) + "\n"
+        for line, status in zip(LINES, (503, 400, 429), strict=True)
+    ]
+    file.write_text("".join(results) + '{"cut')
+    assert read_done(file, LINES) == {"ü"} and file.read_text() == results[1]

@@ -9,8 +9,8 @@ import pytest
 
 from localspec.core.errors import EngineError, PromptTooLong
 from localspec.core.options.load_options import MAX_DRAFT_TOKENS
+from localspec.engine.session.limits import AnswerTimeout, Closing, Limits, QueueFull, QueueTimeout
 from localspec.server.errors import describe, error_body
-from localspec.server.queue.limits import AnswerTimeout, Closing, Limits, QueueFull, QueueTimeout
 from tests.support.served import (
     CHAT,
     COMPLETIONS,

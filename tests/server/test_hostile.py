@@ -1,10 +1,14 @@
 """Requests that mean harm: refused at once, and the next one is answered."""
 
 import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from localspec.core.errors import GrammarError
+from localspec.engine.grammar import process, source
 from tests.support.served import CHAT, HELLO, PATIENCE, Site, error_of
 
 
@@ -29,6 +33,34 @@ def test_schemas_that_no_grammar_holds(toy_server: Site, name: str) -> None:
     status, error = toy_server.refused(response_format=form)
     assert status == 400 and error["message"]
     assert toy_server.ask()
+
+
+def test_grammars_that_take_long_hold_up_no_other_request(
+    toy_server: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting, go_on = threading.Semaphore(0), threading.Event()
+
+    def slow(self: process.GrammarProcess, *values: object) -> tuple[str, list[str]]:
+        waiting.release()
+        assert go_on.wait(PATIENCE)
+        raise GrammarError("It is slow.")
+
+    monkeypatch.setattr(source, "_reading", threading.BoundedSemaphore(source.MOST_WAITING))
+    monkeypatch.setattr(process.GrammarProcess, "ask", slow)
+    form = {"type": "json_object"}
+    with ThreadPoolExecutor(source.MOST_WAITING) as clients:
+        slow_ones = [
+            clients.submit(toy_server.refused, response_format=form)
+            for _ in range(source.MOST_WAITING)
+        ]
+        try:
+            assert all(waiting.acquire(timeout=PATIENCE) for _ in slow_ones)
+            assert toy_server.ask()
+            status, error = toy_server.refused(response_format=form)
+            assert status == 503 and "are being read already" in error["message"]
+        finally:
+            go_on.set()
+        assert {each.result()[0] for each in slow_ones} == {400}
 
 
 @pytest.mark.parametrize(

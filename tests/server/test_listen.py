@@ -118,14 +118,14 @@ from localspec.core.options.generate_options import GenerateOptions
 from localspec.engine.text_stream import Prompt, Reading
 from localspec.server.app import make_app
 from localspec.server.listen import Server, bind, listen
-from localspec.server.queue.scheduler import Scheduler
+from localspec.engine.session.session import Session
 from localspec.server.service import Service
 from tests.support.served import gated_toy
 
 toy, gate = gated_toy()
-scheduler = Scheduler([toy])
-app = make_app(Service(toy, scheduler))
-server = Server(app, scheduler, lambda line: print(line, flush=True), grace=0.0)
+session = Session([toy])
+app = make_app(Service(toy, session))
+server = Server(app, session, lambda line: print(line, flush=True), grace=0.0)
 made = bind("127.0.0.1", 0)
 listen(made)
 
@@ -142,7 +142,7 @@ def ask():
 for act in (end_while_answering, ask):
     threading.Thread(target=act, daemon=True).start()
 server.run([made])
-scheduler.close()
+session.close()
 """
 
 
@@ -359,3 +359,18 @@ def test_at_the_end_nothing_is_waited_for_but_answers() -> None:
             assert told(each) == (503, "The server is shutting down.")
         gate.let(10**6)
         assert asking.recv(12) == b"HTTP/1.1 200"
+
+
+def test_a_client_that_takes_nothing_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listen_module, "_TAKE_SECONDS", 0.05)
+    with serving(ServedToy()) as site:
+        site.service.about["chat_template"] = "x" * 2**24  # which /props replies
+        with socket.create_connection(("127.0.0.1", site.port), PATIENCE) as connection:
+            connection.sendall(b"GET /props HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            until = time.monotonic() + PATIENCE
+            while not site.server.server_state.connections and time.monotonic() < until:
+                time.sleep(0.01)
+            while site.server.server_state.connections and time.monotonic() < until:
+                time.sleep(0.01)
+            assert not site.server.server_state.connections
+        assert len(site.get("/props").json()["chat_template"]) == 2**24

@@ -22,7 +22,7 @@ from localspec.core.options.load_options import LoadOptions
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.caches.prefix_cache import PrefixCache
 from localspec.engine.generate import stream_generate
-from localspec.server.queue.limits import Limits
+from localspec.engine.session.limits import Limits
 from localspec.server.service import Defaults
 from tests.support.real_pair import TinyFiles, options
 from tests.support.served import CHAT, HELLO, PATIENCE, ServedToy, Site, events_of, serving, text_of
@@ -168,11 +168,11 @@ def run_through(site: Site, asked: Sequence[Wish], texts: Sequence[list[str]]) -
         return crowd.outcomes
 
     outcomes = asyncio.run(run())
-    scheduler = site.service.scheduler
+    session = site.service.session
     ends = time.monotonic() + PATIENCE
-    while scheduler.waiting or scheduler.running or running_tasks(site) > tasks:
+    while session.waiting or session.running or running_tasks(site) > tasks:
         site.get("/health")  # what was given up last ends within a round
-        assert time.monotonic() < ends, f"{scheduler.waiting} wait, {scheduler.running} run"
+        assert time.monotonic() < ends, f"{session.waiting} wait, {session.running} run"
     assert outcomes["answered"] + outcomes["given up"] == len(asked)
     assert outcomes["answered"] >= sum(wish.gives_up is None for wish in asked)
     return outcomes
@@ -231,10 +231,9 @@ def test_slots_of_a_pair_with_cancellations(slots: int, tiny: TinyFiles) -> None
         serving(
             engine,
             defaults=Defaults(),
-            slots=(opened := engine.open_slots()),
             prefixes=PrefixCache(2**24),
         ) as site,
     ):
-        assert len(opened) == slots
+        assert len(site.service.session.slots()) == slots
         outcomes = run_through(site, asked, texts)
     assert outcomes["given up"] > 3 and outcomes["refused"] == 4

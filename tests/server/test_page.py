@@ -21,10 +21,10 @@ from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.display.answer import STATUS_WORDS, meter
 from localspec.display.pieces import LOOKS
+from localspec.engine.session.limits import Limits
 from localspec.server import app
 from localspec.server.api.replies import timings
 from localspec.server.guard import Access
-from localspec.server.queue.limits import Limits
 from localspec.server.service import Defaults
 from localspec.speculative.loop import DraftStatus
 from tests.support.programs.browser import CONTRASTS, PATIENCE, Page, chromium
@@ -168,7 +168,7 @@ def test_the_meter_is_live_and_stop_ends_the_answer(load: Open) -> None:
         said = page.turns[-1]
         assert page.meters[-1].endswith(" · stopped")
         gate.let(10_000)
-        page.wait(lambda: site.service.scheduler.running == 0)
+        page.wait(lambda: site.service.session.running == 0)
         assert gate.passes < 100
         assert page.turns == ["hello", said]
         assert page["send"].is_displayed() and not page["stop"].is_displayed()

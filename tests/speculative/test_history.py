@@ -5,7 +5,7 @@ from itertools import islice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.speculative.history import KEY, AnswerHistory
+from localspec.speculative.history import KEY, AnswerHistory, OwnedHistories
 
 texts = st.lists(st.integers(0, 1), max_size=40)  # 64 n-grams, which do not collide
 
@@ -76,3 +76,29 @@ def test_what_collides_is_compared(answers: list[list[int]], context: list[int])
     if proposed:
         held, whole = history.tokens().tolist(), [*context[-KEY:], *proposed]
         assert any(held[i : i + len(whole)] == whole for i in range(len(held)))
+
+
+def test_owners_share_what_was_there_before_any_answer_and_nothing_else() -> None:
+    common = AnswerHistory(1024)
+    files, mine, everybodys = ([*range(i, i + 20)] for i in (0, 100, 200))
+    common.add(files)
+    histories = OwnedHistories(common, most=2)
+
+    def known(owner: str, text: list[int]) -> bool:
+        history = histories.of(owner)
+        assert history is not None
+        return bool([*history.continuation(text[:KEY])])
+
+    for owner, text in (("me", mine), ("", everybodys)):
+        history = histories.of(owner)
+        assert history is not None
+        history.add(text)
+    for owner in ("", "me", "you"):
+        assert known(owner, files)
+        assert known(owner, mine) == (owner == "me")
+        assert known(owner, everybodys) == (owner == "")
+    assert known("me", mine) and known("third", files) and known("me", mine)
+    assert histories.of("") is common
+    assert known("fourth", files) and known("fifth", files)
+    assert not known("me", mine)  # used longest ago
+    assert OwnedHistories(None).of("me") is None

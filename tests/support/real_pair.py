@@ -18,6 +18,8 @@ from localspec.core.options.load_options import DraftTokens, LoadOptions
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
+from localspec.engine.session.batching import Batcher
+from localspec.engine.session.slot import Slot
 from localspec.llama import llama_library
 from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header
@@ -227,3 +229,21 @@ def write_recurrent_model(path: Path, layers: int = 2) -> Path:
             }.items()
         }
     return write_with_gguf(path, keys, tensors)
+
+
+class Slots(list[Slot]):
+    """The slots of an engine, and what makes their passes."""
+
+    batcher: Batcher
+
+
+def slots_of(engine: Engine) -> Slots:
+    """The slots of a new session."""
+    session = engine.open_session()
+    slots = Slots(
+        session.run(i, lambda slot: slot).result()  # type: ignore[misc]
+        for i in range(len(session.slots()))
+    )
+    if session._batcher is not None:
+        slots.batcher = session._batcher
+    return slots

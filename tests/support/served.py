@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,12 +23,12 @@ from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.caches.prefix_cache import PrefixCache
 from localspec.engine.generate import TextEngine
+from localspec.engine.session.limits import Limits
+from localspec.engine.session.session import Session
 from localspec.engine.text_stream import Prompt, Reading
 from localspec.server.app import MAX_BODY, make_app
 from localspec.server.guard import LOOPBACK, Access
 from localspec.server.listen import Server, bind, listen, url
-from localspec.server.queue.limits import Limits
-from localspec.server.queue.scheduler import Scheduler
 from localspec.server.service import Defaults, Service
 from tests.support.toy.chat import ChatToy
 from tests.support.toy.models import ToyModel
@@ -208,17 +209,34 @@ def serving(
     slots: Sequence[TextEngine] = (),
     prefixes: PrefixCache | None = None,
     most_by_address: int | None = None,
+    share_cache: bool = False,
+    slot_folder: Path | None = None,
 ) -> Iterator[Site]:
     """Serve while the block runs; without defaults, greedy answers of eight tokens.
 
-    The engine answers itself where it has no ``slots``.
+    A toy answers itself where it has no ``slots``.
     """
     defaults = defaults or Defaults(GenerateOptions(SamplingParams(temperature=0), max_tokens=8))
     lines: list[str] = []
-    with closing(Scheduler(slots or [engine], limits or Limits(), prefixes)) as scheduler:
-        service = Service(cast("Engine", engine), scheduler, defaults, names)
+    limits = limits or Limits()
+    from localspec.engine.engine import Engine
+
+    opened = (
+        engine.open_session(limits, prefixes)
+        if isinstance(engine, Engine)
+        else Session(slots or [engine], None, limits, prefixes)
+    )
+    with closing(opened) as session:
+        service = Service(
+            cast("Engine", engine),
+            session,
+            defaults,
+            names,
+            share_cache=share_cache,
+            slot_folder=slot_folder,
+        )
         app = make_app(service, access, max_body=max_body, say=lines.append)
-        server = Server(app, scheduler, lines.append, grace, most_by_address=most_by_address)
+        server = Server(app, session, lines.append, grace, most_by_address=most_by_address)
         listening = bind("127.0.0.1", 0)
         listen(listening)  # who asks before the server has begun waits
         thread = threading.Thread(target=server.run, args=([listening],))

@@ -6,9 +6,6 @@ from using up time and memory. `renderer` starts the child.
 
 import datetime
 import json
-import os
-import signal
-import sys
 from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -17,7 +14,6 @@ if TYPE_CHECKING:
     from jinja2 import Environment, Template
 
 MAX_CHARACTERS = 16 * 2**20
-OUT_OF_MEMORY = 3  # exit code of the child
 _MOST_OF_AN_ERROR = 1000  # characters: a template chooses the text
 
 
@@ -36,38 +32,9 @@ def names_read(source: str) -> list[str]:
     return sorted(meta.find_undeclared_variables(_environment().parse(source)))
 
 
-def _serve(seconds: float, memory: int) -> None:
-    """The child process: answer questions, a line of JSON each, until stdin ends.
-
-    Each may take ``seconds`` of CPU time, where the kernel then ends the process, and all of it
-    ``memory`` bytes of address space; 0 for no limit.
-    """
-    _environment()
-    if memory:
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    for line in sys.stdin.buffer:
-        _set_timer(seconds)
-        try:
-            reply = json.dumps(_reply(line)).encode()
-        except MemoryError:
-            os._exit(OUT_OF_MEMORY)  # cached templates may hold most of the memory
-        _set_timer(0)
-        sys.stdout.buffer.write(reply + b"\n")
-        sys.stdout.buffer.flush()
-
-
-def _set_timer(seconds: float) -> None:
-    """Set the limit of CPU time in seconds, after which SIGPROF ends the process; 0 removes it."""
-    if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_PROF, seconds)
-
-
-def _reply(line: bytes) -> dict[str, object]:
+def _reply(question: Mapping[str, Any]) -> dict[str, object]:
     """A text, names or an error; raises MemoryError."""
     try:
-        question = json.loads(line)
         source = question["source"]
         if "variables" not in question:
             return {"names": names_read(source)}
@@ -92,6 +59,13 @@ def _environment() -> "Environment":
     from jinja2.ext import Extension
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+    class Sandbox(ImmutableSandboxedEnvironment):
+        """Lists may change, as in llama.cpp: Kimi K2 queues the ids of its calls in one."""
+
+        def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+            changes = isinstance(obj, list) and attr in ("append", "extend", "pop")
+            return changes or super().is_safe_attribute(obj, attr, value)
+
     class Generation(Extension):
         """``{% generation %}`` marks the assistant's part for training; its body is rendered."""
 
@@ -101,7 +75,7 @@ def _environment() -> "Environment":
             next(parser.stream)
             return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
-    environment = ImmutableSandboxedEnvironment(
+    environment = Sandbox(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
     )
     environment.globals["raise_exception"] = _refuse
@@ -141,4 +115,8 @@ def _to_json(
 
 
 if __name__ == "__main__":
-    _serve(float(sys.argv[1]), int(sys.argv[2]))
+    from localspec.core.worker import Channel
+
+    channel = Channel()
+    _environment()
+    channel.serve(_reply)

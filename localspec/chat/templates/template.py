@@ -2,6 +2,7 @@
 
 import datetime
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -10,8 +11,15 @@ from typing import Any
 
 from localspec.chat.message import Message
 from localspec.chat.reasoning import Format, format_between, known_format, state_behind
+from localspec.chat.templates.arrangement import (
+    Arrangement,
+    made_up,
+    measured,
+    skeleton,
+    texts_in,
+)
 from localspec.chat.templates.renderer import SHARED
-from localspec.chat.tools.capabilities import ToolCapabilities
+from localspec.chat.tools.capabilities import MADE_UP_TOOLS, ToolCapabilities
 from localspec.chat.tools.tool import Tool
 from localspec.core.errors import TemplateError
 
@@ -34,7 +42,7 @@ _SWITCHES = (
 _TOOLS = ("tools", "available_tools")  # Granite reads the second
 
 # A made-up conversation.
-_SYSTEM, _ANSWER, _THOUGHTS = "System text", "Answer", "Thoughts of a model"
+_ANSWER, _THOUGHTS = "Answer", "Thoughts of a model"
 _USER: Message = {"role": "user", "content": "Question"}
 
 
@@ -66,16 +74,14 @@ class ChatTemplate:
     ) -> str:
         """The conversation as text; with ``generation``, up to the assistant's next turn.
 
-        ``thinking`` and ``variables`` override those of the template. A system message without a
-        place in the template is prepended to the next message. Raises TemplateError when the
-        template fails, TemplateLimitExceeded, and UsageError for tool calls that it has no place
-        for.
+        ``thinking`` and ``variables`` override those of the template. Messages that it refuses or
+        loses are rewritten; see `Arrangement`. Raises TemplateError when the template fails,
+        TemplateLimitExceeded.
         """
-        prepared = [self._prepared(message) for message in self.tools.placed(messages)]
-        if prepared and prepared[0]["role"] == "system" and not self.has_system_role:
-            prepared = _merged(prepared)
         thinking = self.thinking if thinking is None else thinking
-        return self._fill(prepared, generation, now, thinking, tools, variables)
+        prepared, shown = self._arranged(messages, tools)
+        definitions = self.tools.definitions(shown)
+        return self._fill(prepared, generation, now, thinking, definitions, variables)
 
     def begin(
         self,
@@ -91,14 +97,15 @@ class ChatTemplate:
         ``add_generation_prompt`` adds: some templates open the reasoning, or close it at once.
         """
         now = datetime.datetime.now()
-        render = partial(
-            self.render, messages, thinking=thinking, now=now, tools=tools, variables=variables
-        )
-        text = render()
+        thinking = self.thinking if thinking is None else thinking
+        prepared, shown = self._arranged(messages, tools)
+        fill = partial(self._fill, prepared, now=now, thinking=thinking,
+                       tools=self.tools.definitions(shown), variables=variables)  # fmt: skip
+        text = fill(generation=True)
         if self.format is None:
             return text, "start"
         try:
-            without = render(generation=False)
+            without = fill(generation=False)
         except TemplateError:
             return text, "start"
         return text, state_behind(self.format, text[len(commonprefix([text, without])) :])
@@ -123,13 +130,10 @@ class ChatTemplate:
         """How the template handles tools and tool calls."""
         return ToolCapabilities(self.source, self._try)
 
-    @cached_property
+    @property
     def has_system_role(self) -> bool:
-        """Whether the template writes a system message; llama.cpp: `caps_get`."""
-        try:
-            return _SYSTEM in self._try([{"role": "system", "content": _SYSTEM}, _USER])
-        except TemplateError:
-            return not self._accepts([_USER])  # True where it fails without one as well
+        """Whether the template writes a system message in every conversation."""
+        return self._arrangement.system
 
     def settings(self) -> dict[str, object]:
         """What a prompt depends on besides the messages, as plain data."""
@@ -178,12 +182,64 @@ class ChatTemplate:
         return SHARED.names_read(self.source, self.name)
 
     @cached_property
-    def _takes_empty_answers(self) -> bool:
-        return self._accepts([_USER, {"role": "assistant", "content": ""}, _USER])
+    def _arrangement(self) -> Arrangement:
+        """For conversations without tools."""
+        return self._measured(())
 
-    def _accepts(self, messages: Sequence[Message]) -> bool:
+    @cached_property
+    def _arrangement_with_tools(self) -> Arrangement:
+        """Where tools are shown, some templates treat other messages differently."""
+        return self._measured(MADE_UP_TOOLS)
+
+    def _measured(self, tools: Sequence[Tool]) -> Arrangement:
+        taken = self.tools.calls_taken
+        return measured(
+            lambda turns: not self._lost(made_up(turns), texts_in(made_up(turns)), tools),
+            calls=taken is not None,
+            several_calls=taken is not None and taken.several,
+        )
+
+    def _arranged(
+        self, messages: Sequence[Message], tools: Sequence[Tool]
+    ) -> tuple[list[dict[str, Any]], Sequence[Tool]]:
+        """The messages as the template writes them whole, and the tools that it is to show.
+
+        Tried on a `skeleton` of the conversation: a template that refuses even the strictest
+        arrangement is given the first one.
+        """
+        shown = tools if self.tools.shows_tools else ()
+        if tools and not shown:
+            messages = self.tools.with_description(messages, tools)
+        first = self._arrangement_with_tools if shown else self._arrangement
+        shape, write = skeleton(messages), self.tools.written
+        texts = texts_in(shape)
+        losses: dict[int, Arrangement] = {}
+        for arrangement in (first, *first.stricter()):
+            lost = self._lost(arrangement.of(shape, write), texts, shown)
+            losses.setdefault(lost, arrangement)
+            if not lost:
+                break
+        best = losses[min(losses)]
+        return self._prepared_all(best.of(messages, write)), shown
+
+    def _lost(
+        self, messages: Sequence[Message], texts: Sequence[str], tools: Sequence[Tool]
+    ) -> int:
+        """How many of the texts are not written just once; more than all where it fails."""
         try:
-            self._try(messages)
+            prepared = self._prepared_all(messages)
+            shown = self._fill(prepared, generation=True, tools=self.tools.definitions(tools))
+        except TemplateError:
+            return len(texts) + 1
+        return sum(shown.count(text) != 1 for text in texts)
+
+    def _prepared_all(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
+        return [self._prepared(message) for message in self.tools.placed(messages)]
+
+    @cached_property
+    def _takes_empty_answers(self) -> bool:
+        try:
+            self._try([_USER, {"role": "assistant", "content": ""}, _USER])
         except TemplateError:
             return False
         return True
@@ -208,7 +264,7 @@ class ChatTemplate:
         tools: Sequence[Tool] = (),
     ) -> str:
         """The rendering of a made-up conversation."""
-        return self._fill(messages, generation, tools=tools)
+        return self._fill(messages, generation, tools=[dict(tool.definition) for tool in tools])
 
     def _fill(
         self,
@@ -216,21 +272,25 @@ class ChatTemplate:
         generation: bool,
         now: datetime.datetime | None = None,
         thinking: bool | None = None,
-        tools: Sequence[Tool] = (),
+        tools: Sequence[Mapping[str, Any]] = (),
         variables: Mapping[str, object] | None = None,
     ) -> str:
         switch = {} if thinking is None else dict.fromkeys(_THINKING, thinking)
+        now = now or datetime.datetime.now()
         given = {
             "messages": messages,
             "add_generation_prompt": generation,
             "bos_token": self.bos,
             "eos_token": self.eos,
-            **(dict.fromkeys(_TOOLS, [tool.definition for tool in tools]) if tools else {}),
+            "date_string": now.strftime("%d %b %Y"),
+            "datetime": now.strftime("%b %d %Y %H:%M:%S"),
+            "functions": json.dumps([*tools], indent=2, ensure_ascii=False),
+            **(dict.fromkeys(_TOOLS, tools) if tools else {}),
             **switch,
             **self.variables,
             **(variables or {}),
         }
-        return SHARED.fill(self.source, given, now or datetime.datetime.now(), self.name)
+        return SHARED.fill(self.source, given, now, self.name)
 
     def _shown_format(self) -> Format | None:
         """The tags that the template writes around the reasoning of a made-up answer."""
@@ -241,12 +301,3 @@ class ChatTemplate:
         except TemplateError:
             return None
         return format_between(shown, _THOUGHTS, _ANSWER)
-
-
-def _merged(prepared: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The system message prepended to the next; llama.cpp: `system_message_not_supported`."""
-    system, *others = prepared
-    if not others:
-        return []
-    first = others[0] | {"content": f"{system['content']}\n{others[0]['content']}"}
-    return [first, *others[1:]]

@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from localspec.chat.message import Message, one_call_each
-from localspec.chat.tools.forms import FAMILIES, CallForm, call_form
-from localspec.chat.tools.tool import as_json, read_tools
-from localspec.core.errors import TemplateError, UsageError
+from localspec.chat.message import Message
+from localspec.chat.tools.derived import derived_form
+from localspec.chat.tools.forms import GENERIC, CallForm, call_form, written
+from localspec.chat.tools.tool import Tool, as_json, read_tools
+from localspec.core.errors import TemplateError
 
 Render = Callable[..., str]  # of messages and ``tools``
 
@@ -17,8 +18,18 @@ _USER = {"role": "user", "content": "Question"}
 _NAME, _OTHER, _KEY = "made_up_tool", "made_up_other", "made_up_key"
 _VALUE, _RESULT, _ID = "A made up value", "A made up result", "abcde1234"
 
-_ONE_TEXT = "<|channel|>"  # gpt-oss writes a call's reasoning or its text, not both
 _SHORT_IDS = "[TOOL_CALLS]"  # Mistral requires ids of nine characters
+
+_TOOLS = "You can call these functions, each described by its JSON schema:"
+_TO_CALL = "To call one, write its name and its arguments in this form, with no text behind it:"
+_RESULTS = "The next message then brings the result. Answer without a call where none is needed."
+
+_PARAMETER = {"type": "string", "description": "Made up"}
+_PARAMETERS = {"type": "object", "properties": {_KEY: _PARAMETER}, "required": [_KEY]}
+_FUNCTION = {"name": _NAME, "description": "Made up", "parameters": _PARAMETERS}
+MADE_UP_TOOLS = read_tools([{"type": "function", "function": _FUNCTION}])
+_BARE = {"name": _NAME, "parameters": {"properties": {_KEY: {}}}}
+_BARE_TOOLS = read_tools([{"type": "function", "function": _BARE}])
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +59,34 @@ class ToolCapabilities:
 
     @cached_property
     def form(self) -> CallForm:
-        """How the model writes tool calls.
+        """How the model writes tool calls: as its family or its template does, else `GENERIC`."""
+        known = call_form(self.source)
+        if known is None and self._describes and self.calls_taken is not None:
+            known = derived_form(self._with_answer)
+        return known or GENERIC
 
-        Raises UsageError where the template shows no tools, or the family is not known.
-        """
-        if not self._describes():
-            raise UsageError(
-                "The model's chat template has no place for tools.",
-                "Leave tools out, or take a model that was trained to call them.",
-            )
-        form = call_form(self.source)
-        if form is None:
-            raise UsageError(
-                "How this model writes tool calls is not known.",
-                f"Known are the chat templates of {', '.join(FAMILIES)}.",
-            )
-        return form
+    @property
+    def shows_tools(self) -> bool:
+        """Whether the template describes tools; else `with_description` does."""
+        return self._describes and self.form is not GENERIC
+
+    def definitions(self, tools: Sequence[Tool]) -> list[dict[str, Any]]:
+        """The tools as this template takes them: some read what a schema may leave out."""
+        given = [dict(tool.definition) for tool in tools]
+        return given if self._takes_bare_tools else [_completed(each) for each in given]
+
+    def with_description(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
+        """The messages with the tools, and how to call one, in a first system message."""
+        form = self.form if self.form.begin else GENERIC
+        definitions = [as_json(tool.definition["function"]) for tool in tools]
+        example = written(form, "NAME", {"PARAMETER": "VALUE"})
+        text = "\n".join([_TOOLS, *definitions, _TO_CALL, example, _RESULTS])
+        return [{"role": "system", "content": text}, *messages]
+
+    def written(self, message: Message) -> str:
+        """The calls of a message as the text that the model writes for them."""
+        calls = [call["function"] for call in message.get("tool_calls", [])]
+        return "\n".join([written(self.form, call["name"], call["arguments"]) for call in calls])
 
     @cached_property
     def calls_taken(self) -> CallsTaken | None:
@@ -78,27 +101,14 @@ class ToolCapabilities:
         return None
 
     def placed(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
-        """The messages with calls and ids as this template takes them.
+        """The messages with calls and ids as this template takes them."""
+        return [self._place(message) for message in messages]
 
-        Raises UsageError for calls or results where it takes none.
-        """
-        if not any(m["role"] == "tool" or "tool_calls" in m for m in messages):
-            return [dict(message) for message in messages]
-        taken = self.calls_taken
-        if taken is None:
-            raise UsageError(
-                "The model's chat template has no place for tool calls and their results.",
-                "Leave them out, or take a model that was trained to call tools.",
-            )
-        each = messages if taken.several else one_call_each(messages)
-        return [self._place(message, taken) for message in each]
-
-    def _place(self, message: Message, taken: CallsTaken) -> dict[str, Any]:
+    def _place(self, message: Message) -> dict[str, Any]:
         placed: dict[str, Any] = dict(message)
         if "tool_calls" in message:
+            taken = self.calls_taken or CallsTaken(objects=True)
             placed["tool_calls"] = [self._short(taken.of(c), "id") for c in message["tool_calls"]]
-            if message.get("reasoning_content") and _ONE_TEXT in self.source:
-                placed["content"] = ""
         return self._short(placed, "tool_call_id")
 
     def _short(self, entry: dict[str, Any], key: str) -> dict[str, Any]:
@@ -106,16 +116,31 @@ class ToolCapabilities:
         shortens = key in entry and _SHORT_IDS in self.source
         return entry | {key: short_id(entry[key])} if shortens else entry
 
-    def _describes(self) -> bool:
-        """Whether the template shows offered tools to the model."""
-        parameter = {"type": "string", "description": "Made up"}
-        parameters = {"type": "object", "properties": {_KEY: parameter}, "required": [_KEY]}
-        function = {"name": _NAME, "description": "Made up", "parameters": parameters}
+    @cached_property
+    def _takes_bare_tools(self) -> bool:
+        """Whether a tool may have a parameter without type and description, and no list of
+        required ones.
+        """
         try:
-            tools = read_tools([{"type": "function", "function": function}])
-            return _NAME in self.render([_USER], tools=tools)
+            self.render([_USER], tools=_BARE_TOOLS)
         except TemplateError:
             return False
+        return True
+
+    @cached_property
+    def _describes(self) -> bool:
+        """Whether the template shows offered tools to the model."""
+        try:
+            return _NAME in self.render([_USER], tools=MADE_UP_TOOLS)
+        except TemplateError:
+            return False
+
+    def _with_answer(self, answer: Mapping[str, Any] | None, behind: Sequence[Message]) -> str:
+        """A made-up conversation with an answer, or its prompt; see `derived.Render`."""
+        if answer is None:
+            return self.render([_USER])
+        placed = self._place({"role": "assistant", "content": "", **answer})  # type: ignore[typeddict-item]
+        return self.render([_USER, placed, *behind], generation=False)
 
     def _writes(self, taken: CallsTaken, names: Sequence[str]) -> bool:
         """Whether the template writes an answer with calls of these tools, and their results."""
@@ -134,6 +159,18 @@ class ToolCapabilities:
             return False
         plain = f"'{_KEY}'" not in shown and f'\\"{_KEY}' not in shown
         return plain and all(part in shown for part in (*names, _KEY, _VALUE, _RESULT))
+
+
+def _completed(definition: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool in OpenAI's form whose parameters have all fields that templates read."""
+    function = definition["function"]
+    parameters = {"type": "object", "required": [], **function["parameters"]}
+    properties = parameters.get("properties")
+    parameters["properties"] = {
+        name: {"type": "string", "description": "", **each} if isinstance(each, Mapping) else each
+        for name, each in (properties if isinstance(properties, Mapping) else {}).items()
+    }
+    return {**definition, "function": {**function, "parameters": parameters}}
 
 
 def short_id(call_id: str) -> str:

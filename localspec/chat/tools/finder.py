@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from localspec.chat.reasoning import overlap
 from localspec.chat.tools.forms import CallForm
-from localspec.chat.tools.readers import NO_CALL, Span
+from localspec.chat.tools.readers import NO_CALL, UNDECIDED, Span, bare_calls
 from localspec.chat.tools.tool import Tool, ToolCall, ToolCallDelta
 
 MAX_CALL = 2**18  # characters
@@ -21,7 +21,8 @@ class CallFinder:
     A call comes in parts from the moment at which its name is known and its arguments have begun,
     then complete; one that is cut off is complete at the end of the answer. What breaks off before,
     and a tool that is not offered, is text. White space before and between calls is dropped. Unless
-    ``parallel``, nothing follows the first call.
+    ``parallel``, nothing follows the first call. An answer that is nothing but a call as JSON,
+    without the marks of its form, is a call too (Qwen2.5-Coder fences them).
     """
 
     form: CallForm
@@ -35,6 +36,7 @@ class CallFinder:
     _due: int = field(default=0, init=False)  # held characters at which a call is read again
     _open: ToolCall | None = field(default=None, init=False)  # what was returned of the last call
     _complete: int = field(default=0, init=False)  # calls at the opening that were returned whole
+    _maybe_bare: bool = field(default=True, init=False)  # the answer may be nothing but JSON calls
 
     def push(self, text: str, final: bool = False) -> list[Found]:
         """Add text; return complete pieces in order. ``final`` also returns all held text."""
@@ -43,6 +45,8 @@ class CallFinder:
             return []
         self._due = 0
         found: list[Found] = []
+        if self._maybe_bare and self._waits(found, final):
+            return found
         while self.held and not self.done and self._step(found, final):
             pass
         return found
@@ -55,8 +59,24 @@ class CallFinder:
     def given_up(self) -> "CallFinder":
         """A copy that treats all held text as text."""
         other = replace(self, form=replace(self.form, openings=(), first=(), closings=()))
+        other._maybe_bare = False
         other.held = "" if self._open or self._complete else self.held
         return other
+
+    def _waits(self, found: list[Found], final: bool) -> bool:
+        """Take the calls of an answer that is nothing but them; True while that is undecided."""
+        text = self.held.lstrip()
+        marks = (*self.form.first, *self.form.openings)
+        self._maybe_bare = not text or not text.startswith(marks)
+        span = bare_calls(text, self.tools) if text and self._maybe_bare else UNDECIDED
+        if final and span.calls:
+            for call in span.calls if self.parallel else span.calls[:1]:
+                found += [ToolCallDelta(self._calls, call.id, call.name, call.arguments), call]
+                self._calls += 1
+            self.held = ""
+        self._maybe_bare = self._maybe_bare and not span.decided and not final
+        self._due = len(self.held) + len(self.held) // 64
+        return self._maybe_bare and bool(text)
 
     def _step(self, found: list[Found], final: bool) -> bool:
         """Decide about the next part of the held text; False if that needs more text."""
@@ -115,7 +135,7 @@ class CallFinder:
         if self._misses >= MAX_MISSES:
             return -1, ""
         text = self.held.lstrip()
-        if not self._began:
+        if not self._began or self._behind:
             for mark in self.form.first:
                 if text.startswith(mark):
                     return len(self.held) - len(text), mark
@@ -129,7 +149,7 @@ class CallFinder:
         if span.decided or not (final or len(text) == MAX_CALL):
             return span
         if span.partial:
-            return Span(len(text), (*span.calls, span.partial))
+            return Span(span.stop or len(text), (*span.calls, span.final or span.partial))
         return replace(span, decided=True)
 
     def _say(self, found: list[Found], length: int) -> None:

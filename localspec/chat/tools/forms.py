@@ -1,7 +1,8 @@
 """How families of models write tool calls, recognized by their chat templates."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from localspec.chat.tools.readers import (
     Reader,
@@ -9,10 +10,12 @@ from localspec.chat.tools.readers import (
     gemma_object,
     json_calls,
     named_calls,
+    python_calls,
     tagged_calls,
 )
+from localspec.chat.tools.tool import as_json
 
-_NAME = r"(?P<name>[A-Za-z0-9_.:/-]{1,128})"
+NAME = r"(?P<name>[A-Za-z0-9_.:/-]{1,128})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ class CallForm:
 
 HERMES = CallForm(
     "Hermes",
-    json_calls("<tool_call>"),
+    json_calls("<tool_call>", "</tool_call>"),
     ("<tool_call>",),
     '<tool_call>\n{"name": "NAME", "arguments": ',
     "}\n</tool_call>",
@@ -54,10 +57,13 @@ HERMES = CallForm(
 QWEN_XML = CallForm(
     "Qwen3-Coder",
     tagged_calls(
-        rf"(?:<(?:seed:)?tool_call>\s*)?<function={_NAME}>",
-        r"<parameter=(?P<key>[^>\n]+)>\n?",
+        rf"(?:<(?:seed:)?tool_call>\s*)?<function={NAME}>",
+        "<parameter=",
+        r"(?P<key>[^>\n]+)>\n?",
         "\n</parameter>",
         "</function>",
+        "</tool_call>",
+        "</seed:tool_call>",
     ),
     ("<tool_call>", "<function=", "<seed:tool_call>"),
     "<tool_call>\n<function=NAME>\n",
@@ -68,8 +74,9 @@ QWEN_XML = CallForm(
 GLM = CallForm(
     "GLM",
     tagged_calls(
-        rf"<tool_call>\s*{_NAME}\s*(?=<arg_key>|</tool_call>)",
-        r"<arg_key>(?P<key>[^<]+)</arg_key>\s*<arg_value>",
+        rf"<tool_call>\s*{NAME}\s*(?=<arg_key>|</tool_call>)",
+        "<arg_key>",
+        r"(?P<key>[^<]+)</arg_key>\s*<arg_value>",
         "</arg_value>",
         "</tool_call>",
     ),
@@ -82,10 +89,12 @@ GLM = CallForm(
 MINIMAX = CallForm(
     "MiniMax",
     tagged_calls(
-        rf'(?:<minimax:tool_call>\s*)?<invoke name="{_NAME}">',
-        r'<parameter name="(?P<key>[^"\n]+)">',
+        rf'(?:<minimax:tool_call>\s*)?<invoke name="{NAME}">',
+        '<parameter name="',
+        r'(?P<key>[^"\n]+)">',
         "</parameter>",
         "</invoke>",
+        "</minimax:tool_call>",
     ),
     ("<minimax:tool_call>", "<invoke name="),
     '<minimax:tool_call>\n<invoke name="NAME">\n',
@@ -95,7 +104,7 @@ MINIMAX = CallForm(
 )
 _mistral = first_of(
     json_calls(r"\[TOOL_CALLS\]"),
-    named_calls(rf"\[TOOL_CALLS\]\s*{_NAME}(?:\[CALL_ID\](?P<id>[\w-]{{1,64}}))?(?:\[ARGS\])?"),
+    named_calls(rf"\[TOOL_CALLS\]\s*{NAME}(?:\[CALL_ID\](?P<id>[\w-]{{1,64}}))?(?:\[ARGS\])?"),
 )
 
 
@@ -119,7 +128,7 @@ LLAMA = CallForm(
 )
 HARMONY = CallForm(
     "gpt-oss",
-    named_calls(rf"to=functions\.{_NAME}(?:[^\w.:/-][^{{]*?)?<\|message\|>"),
+    named_calls(rf"to=functions\.{NAME}(?:[^\w.:/-][^{{]*?)?<\|message\|>"),
     ("to=functions.",),
     " to=functions.NAME<|channel|>commentary json<|message|>",
     "",
@@ -127,7 +136,8 @@ HARMONY = CallForm(
 )
 _deepseek = named_calls(
     r"(?:<｜tool▁calls▁begin｜>\s*)?<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>)?"
-    rf"{_NAME}(?:<｜tool▁sep｜>|\s*```(?:json)?)"
+    rf"{NAME}(?:<｜tool▁sep｜>|\s*```(?:json)?)",
+    closing="<｜tool▁call▁end｜>",
 )
 
 
@@ -150,7 +160,8 @@ KIMI = CallForm(
     named_calls(
         r"(?:<\|tool_calls_section_begin\|>\s*)?<\|tool_call_begin\|>\s*"
         r"(?P<id>(?:functions\.)?(?P<name>[A-Za-z0-9_./-]{1,128})(?::\d{1,6})?)\s*"
-        r"<\|tool_call_argument_begin\|>"
+        r"<\|tool_call_argument_begin\|>",
+        closing="<|tool_call_end|>",
     ),
     ("<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
     "<|tool_calls_section_begin|><|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>",
@@ -160,7 +171,7 @@ KIMI = CallForm(
 )
 FUNCTIONARY = CallForm(
     "Functionary",
-    named_calls(rf"<function={_NAME}>"),
+    named_calls(rf"<function={NAME}>", closing="</function>"),
     ("<function=",),
     "<function=NAME>",
     "</function>",
@@ -170,7 +181,7 @@ FUNCTIONARY = CallForm(
 
 GEMMA = CallForm(
     "Gemma 4",
-    named_calls(rf"<\|tool_call>\s*call:{_NAME}", gemma_object),
+    named_calls(rf"<\|tool_call>\s*call:{NAME}", gemma_object),
     ("<|tool_call>",),
     "",
     "",
@@ -185,10 +196,12 @@ def _dsml(wrapper: str) -> CallForm:
     return CallForm(
         "DeepSeek DSML",
         tagged_calls(
-            rf'(?:{opening}\s*)?{invoke}"{_NAME}">',
-            r'<｜DSML｜parameter name="(?P<key>[^"\n]+)"[^>\n]{0,40}>',
+            rf'(?:{opening}\s*)?{invoke}"{NAME}">',
+            '<｜DSML｜parameter name="',
+            r'(?P<key>[^"\n]+)"[^>\n]{0,40}>',
             "</｜DSML｜parameter>",
             "</｜DSML｜invoke>",
+            f"</｜DSML｜{wrapper}>",
         ),
         (opening, invoke),
         f'{opening}\n{invoke}"NAME">\n',
@@ -204,13 +217,45 @@ def _listed(family: str, opening: str, closing: str, keys: tuple[str, str]) -> C
     begin = f'{opening}[{{"{keys[0]}": "NAME", "{keys[1]}": '
     header = "".join(f"\\{c}" if c in "|[]" else c for c in opening)
     closings = (closing,) if closing else ()
-    return CallForm(family, json_calls(header), (opening,), begin, "}]" + closing, closings)
+    return CallForm(
+        family, json_calls(header, closing), (opening,), begin, "}]" + closing, closings
+    )
 
 
+LFM = CallForm(
+    "LFM2",
+    first_of(
+        json_calls(r"<\|tool_call_start\|>", "<|tool_call_end|>"),
+        python_calls(r"<\|tool_call_start\|>", "<|tool_call_end|>"),
+    ),
+    ("<|tool_call_start|>",),
+    '<|tool_call_start|>[{"name": "NAME", "arguments": ',
+    "}]<|tool_call_end|>",
+    ("<|tool_call_end|>",),
+)
 GRANITE = _listed("Granite 3", "<|tool_call|>", "", ("name", "arguments"))
 NEMOTRON = _listed("Nemotron Nano 2", "<TOOLCALL>", "</TOOLCALL>", ("name", "arguments"))
 COMMAND = _listed("Command R7B", "<|START_ACTION|>", "<|END_ACTION|>", ("tool_name", "parameters"))
 APRIEL = _listed("Apriel", "<tool_calls>", "</tool_calls>", ("name", "arguments"))
+
+# For templates that write no calls: their models are asked to write Hermes' form.
+GENERIC = replace(HERMES, family="generic")
+
+
+def written(form: CallForm, name: str, arguments: Mapping[str, Any]) -> str:
+    """A call as a model of this form writes it; in `GENERIC` where no grammar can write it."""
+    form = form if form.begin else GENERIC
+    inner = as_json(arguments)
+    if form.parameter is not None:
+        inner = "".join([_parameter(form.parameter, *each) for each in arguments.items()])
+    return f"{form.begin.replace('NAME', name)}{inner}{form.end}"
+
+
+def _parameter(around: tuple[str, str], key: str, value: Any) -> str:
+    opening, closing = (part.replace("KEY", key) for part in around)
+    opening = opening.replace("IS_TEXT", str(isinstance(value, str)).lower())
+    return f"{opening}{value if isinstance(value, str) else as_json(value)}{closing}"
+
 
 # By texts that a template must contain, all of them; the first match counts.
 _KNOWN: Mapping[tuple[str, ...], CallForm] = {
@@ -227,6 +272,9 @@ _KNOWN: Mapping[tuple[str, ...], CallForm] = {
     ("minimax:tool_call", "<invoke name="): MINIMAX,
     ("<function=", "<parameter="): QWEN_XML,
     ("<arg_key>", "<tool_call>"): GLM,
+    ("<|tool_list_start|>",): LFM,
+    ("<|tool_call_start|>",): LFM,
+    ("List of tools: [", "<|im_start|>"): LFM,
     ("<tool_calls>[",): APRIEL,
     ("<TOOLCALL>[",): NEMOTRON,
     ("<tool_call>", '"arguments"'): HERMES,
@@ -235,7 +283,6 @@ _KNOWN: Mapping[tuple[str, ...], CallForm] = {
     ("<|start_header_id|>", '{"name": ', '"parameters": '): LLAMA,
 }
 FORMS = tuple(_KNOWN.values())
-FAMILIES = tuple(dict.fromkeys(form.family for form in FORMS))
 
 
 def call_form(template: str) -> CallForm | None:

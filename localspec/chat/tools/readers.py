@@ -1,5 +1,6 @@
 """Parsers of tool calls at the beginning of a text: JSON, a name and JSON, or tagged values."""
 
+import ast
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -7,26 +8,27 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from localspec.chat.reasoning import overlap
-from localspec.chat.tools.tool import Tool, ToolCall, as_json, parsed
+from localspec.chat.tools.tool import Tool, ToolCall, as_json, json_end, parsed
+from localspec.chat.tools.value_types import is_text, typed_value
 
 _HEAD = 240  # characters within which a call must name its tool
-# Strings are skipped whole; a quote by itself opens one that has not ended yet.
-_JSON_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|["{}\[\]]', re.DOTALL)
-_PYTHON = {"True": True, "False": False, "None": None}
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
     """The calls at the beginning of a text, whose first ``length`` characters they take.
 
-    ``partial`` is a last call whose arguments are still incomplete. Unless ``decided``, more text
-    may add calls, arguments or length, but takes nothing back.
+    ``partial`` is a last call whose arguments are still incomplete. If no more text comes, it is
+    ``final`` instead, where given, and ends at ``stop``, 0 for the end of the text. Unless
+    ``decided``, more text may add calls, arguments or length, but takes nothing back.
     """
 
     length: int
     calls: tuple[ToolCall, ...] = ()
     partial: ToolCall | None = None
     decided: bool = True
+    final: ToolCall | None = None
+    stop: int = 0
 
 
 NO_CALL = Span(0)
@@ -43,98 +45,234 @@ _HEAD_OF_CALL = re.compile(
     rf'\{{\s*(?:"type"\s*:\s*"function"\s*,\s*)?(?:{_ID}\s*,\s*)?{_NAME}\s*,'
     r'\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
 )
+_NAMED = re.compile(_NAME)
 _REST_OF_CALL = re.compile(r"\s*(?:[},]|\Z)")
+_CDATA = "<![CDATA["  # before a value between tags that is ended by "]]>"
+_ENDINGS = "}] \t\r\n"  # of objects, and what may stand between
 _ITEM = re.compile(r"\s*[\[,]\s*(?=\{)")
 _END_OF_LIST = re.compile(r"\s*(?:(?P<end>\])|[\[,]?\s*\Z)")
 
 
-def json_calls(header: str) -> Reader:
-    """Behind a header: an object with name and arguments, or a list of such objects."""
+def json_calls(header: str, closing: str = "") -> Reader:
+    """Behind a header: an object with name and arguments, or a list of such objects.
+
+    ``closing`` ends a call whose JSON is broken.
+    """
 
     def read(text: str, found: re.Match[str], tools: Sequence[Tool]) -> Span:
         at = found.end()
         if text[at] == "{":
-            return _json_call(text, at, tools)
+            return _json_call(text, at, tools, closing, "}")
         calls: tuple[ToolCall, ...] = ()
         end = 0
         while item := _ITEM.match(text, end or at):
-            span = _json_call(text, item.end(), tools)
+            span = _json_call(text, item.end(), tools, closing, "}]")
             calls, end = calls + span.calls, max(end, span.length)
             if not (span.calls and span.decided):
                 return replace(span, length=end, calls=calls)
-        closing = _END_OF_LIST.match(text, end or at)
-        if closing and closing["end"]:
-            return Span(closing.end(), calls)
-        return Span(end, calls, decided=closing is None)
+        ending = _END_OF_LIST.match(text, end or at)
+        if ending and ending["end"]:
+            return Span(ending.end(), calls)
+        return Span(end, calls, decided=ending is None)
 
     return _behind(rf"(?:{header})\s*(?=[{{\[])", read)
 
 
-def _json_call(text: str, at: int, tools: Sequence[Tool]) -> Span:
-    """The call that is an object at this place; ``length`` is where it ends in the text."""
+def _json_call(text: str, at: int, tools: Sequence[Tool], closing: str, ending: str) -> Span:
+    """The call that is an object at this place; ``length`` is where it ends in the text.
+
+    ``ending`` is what follows broken arguments before the mark ``closing``.
+    """
     head = _HEAD_OF_CALL.match(text, at)
     if head is None:
-        if (end := _json_end(text, at)) is None:
+        if (end := json_end(text, at)) is None:
             return UNDECIDED
         call = _call(_parse(text[at:end]), tools)
         return Span(end, (call,)) if call else NO_CALL
-    span = _arguments(text, head, tools, _json_object)
+    span = _arguments(text, head, tools, _json_object, closing, ending)
     if not span.calls or not _REST_OF_CALL.match(text, span.length):
         return span
-    end = _json_end(text, at)
+    end = json_end(text, at)
     return replace(span, decided=False) if end is None else replace(span, length=end)
 
 
-def named_calls(header: str, arguments: Arguments | None = None) -> Reader:
+def named_calls(header: str, arguments: Arguments | None = None, closing: str = "") -> Reader:
     """Behind a header with the groups ``name`` and perhaps ``id``: an object of arguments.
 
-    ``arguments`` converts it to JSON where it is in another notation.
+    ``arguments`` converts it to JSON where it is in another notation; ``closing`` ends a call whose
+    JSON is broken.
     """
 
     def read(text: str, found: re.Match[str], tools: Sequence[Tool]) -> Span:
-        return _arguments(text, found, tools, arguments or _json_object)
+        return _arguments(text, found, tools, arguments or _json_object, closing)
 
     return _behind(rf"(?:{header})\s*(?={{)", read)
 
 
-def tagged_calls(header: str, parameter: str, closing: str, end: str) -> Reader:
+def tagged_calls(
+    header: str, starts: str, key: str, closing: str, end: str, *others: str
+) -> Reader:
     """Behind a header with the group ``name``: tagged parameters, up to the tag ``end``.
 
-    ``parameter`` is the pattern of a parameter's beginning, with the group ``key``; ``closing`` is
-    what follows its value, of which line breaks may be missing. A value is text where the tool's
-    schema says so; else it is JSON if it can be (as in llama.cpp).
+    A parameter begins with the text ``starts`` and the pattern ``key``, with the group ``key``;
+    ``closing`` is what follows its value, with KEY for the key, of which line breaks may be
+    missing. It counts where a parameter or the end follows, or one of ``others``: elsewhere it
+    belongs to the value.
     """
-    opening = re.compile(rf"\s*{parameter}")
-    starts = parameter[: parameter.index("(")]
-    tag = closing.lstrip("\n")
+    opening = re.compile(rf"\s*{re.escape(starts)}{key}")
+    tags = _Tags(opening, starts, closing, end, others)
 
     def read(text: str, found: re.Match[str], tools: Sequence[Tool]) -> Span:
         tool = next((tool for tool in tools if tool.name == found["name"]), None)
-        if tool is None:
-            return NO_CALL
-
-        def call(members: list[str], last: str = "") -> ToolCall:
-            return ToolCall(tool.name, "{" + ", ".join(members) + last)
-
-        members: list[str] = []
-        at = found.end()
-        while begun := opening.match(text, at):
-            key, start = begun["key"], begun.end()
-            stop = text.find(tag, start)
-            if stop < 0:
-                members += _begun_member(tool, key, text[start:], closing)
-                return Span(0, partial=call(members), decided=False)
-            value = text[start:stop].removesuffix(closing.removesuffix(tag))
-            members.append(f"{as_json(key)}: {as_json(_typed(value, tool, key))}")
-            at = stop + len(tag)
-        rest = text[at:].lstrip()
-        if rest.startswith(end):
-            return Span(len(text) - len(rest) + len(end), (call(members, "}"),))
-        if rest.startswith(starts) or starts.startswith(rest) or end.startswith(rest):
-            return Span(0, partial=call(members) if members else None, decided=False)
-        return Span(at, (call(members, "}"),)) if members else NO_CALL
+        return NO_CALL if tool is None else tags.read(text, found.end(), tool)
 
     return _behind(header, read)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tags:
+    """The tags around parameters; see `tagged_calls`. ``starts`` begins every parameter."""
+
+    opening: re.Pattern[str]
+    starts: str
+    closing: str
+    end: str
+    others: tuple[str, ...]
+
+    def read(self, text: str, at: int, tool: Tool) -> Span:
+        """The call of a tool whose parameters begin at this place."""
+        members: list[str] = []
+        seen: list[str] = []
+
+        def call(last: str = "") -> ToolCall:
+            return ToolCall(tool.name, "{" + ", ".join(members) + last)
+
+        while not self._ends(text, at) and (begun := self.opening.match(text, at)):
+            key, start = begun["key"], begun.end()
+            closing = self.closing.replace("KEY", key)
+            if text.startswith(_CDATA, start):
+                start, closing = start + len(_CDATA), f"]]>{closing}"
+            tag = closing.lstrip("\n")
+            seen.append(key)
+            stop, certain = self._stop(text, start, tag, tool, seen)
+            if not certain:
+                members += _begun_member(tool, key, text[start:stop], closing)
+                return Span(0, partial=call(), decided=False)
+            value = text[start:stop].removesuffix(closing.removesuffix(tag))
+            value = typed_value(value, _schema(tool, key), tool.parameters)
+            members.append(f"{as_json(key)}: {as_json(value)}")
+            at = stop + len(tag)
+        rest = text[at:].lstrip()
+        if rest.startswith(self.end):
+            return Span(len(text) - len(rest) + len(self.end), (call("}"),))
+        if self._may_go_on(rest):
+            return Span(0, partial=call() if members else None, decided=False)
+        return Span(at, (call("}"),)) if members else NO_CALL
+
+    def _ends(self, text: str, at: int) -> bool:
+        return text[at : at + _HEAD].lstrip().startswith(self.end)
+
+    def _stop(
+        self, text: str, start: int, tag: str, tool: Tool, seen: Sequence[str]
+    ) -> tuple[int, bool]:
+        """Where a value ends, and whether that is certain; the keys ``seen`` do not come again."""
+        stop = text.find(tag, start)
+        while stop >= 0:
+            rest = text[stop + len(tag) :].lstrip()
+            if rest.startswith((self.end, *self.others)):
+                return stop, True
+            following = self.opening.match(rest)
+            if following and following["key"] not in seen and _takes(tool, following["key"]):
+                return stop, True
+            if self._may_go_on(rest) and following is None:
+                return stop, False
+            stop = text.find(tag, stop + 1)
+        return len(text), False
+
+    def _may_go_on(self, rest: str) -> bool:
+        """Whether more text may make this a parameter or the end."""
+        begun = rest.startswith(self.starts) and len(rest) < _HEAD
+        return begun or any(mark.startswith(rest) for mark in (self.starts, self.end, *self.others))
+
+
+def python_calls(header: str, closing: str) -> Reader:
+    """Behind a header: a list of calls in Python's notation, up to the mark ``closing``."""
+
+    def read(text: str, found: re.Match[str], tools: Sequence[Tool]) -> Span:
+        stop = text.find(closing, found.end())
+        while stop >= 0:
+            calls = _python_calls(text[found.end() : stop], tools)
+            if calls is not None:
+                return Span(stop, calls) if calls else NO_CALL
+            stop = text.find(closing, stop + 1)
+        return UNDECIDED
+
+    return _behind(rf"(?:{header})(?=\s*\[)", read)
+
+
+def _python_calls(text: str, tools: Sequence[Tool]) -> tuple[ToolCall, ...] | None:
+    """The calls in a list; () where another tool is called, None for no list of calls."""
+    try:
+        entries = ast.parse(text.strip(), mode="eval").body
+        calls = [
+            (
+                ast.unparse(entry.func),
+                {str(k.arg): ast.literal_eval(k.value) for k in entry.keywords},
+            )
+            for entry in entries.elts  # type: ignore[attr-defined]
+            if not entry.args
+        ]
+        made = tuple(ToolCall(name, as_json(arguments)) for name, arguments in calls)
+    except (SyntaxError, ValueError, TypeError, AttributeError, MemoryError, RecursionError):
+        return None
+    offered = {tool.name for tool in tools}
+    return made if all(call.name in offered for call in made) else ()
+
+
+_FENCE = re.compile(r"```[\w-]{0,20}[ \t]*(?:\r?\n|(?=[{\[])|\Z)")
+_KEYS = {"name", "arguments", "parameters", "id", "type", "function", "tool_name", "tool_call_id"}
+
+
+def bare_calls(text: str, tools: Sequence[Tool]) -> Span:
+    """The calls of an answer that is nothing but JSON objects, or lists, perhaps between fences.
+
+    Undecided while the answer may still become one; its calls count once it has ended.
+    """
+    calls: tuple[ToolCall, ...] = ()
+    at = 0
+    while rest := text[at:].lstrip():
+        at = len(text) - len(rest)
+        if rest[0] in "{[":
+            end = json_end(text, at)
+            if end is None:
+                return UNDECIDED if _may_name(rest, tools) else NO_CALL
+            found = _bare(_parse(text[at:end]), tools)
+            if not found:
+                return NO_CALL
+            calls, at = calls + found, end
+        elif fence := _FENCE.match(rest):
+            at += fence.end()
+        else:
+            return UNDECIDED if "```".startswith(rest) else NO_CALL
+    return Span(len(text), calls, decided=False)
+
+
+def _bare(value: Any, tools: Sequence[Tool]) -> tuple[ToolCall, ...]:
+    """The calls in an object or a list of objects; none unless all are calls."""
+    entries = value if isinstance(value, list) else [value]
+    calls = [
+        _call(entry, tools) if isinstance(entry, dict) and entry.keys() <= _KEYS else None
+        for entry in entries
+    ]
+    return tuple(call for call in calls if call) if all(calls) else ()
+
+
+def _may_name(text: str, tools: Sequence[Tool]) -> bool:
+    """Whether the beginning of an object may name an offered tool."""
+    named = _NAMED.search(text[:_HEAD])
+    if named is None:
+        return len(text) < _HEAD
+    return any(tool.name == named["name"] for tool in tools)
 
 
 def first_of(*readers: Reader) -> Reader:
@@ -161,32 +299,43 @@ def _behind(header: str, read: Callable[[str, re.Match[str], Sequence[Tool]], Sp
     return read_behind
 
 
-def _arguments(text: str, head: re.Match[str], tools: Sequence[Tool], read: Arguments) -> Span:
-    """The call whose arguments follow a head with the groups ``name`` and perhaps ``id``."""
+def _arguments(
+    text: str,
+    head: re.Match[str],
+    tools: Sequence[Tool],
+    read: Arguments,
+    closing: str = "",
+    ending: str = "",
+) -> Span:
+    """The call whose arguments follow a head with the groups ``name`` and perhaps ``id``.
+
+    Incomplete ones may be broken JSON with the mark ``closing`` behind, or have it in a text.
+    """
     if all(tool.name != head["name"] for tool in tools):
         return NO_CALL
     arguments, end = read(text, head.end())
     call_id = head.groupdict().get("id")
     call = ToolCall(head["name"], arguments, **({"id": call_id} if call_id else {}))
-    return Span(0, (), call, decided=False) if end is None else Span(end, (call,))
+    if end is not None:
+        return Span(end, (call,))
+    if read is not _json_object:
+        return Span(0, partial=call, decided=False)
+    stop = arguments.find(closing) if closing else -1
+    certain = arguments[: stop if stop >= 0 else len(arguments) - overlap(arguments, closing)]
+    partial = replace(call, arguments=certain.rstrip(_ENDINGS))
+    if stop < 0:
+        return Span(0, partial=partial, decided=False, final=call)
+    broken = certain.rstrip()
+    for mark in reversed(ending):
+        broken = broken.removesuffix(mark).rstrip()
+    final = replace(call, arguments=broken)
+    return Span(0, partial=partial, decided=False, final=final, stop=head.end() + stop)
 
 
 def _json_object(text: str, start: int) -> tuple[str, int | None]:
     """An object as the model wrote it, and its end."""
-    end = _json_end(text, start)
+    end = json_end(text, start)
     return text[start:end], end
-
-
-def _json_end(text: str, start: int) -> int | None:
-    """The end of the object or list that begins at ``start``."""
-    depth = 0
-    for token in _JSON_TOKEN.finditer(text, start):
-        if token[0] == '"':
-            return None
-        depth += (token[0] in "{[") - (token[0] in "}]")
-        if depth == 0:
-            return token.end()
-    return None
 
 
 # Gemma 4's notation: JSON with its own quotes, names unquoted. An open quote matches nothing.
@@ -254,30 +403,21 @@ def _call(value: Any, tools: Sequence[Tool]) -> ToolCall | None:
 
 def _begun_member(tool: Tool, key: str, value: str, closing: str) -> list[str]:
     """The parameter whose value is incomplete, as the beginning of JSON, where it is text."""
-    if not _is_text(tool, key):
+    if not is_text(_schema(tool, key), tool.parameters):
         return []
     tag = closing.lstrip("\n")
     sure = len(value) - max(overlap(value, closing), overlap(value, tag))
+    sure = 0 if _CDATA.startswith(value) else sure
     return [f"{as_json(key)}: {as_json(value[:sure])[:-1]}"]
 
 
-def _typed(text: str, tool: Tool, key: str) -> Any:
-    """A parameter's value by the tool's schema."""
-    if _is_text(tool, key):
-        return text
-    return _PYTHON[text.strip()] if text.strip() in _PYTHON else _parse(text, text)
-
-
-def _is_text(tool: Tool, key: str) -> bool:
+def _schema(tool: Tool, key: str) -> object:
     properties = tool.parameters.get("properties")
-    return is_text(properties.get(key) if isinstance(properties, Mapping) else None)
+    return properties.get(key) if isinstance(properties, Mapping) else None
 
 
-def is_text(schema: object) -> bool:
-    """Whether a schema allows strings only."""
-    if not isinstance(schema, Mapping):
-        return False
-    if "type" in schema:
-        return bool(schema["type"] in ("string", ["string"]))
-    values = schema.get("enum")
-    return isinstance(values, list) and all(isinstance(value, str) for value in values)
+def _takes(tool: Tool, key: str) -> bool:
+    """Whether a tool's schema allows a parameter of this name."""
+    properties = tool.parameters.get("properties")
+    is_listed = isinstance(properties, Mapping) and key in properties
+    return is_listed or tool.parameters.get("additionalProperties") is not False

@@ -1,5 +1,6 @@
 """Tools of a request, tool calls, and the choice of tools that must be called."""
 
+import ast
 import json
 import re
 import secrets
@@ -9,10 +10,12 @@ from typing import Any, Literal, NoReturn
 
 from localspec.core.errors import UsageError
 
-MAX_TOOLS = 128  # OpenAI's bound
+MAX_TOOLS = 4096
 MAX_DEPTH = 100  # levels of arguments: Python's json fails near a thousand
 _FORM = '{"type": "function", "function": {"name": …, "parameters": …}}'
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
+# Strings are skipped whole; a quote by itself opens one that has not ended yet.
+_JSON_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|["{}\[\]]', re.DOTALL)
 # "none" hides the tools; "required", or OpenAI's object with a function's name, forces a call.
 ToolChoice = Literal["none", "auto", "required"] | Mapping[str, object]
 
@@ -69,7 +72,8 @@ def read_tools(entries: Sequence[Mapping[str, object]]) -> tuple[Tool, ...]:
     require_objects(entries, "tools", _FORM)
     if len(entries) > MAX_TOOLS:
         raise UsageError(f"{len(entries)} tools are offered.", f"Expected at most {MAX_TOOLS}.")
-    tools = tuple(_read_tool(entry, i) for i, entry in enumerate(entries))
+    read = [_read_tool(entry, i) for i, entry in enumerate(entries)]
+    tools = tuple(tool for i, tool in enumerate(read) if tool not in read[:i])
     names = [tool.name for tool in tools]
     if doubled := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"Two tools are named {doubled[0]}.", "Give each a name of its own.")
@@ -137,17 +141,51 @@ def parsed(text: str) -> Any:
 
 
 def arguments_of(text: str) -> dict[str, Any]:
-    """The arguments in a call's JSON text; where it is broken, those before the break."""
+    """The arguments in a call's JSON text.
+
+    Where it breaks off, those before the break. What is not quite JSON is read as Python's
+    notation, or given whole as ``arguments``.
+    """
+    for read in (parsed, _with_line_breaks, _python_literal, _beginning):
+        try:
+            value = read(text)
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            continue
+        if isinstance(value, dict) and is_shallow(value) and (value or read is parsed):
+            return value
+    return {"arguments": text} if text.strip() else {}
+
+
+def _with_line_breaks(text: str) -> Any:
+    """JSON with control characters in its texts."""
+    return json.loads(text, strict=False, parse_constant=_refuse_constant)
+
+
+def _python_literal(text: str) -> Any:
+    value = ast.literal_eval(text.strip())
+    return json.loads(json.dumps(value, allow_nan=False))  # raises where it is not plain data
+
+
+def json_end(text: str, start: int) -> int | None:
+    """The end of the object or list that begins at ``start``."""
+    depth = 0
+    for token in _JSON_TOKEN.finditer(text, start):
+        if token[0] == '"':
+            return None
+        depth += (token[0] in "{[") - (token[0] in "}]")
+        if depth == 0:
+            return token.end()
+    return None
+
+
+def _beginning(text: str) -> Any:
+    """The value of JSON that breaks off; raises ValueError where it is complete, but broken."""
     from pydantic_core import from_json
 
-    try:
-        value = parsed(text)
-    except ValueError:
-        try:
-            value = from_json(text, allow_inf_nan=False, allow_partial="trailing-strings")
-        except ValueError:
-            value = {}
-    return value if isinstance(value, dict) and is_shallow(value) else {}
+    start = len(text) - len(text.lstrip())
+    if json_end(text, start) is not None:
+        raise ValueError("not cut off")
+    return from_json(text, allow_inf_nan=False, allow_partial="trailing-strings")
 
 
 def is_json(text: str) -> bool:

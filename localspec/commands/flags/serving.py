@@ -11,9 +11,9 @@ from localspec.core.options.load_options import PARALLEL
 from localspec.core.options.option import Bounds, option
 
 if TYPE_CHECKING:
+    from localspec.engine.session.limits import Limits
     from localspec.server.guard import Access
     from localspec.server.listen import Tls
-    from localspec.server.queue.limits import Limits
 
 _MOST_KEY_BYTES = 2**16
 
@@ -137,6 +137,12 @@ class ServingFlags:
         bounds=_SECONDS,
     )
 
+    share_cache: bool = _server(
+        False,
+        "--share-cache",
+        "Let all keys share the cache of prompts, earlier answers and saved slots. What is cached "
+        "tells one key what another one sent. Default: each key has its own.",
+    )
     slot_save_path: Path | None = _server(
         None,
         "--slot-save-path",
@@ -163,11 +169,19 @@ class ServingFlags:
         access.check()
         return access
 
+    def require_own_answers(self, lookup_cache: object, *, keyed: bool) -> None:
+        """Raise UsageError where clients with keys would share the answers of --lookup-cache."""
+        if keyed and lookup_cache is not None and not self.share_cache:
+            raise UsageError(
+                "--lookup-cache would share the answers to one key with all others.",
+                "Leave it out, or allow that: --share-cache.",
+            )
+
     def limits(self) -> "Limits":
         """How much may be asked for."""
-        from localspec.server.queue.limits import Limits
+        from localspec.engine.session.limits import STEP_SECONDS, Limits
 
-        return Limits(self.max_queue, self.queue_timeout, self.timeout)
+        return Limits(self.max_queue, self.queue_timeout, self.timeout, STEP_SECONDS)
 
     def names(self) -> tuple[str, ...]:
         """The names that were given to the model."""

@@ -1,6 +1,8 @@
 """``run --batch``: a file of prompts, a file of answers."""
 
-from contextlib import closing
+import math
+import os
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TextIO
 
@@ -10,7 +12,9 @@ from localspec.commands.flags.serving import ServingFlags
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.serve.serve import make_service, require_extra
 from localspec.commands.session import Request, lookup_cache, open_engine, use_template
+from localspec.core.compute import COMPUTE
 from localspec.core.errors import FileProblem
+from localspec.core.files import lock
 from localspec.display import answer as answers
 from localspec.display import console
 from localspec.display.progress import progress
@@ -29,44 +33,61 @@ def run_batch(
     from localspec.server.batch import BatchRun, read_done, read_lines
 
     lines = read_lines(batching.batch)
-    done = read_done(batching.output, lines)
-    left = [line for line in lines if line.custom_id not in done]
-    if not left:
-        console.note(f"All {len(lines)} lines have a result in {batching.output}.")
-        return
-    fields = {"stop": list(answering.stop) or None, "grammar": grammar}
-    serving = ServingFlags(parallel=batching.parallel, max_tokens=answering.max_tokens)
-    with (
-        _appending(batching.output) as output,
-        open_engine(request, batching.parallel) as engine,
-        lookup_cache(engine, request, default=True),
-        progress() as report,
-    ):
-        use_template(engine, templating, answering.system)
-        service = make_service(engine, request, request.draft_tokens, serving)
-        batch = BatchRun(
-            service,
-            output,
-            parallel=batching.parallel,
-            fields={name: each for name, each in fields.items() if each is not None},
-            system=answering.system,
-            on_result=lambda: report("Answering", len(done) + batch.results, len(lines)),
+    with _appending(batching.output) as output, ExitStack() as reopened:
+        done = read_done(batching.output, lines)
+        if _is_replaced(output, batching.output):
+            output = reopened.enter_context(_appending(batching.output))
+        left = [line for line in lines if line.custom_id not in done]
+        if not left:
+            console.note(f"All {len(lines)} lines have a result in {batching.output}.")
+            return
+        fields = {"stop": list(answering.stop) or None, "grammar": grammar}
+        COMPUTE.release()  # the main thread runs the event loop
+        serving = ServingFlags(
+            parallel=batching.parallel, max_tokens=answering.max_tokens, queue_timeout=math.inf
         )
-        try:
-            with closing(service.scheduler):
-                batch.run(left)
-        finally:
-            written = len(done) + batch.results
-            console.note(f"{written} of {len(lines)} lines have a result in {batching.output}.")
-            if batch.errors:
-                console.note(f"{batch.errors} of them are errors: see status_code.")
-            answers.figures(batch.stats, "stop", None, full=not console.is_quiet())
+        with (
+            open_engine(request, batching.parallel) as engine,
+            lookup_cache(engine, request, default=True),
+            progress() as report,
+        ):
+            use_template(engine, templating, answering.system)
+            service = make_service(engine, request, request.draft_tokens, serving)
+            batch = BatchRun(
+                service,
+                output,
+                parallel=batching.parallel,
+                fields={name: each for name, each in fields.items() if each is not None},
+                system=answering.system,
+                on_result=lambda: report("Answering", len(done) + batch.results, len(lines)),
+            )
+            try:
+                with closing(service.session):
+                    batch.run(left)
+            finally:
+                written = len(done) + batch.results
+                console.note(f"{written} of {len(lines)} lines have a result in {batching.output}.")
+                if batch.errors:
+                    console.note(f"{batch.errors} of them are errors: see status_code.")
+                answers.figures(batch.stats, "stop", None, full=not console.is_quiet())
+
+
+def _is_replaced(output: TextIO, path: Path) -> bool:
+    """Whether the path now names another file than the open one."""
+    return path.is_file() and not os.path.samestat(os.fstat(output.fileno()), path.stat())
 
 
 def _appending(path: Path) -> TextIO:
+    """The file of results, locked; raises FileProblem where another run writes it."""
     try:
-        return path.open("a", encoding="utf-8")
+        output = path.open("a", encoding="utf-8")
     except OSError as error:
         raise FileProblem(
             f"{path} cannot be written: {error.strerror}.", "Name another file with -o."
         ) from error
+    if path.is_file() and not lock(output):
+        output.close()
+        raise FileProblem(
+            f"Another run writes its results to {path}.", "Wait for its end, or give another -o."
+        )
+    return output

@@ -33,13 +33,13 @@ def serve_models(names: Sequence[str], given: Given, serving: ServingFlags) -> N
     access, tls = serving.access(), serving.tls()
     if serving.alias is not None:
         raise UsageError("--alias names one model.", "Leave it out: requests name the models.")
+    serving.require_own_answers(given.get("lookup_cache"), keyed=bool(access.keys))
     found = _models(names, given, serving)
     arguments = sys.argv[2:]
 
     def launch(model: "Model") -> ModelProcess:
-        trusting = not access.keys
         line = (model.source, *arguments)  # the child serves the first one
-        return ModelProcess(model.names, line, console.note, trusting=trusting)
+        return ModelProcess(model.names, line, console.note, keyed=bool(access.keys))
 
     with closing(bind(serving.host, serving.port)) as socket:
         models = Models(

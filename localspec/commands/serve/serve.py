@@ -23,6 +23,7 @@ from localspec.commands.session import (
     use_template,
 )
 from localspec.core import machine
+from localspec.core.compute import COMPUTE
 from localspec.core.errors import LocalspecError
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import DraftTokens
@@ -77,22 +78,23 @@ def _serve_model(
     from localspec.server.listen import Server, bind, listen, url
     from localspec.server.running import announced
 
+    COMPUTE.release()  # the main thread runs the event loop
     request = make_request(name, given)
     length = request.draft_tokens
-    access, tls = serving.access(), serving.tls()
-    trusting = not access.keys if hosting is None else hosting.trusting
+    access, tls = replace(serving.access(), behind_front=hosting is not None), serving.tls()
+    keyed = bool(access.keys) if hosting is None else hosting.keyed
+    serving.require_own_answers(request.models.lookup_cache, keyed=keyed)
     with (
         closing(bind(serving.host, serving.port)) as socket,
         open_engine(request, serving.parallel) as engine,
-        # With a key, clients may not trust each other: see docs/serving.md.
-        lookup_cache(engine, request, default=trusting),
+        lookup_cache(engine, request, default=True),
     ):
         use_template(engine, templating)
         service = make_service(engine, request, length, serving)
-        with closing(service.scheduler):
+        with closing(service.session):
             app = make_app(service, access, max_body=serving.max_body * 2**20, say=console.note)
             most = serving.max_connections
-            server = Server(app, service.scheduler, console.note, tls=tls, most_by_address=most)
+            server = Server(app, service.session, console.note, tls=tls, most_by_address=most)
             listen(socket)
             address = url(socket, tls)
             if hosting is not None:
@@ -102,7 +104,7 @@ def _serve_model(
             else:
                 with server.capture_signals():
                     say_where(address, _named(service))
-                    with announced(address, [service.model], len(service.scheduler.slots())):
+                    with announced(address, [service.model], len(service.session.slots())):
                         server.run([socket])
     if hosting is None:
         console.note("The server has ended.")
@@ -113,7 +115,6 @@ def make_service(
 ) -> "Service":
     """The engine behind its queue, with the defaults of the command line."""
     from localspec.engine.caches.prefix_cache import PrefixCache
-    from localspec.server.queue.scheduler import Scheduler
     from localspec.server.service import Defaults, Service
 
     params = sampling_for(engine, request)
@@ -128,21 +129,21 @@ def make_service(
     file = engine.target.header.path
     names = serving.names() or (*filter(None, [request.pair]), file.stem, file.name)
     notes = engine.notes
-    slots = engine.open_slots()
+    say = None if serving.cache_ram == 0 else console.note
+    prefixes = PrefixCache(_cache_bytes(engine, serving.cache_ram), say)
+    session = engine.open_session(serving.limits(), prefixes)
     for sentence in engine.notes:
         if sentence not in notes:  # why there is only one slot
             console.note(sentence)
-    say = None if serving.cache_ram == 0 else console.note
-    prefixes = PrefixCache(_cache_bytes(engine, serving.cache_ram), say)
-    scheduler = Scheduler(slots, serving.limits(), prefixes)
     return Service(
         engine,
-        scheduler,
+        session,
         defaults,
         names,
         _about(engine),
         strict_fields=serving.strict_fields,
         slot_folder=serving.slot_save_path,
+        share_cache=serving.share_cache,
     )
 
 

@@ -3,6 +3,7 @@
 As `server_prompt_cache` of llama.cpp's server, for target and draft each.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -45,8 +46,9 @@ class Restorable(StateHolder, Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _State:
-    """A state of one model, the target or the draft (``role``)."""
+    """A state of one model, the target or the draft (``role``), and the owner of its tokens."""
 
+    owner: str
     role: str
     tokens: list[int]
     state: "NDArray[np.uint8]"
@@ -65,8 +67,9 @@ class _State:
 class PrefixCache:
     """An LRU cache of states that other prompts would overwrite, up to ``limit_bytes``.
 
-    Any number of slots of the same models share it, one at a time. ``say`` hears once of states
-    that are too large.
+    A state serves its owner alone, and of the owner whose states are largest the least recently
+    used one is dropped first. Any number of slots of the same models share it, one at a time.
+    ``say`` hears once of states that are too large.
     """
 
     def __init__(self, limit_bytes: int, say: Callable[[str], None] | None = None) -> None:
@@ -84,33 +87,50 @@ class PrefixCache:
         """Number of states, of target and draft together."""
         return len(self._states)
 
-    def take_up(self, engine: TextEngine, prompt: list[int]) -> None:
-        """Restore the best states for the prompt, and save those that they replace.
+    def take_up(self, engine: TextEngine, prompt: list[int], owner: str = "") -> None:
+        """Restore the owner's best states for the prompt, and save those that they replace.
 
-        To be called before an answer, in the thread of the slot. Raises EngineError and Cancelled
-        as a pass does: pending tokens are read before a state is copied.
+        What the engine holds must be the owner's too: see `vacate`. To be called before an answer,
+        in the thread of the slot. Raises EngineError and Cancelled as a pass does: pending tokens
+        are read before a state is copied.
         """
-        models = list[tuple[str, Restorable]]()
-        for role, model in (("target", engine.target), ("draft", engine.draft)):
-            # A draft whose context is shorter sees a window of the prompt, and no prefix.
-            if isinstance(model, Restorable) and len(prompt) <= model.n_ctx:
-                models.append((role, model))
+        models = _restorable(engine, len(prompt))
         while models:
-            self._take_up(models, prompt[:-1])  # the last token is always read
+            self._take_up(models, prompt[:-1], owner)  # the last token is always read
             del models[0]
 
-    def _take_up(self, models: Sequence[tuple[str, Restorable]], wanted: list[int]) -> None:
+    def vacate(self, engine: TextEngine, owner: str) -> None:
+        """Save what an engine holds as the owner's, and leave nothing of it, for another owner.
+
+        To be called, and raises, as `take_up`; the engine holds nothing then either.
+        """
+        models = _restorable(engine, len(engine.target.tokens))
+        try:
+            while models:
+                if _pays(len(models[0][1].tokens), 0):
+                    self._save(models, owner)
+                del models[0]
+        finally:
+            engine.prompt_lookup.update([])
+            engine.conversations.clear()
+            for model in (engine.draft, engine.target):
+                if model is not None:
+                    model.truncate(0)
+
+    def _take_up(
+        self, models: Sequence[tuple[str, Restorable]], wanted: list[int], owner: str
+    ) -> None:
         """Restore the best state for ``wanted`` in the first of the models."""
         role, model = models[0]
         stays = model.returns_to(common_prefix(model.tokens, wanted))
-        best = max(self._of(role), key=lambda state: state.serves(wanted), default=None)
+        best = max(self._of(owner, role), key=lambda state: state.serves(wanted), default=None)
         if best is not None and not _pays(best.serves(wanted) - stays, len(best.tokens)):
             best = None
         if best is not None:
             self._states.remove(best)
         try:
             if _pays(len(model.tokens) - stays, len(model.tokens)):
-                self._save(models)
+                self._save(models, owner)
         except BaseException:
             self._add(best)
             raise
@@ -120,7 +140,7 @@ class PrefixCache:
         if taken and best.serves(wanted) < len(best.tokens):  # another conversation's too
             self._add(best)
 
-    def _save(self, models: Sequence[tuple[str, Restorable]]) -> None:
+    def _save(self, models: Sequence[tuple[str, Restorable]], owner: str) -> None:
         """Save the first model's state, unless a saved one covers it, or it is too large."""
         sizes = [model.state_bytes() + model.reusable_lengths().n_bytes for _, model in models]
         role, model = models[0]
@@ -129,7 +149,7 @@ class PrefixCache:
         if sizes[0] > self._limit:
             return
         reach = model.reusable_lengths()
-        for saved in self._of(role):
+        for saved in self._of(owner, role):
             if saved.serves(model.tokens) == len(model.tokens):
                 self._states.remove(saved)
                 self._states.append(saved)
@@ -138,7 +158,7 @@ class PrefixCache:
                 self._states.remove(saved)  # the new one serves as well
         self._make_room(sizes[0])
         state = model.state()  # which may read pending tokens first
-        self._add(_State(role, list(model.tokens), state, model.reusable_lengths()))
+        self._add(_State(owner, role, list(model.tokens), state, model.reusable_lengths()))
 
     def _tell(self, tokens: int, n_bytes: int) -> None:
         """Say once that a conversation is larger than the limit."""
@@ -158,11 +178,26 @@ class PrefixCache:
             self._make_room(0)
 
     def _make_room(self, n_bytes: int) -> None:
+        """Drop states of the owner who has most: one cannot push out another's."""
         while self._states and self.n_bytes + n_bytes > self._limit:
-            del self._states[0]
+            held = Counter[str]()
+            for state in self._states:
+                held[state.owner] += state.n_bytes
+            largest = held.most_common(1)[0][0]
+            self._states.remove(next(each for each in self._states if each.owner == largest))
 
-    def _of(self, role: str) -> list[_State]:
-        return [state for state in self._states if state.role == role]
+    def _of(self, owner: str, role: str) -> list[_State]:
+        return [each for each in self._states if (each.owner, each.role) == (owner, role)]
+
+
+def _restorable(engine: TextEngine, length: int) -> list[tuple[str, Restorable]]:
+    """The models whose states are kept, with their roles, for a text of this length."""
+    found = list[tuple[str, Restorable]]()
+    for role, model in (("target", engine.target), ("draft", engine.draft)):
+        # A draft whose context is shorter sees a window of the prompt, and no prefix.
+        if isinstance(model, Restorable) and length <= model.n_ctx:
+            found.append((role, model))
+    return found
 
 
 def _serves(held: list[int], reach: ReusableLengths, wanted: list[int]) -> int:

@@ -1,14 +1,16 @@
 """--slot-save-path: the caches of slots, saved in files of one folder and restored from them."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from localspec.core.errors import FileProblem, UsageError
+from localspec.core.files import appearing_when_complete
 from localspec.engine.caches.prefix_cache import Restorable
 from localspec.engine.engine import Engine
 from localspec.engine.generate import TextEngine
-from localspec.llama.cache.state_file import read_state, require_state_file, write_state
+from localspec.llama.cache.state_file import read_state, require_state_file, write_partial
 from localspec.llama.model import LlamaModel
 
 _NAME = re.compile(r"(?!.*\.draft$)[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
@@ -26,20 +28,26 @@ class SlotFiles:
         self._folder = folder
         self._engine = engine
 
+    def of(self, owner: str) -> "SlotFiles":
+        """The files of an owner, in a folder of their own."""
+        if not owner:
+            return self
+        folder = self._folder / owner
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return SlotFiles(folder, self._engine)
+
     def save(self, slot: TextEngine, name: str) -> tuple[int, int]:
         """Write the files."""
         path = self._path(name)
         if not slot.target.tokens:
             raise UsageError("The slot has read nothing yet.", "Save it after an answer.")
-        written = 0
+        states = list(self._states(slot, path))
         try:
-            for file, model, holder in self._states(slot, path):
-                require_state_file(file)
-                file.unlink(missing_ok=True)  # a draft's that would belong to another text
-                if holder.tokens:
-                    written += write_state(file, model, holder)
+            written = _write(states)
         except FileProblem as error:
-            raise UsageError(error.message, error.hint) from error
+            message = error.message.replace(f"{self._folder}/", "")
+            message = message.replace(f" {self._folder}", " for saved slots")
+            raise UsageError(message, error.hint) from error
         except OSError as error:
             reason = error.strerror or str(error)
             raise UsageError(f"{name} cannot be written: {reason}.", "Make room.") from error
@@ -78,6 +86,22 @@ class SlotFiles:
             yield path, engine.target, slot.target
         if isinstance(engine.draft, LlamaModel) and isinstance(slot.draft, Restorable):
             yield path.with_name(f"{path.name}.draft"), engine.draft, slot.draft
+
+
+def _write(states: Sequence[tuple[Path, LlamaModel, Restorable]]) -> int:
+    """Replace all files, or none; returns the bytes written."""
+    for file, _, _ in states:
+        require_state_file(file)
+    written = 0
+    with ExitStack() as replaced:
+        for file, model, holder in states:
+            if holder.tokens:
+                partial = replaced.enter_context(appearing_when_complete(file))
+                written += write_partial(partial, model, holder)
+    for file, _, holder in states:
+        if not holder.tokens:  # a draft's that belongs to another text
+            file.unlink(missing_ok=True)
+    return written
 
 
 def erase(slot: TextEngine) -> int:

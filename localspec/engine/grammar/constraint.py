@@ -1,5 +1,6 @@
 """GrammarConstraint: the tokens that a grammar allows in one answer."""
 
+import base64
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ class MatchingInChild:
         self._changes: list[tuple[int, list[int]]] = []  # that the child does not know of
         if self._process.vocabulary is not vocabulary:
             self._process.vocabulary = None
-            given = vocabulary.tokens, vocabulary.stops
+            given = [token.decode("latin-1") for token in vocabulary.tokens], vocabulary.stops
             self._process.ask("vocabulary", *given, tokenize=self._tokenize)
             self._process.vocabulary = vocabulary
         self.n_vocab, self.stops = self._process.ask("begin", grammar, tokenize=self._tokenize)
@@ -68,8 +69,7 @@ class MatchingInChild:
 
     def mask(self, length: int) -> bytes:
         """A bit for each token."""
-        found: bytes = self._ask("mask", length)
-        return found
+        return base64.b64decode(self._ask("mask", length))
 
     def _ask(self, step: str, *values: int) -> Any:
         changes, self._changes = self._changes, []

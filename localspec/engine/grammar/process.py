@@ -7,22 +7,17 @@ memory. That ends one answer with a GrammarError; every answer has a child of it
 """
 
 import atexit
-import marshal
-import select
-import subprocess
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
-from localspec.core.child import command
-from localspec.core.errors import GrammarError
-from localspec.core.interrupt import require_wanted
+from localspec.core.errors import GrammarError, WorkerLost
+from localspec.core.worker import Limits, Worker, WorkerEnded
 
-STEP_SECONDS = 10.0  # for reading or compiling a grammar, or the tokens of one position
-MEMORY = 2 * 2**30  # bytes of addresses in the child; a tenth is usual
+LIMITS = Limits(10.0, 2 * 2**30)  # to read or compile a grammar, or for one position's tokens
 SPARE = 4  # idle children that wait for the next grammar
 HINT = "See docs/grammar.md for what is supported."
+_MOST_REPLY = 64 * 2**20  # bytes
 
 _idle: list["GrammarProcess"] = []
 _lock = threading.RLock()  # a finalizer may release a child while this thread has it
@@ -32,67 +27,49 @@ class GrammarProcess:
     """A running child; used by one thread at a time."""
 
     def __init__(self) -> None:
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(
-            command("localspec.engine.grammar.child"),
-            stdin=pipe,
-            stdout=pipe,
-            stderr=subprocess.DEVNULL,
-        )
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._questions, self._answers = self._process.stdin, self._process.stdout
+        self._limits = LIMITS
+        try:
+            self._worker = Worker("localspec.engine.grammar.child", LIMITS, _MOST_REPLY)
+        except OSError as error:
+            raise WorkerLost(f"No process could be started for a grammar: {error}.") from None
         self.vocabulary: object = None  # whose tokens the child holds
-        self._poll = select.poll() if hasattr(select, "poll") else None  # not on Windows
-        if self._poll is not None:
-            self._poll.register(self._answers, select.POLLIN)
 
     def ask(
         self, step: str, *values: Any, tokenize: Callable[[str], list[int]] = lambda _: []
     ) -> Any:
         """The result of a step of `child.Steps`.
 
-        Raises GrammarError where the step refuses the grammar or ends the child, Cancelled where
-        `stopped_when` ends the answer; after the latter two the child is gone.
+        Raises GrammarError where the step refuses the grammar or exceeds a limit, WorkerLost where
+        the child ends for another reason, Cancelled where `stopped_when` ends the answer; unless
+        the grammar was refused, the child is gone then.
         """
         try:
-            self._send((step, values, STEP_SECONDS))
-            while (reply := self._receive())[0] == "tokenize":
-                self._send(tokenize(reply[1]))
-        except (EOFError, OSError, ValueError, TypeError):
-            self.close()
-            raise GrammarError(
-                f"The grammar cannot be enforced: it needs more than {STEP_SECONDS:g} s or "
-                f"{MEMORY / 2**30:g} GiB for one step, or nests too deeply.",
-                "Simplify it: " + HINT[0].lower() + HINT[1:],
-            ) from None
-        except BaseException:
+            reply = self._worker.ask([step, *values])
+            while reply[0] == "tokenize":
+                reply = self._worker.ask(tokenize(reply[1]))
+        except WorkerEnded as lost:
+            raise self._problem(lost) from None
+        except BaseException:  # Ctrl-C in the tokenizer: the child waits for its tokens
             self.close()
             raise
         if reply[0] == "refused":
             raise GrammarError(*reply[1])
         return reply[1]
 
-    def _send(self, question: Any) -> None:
-        marshal.dump(question, self._questions)
-        self._questions.flush()
-
-    def _receive(self) -> Any:
-        while self._poll is not None and not self._poll.poll(100):
-            require_wanted()
-        return marshal.load(self._answers)
+    def _problem(self, lost: WorkerEnded) -> GrammarError | WorkerLost:
+        return lost.outside(self._limits) or GrammarError(
+            f"The grammar cannot be enforced: it {lost.excess(self._limits)}.",
+            "Simplify it: " + HINT[0].lower() + HINT[1:],
+        )
 
     def close(self) -> None:
         """End the child; idempotent."""
-        self._process.kill()
-        with suppress(OSError):
-            self._questions.close()
-        self._answers.close()
-        self._process.wait()
+        self._worker.close()
 
     @property
     def ended(self) -> bool:
         """Whether the child is gone."""
-        return self._process.poll() is not None
+        return self._worker.ended
 
     def release(self) -> None:
         """Let the next grammar use the child."""

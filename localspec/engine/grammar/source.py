@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from localspec.core.errors import GrammarError
+from localspec.core.errors import GrammarError, WorkerLost
 from localspec.engine.grammar.process import HINT, grammar_process
 
 if TYPE_CHECKING:
@@ -32,7 +32,10 @@ _IMPLIED = {
     "string": {"pattern", "minLength", "maxLength", "format"},
     "number": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"},
 }
-_reading = threading.BoundedSemaphore(4)  # a server may be sent many at once
+_TO_EMBED = "JSON schema to embed"
+MOST_WAITING = 16  # grammars that wait to be read or are read; a server may be sent many at once
+_waiting = threading.BoundedSemaphore(MOST_WAITING)
+_reading = threading.BoundedSemaphore(4)
 _NESTED = GrammarError("The JSON schema is nested too deeply.", "Nest it less.")
 _COMBINING = ("allOf", "anyOf", "oneOf", "$ref")
 
@@ -78,17 +81,31 @@ def schema_grammar(schema: object) -> ReadGrammar:
         raise GrammarError(f"The JSON schema is not JSON: {error}.", "Give a dict.") from error
 
 
+def enforceable(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON schema without the patterns that cannot be enforced, such as look-around."""
+    try:
+        found: dict[str, Any] = json.loads(_read(_TO_EMBED, json.dumps(schema)).grammar)
+    except RecursionError as error:
+        raise _NESTED from error
+    return found
+
+
 def _read(notation: str, text: str) -> ReadGrammar:
     """`convert` in a child process, as it may take any time."""
-    if notation != "parsed JSON schema":
+    if notation not in ("parsed JSON schema", _TO_EMBED):
         _require_text(text, notation)
-    with _reading:
-        process = grammar_process()
-        try:
-            grammar, warnings = process.ask("read", notation, text)
-        finally:
-            process.release()
-    return ReadGrammar(grammar, warnings)
+    if not _waiting.acquire(blocking=False):
+        raise WorkerLost(f"{MOST_WAITING} grammars are being read already.", "Try again later.")
+    try:
+        with _reading:
+            process = grammar_process()
+            try:
+                grammar, warnings = process.ask("read", notation, text)
+            finally:
+                process.release()
+    finally:
+        _waiting.release()
+    return ReadGrammar(grammar, tuple(warnings))
 
 
 # -- in the child process ------------------------------------------------------------------
@@ -109,6 +126,8 @@ def convert(notation: str, text: str) -> ReadGrammar:
             f"The JSON schema is not JSON: {error}.",
             'Give one such as {"type": "object"}; a file is --json-schema-file FILE.',
         ) from error
+    if notation == _TO_EMBED:
+        return ReadGrammar(json.dumps(_without_bad_patterns(schema)[0]))
     return _converted_schema(schema)
 
 
@@ -138,7 +157,62 @@ def _converted_schema(schema: object) -> ReadGrammar:
         whole = LLMatcher.grammar_from_json_schema(options_of(schema))
     except ValueError as error:  # such as half of a surrogate pair
         raise refused(str(error), "JSON schema") from error
-    return _checked(whole, "JSON schema")
+    try:
+        return _checked(whole, "JSON schema")
+    except GrammarError:
+        cleaned, dropped = _without_bad_patterns(schema)
+        if not dropped:
+            raise
+    found = _converted_schema(cleaned)
+    return found._replace(warnings=(*dropped, *found.warnings))
+
+
+def _without_bad_patterns(schema: Any) -> tuple[Any, list[str]]:
+    """The schema without patterns that cannot be enforced, and a sentence for each."""
+    dropped: list[str] = []
+
+    def cleaned(value: Any, by_name: bool = False) -> Any:
+        if isinstance(value, list):
+            return [cleaned(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        found = {}
+        for key, each in value.items():
+            patterns = [each] if key == "pattern" and not by_name else ()
+            if key == "patternProperties" and not by_name and isinstance(each, dict):
+                each = {p: inner for p, inner in each.items() if _keeps(p, dropped)}
+            if not all(_keeps(pattern, dropped) for pattern in patterns):
+                continue
+            is_plain = key in _VALUES and not by_name
+            found[key] = (
+                each if is_plain else cleaned(each, key in _SCHEMAS_BY_NAME and not by_name)
+            )
+        return found
+
+    return cleaned(schema), dropped
+
+
+def _is_pattern(pattern: object) -> bool:
+    try:
+        re.compile(str(pattern))
+    except (re.error, RecursionError, OverflowError):
+        return False
+    return isinstance(pattern, str)
+
+
+def _keeps(pattern: object, dropped: list[str]) -> bool:
+    """Whether a pattern can be enforced, or is none; else a sentence is added to ``dropped``."""
+    from llguidance import LLMatcher
+
+    schema = {"type": "string", "pattern": pattern}
+    try:
+        _checked(LLMatcher.grammar_from_json_schema(options_of(schema)), "pattern")
+    except (GrammarError, ValueError):
+        if not _is_pattern(pattern):
+            return True
+        dropped.append(f"the pattern {pattern!r:.60}")
+        return False
+    return True
 
 
 def options_of(schema: Mapping[str, Any]) -> dict[str, Any]:

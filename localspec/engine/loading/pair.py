@@ -23,7 +23,7 @@ from localspec.engine.loading.notes import (
 from localspec.engine.loading.proof import Model, require_proven
 from localspec.engine.loading.rollback_choice import load_target
 from localspec.engine.loading.trial import survivable
-from localspec.engine.slots.slot import one_at_a_time
+from localspec.engine.session.slot import one_at_a_time
 from localspec.llama.heads.head import Head
 from localspec.llama.heads.opening import open_head
 from localspec.llama.memory.plan import MemoryPlan

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from localspec import __version__
-from localspec.core import child, errors, machine, paths
+from localspec.core import errors, machine, paths, worker
 from localspec.core.errors import EngineError, LocalspecError
 from localspec.core.files import read_at_most, save_json
 from localspec.core.formatting import one_line, size
@@ -92,9 +92,9 @@ def _require(model: Model, heads: Model | None, say: Callable[[str], None] | Non
 def _try(used: list[Model], n_bytes: int) -> None:
     """Let the child use the files; raises a LocalspecError where it refuses or ends early."""
     question = {"models": [asdict(_reduced(each)) for each in used], "bytes": n_bytes}
-    patience = _PATIENCE + n_bytes / _BYTES_PER_SECOND
+    patience = _PATIENCE + reading_seconds(n_bytes)
     try:
-        ended = child.ask(__name__, question, patience)
+        ended = worker.ask(__name__, question, patience)
     except OSError as error:
         raise EngineError(f"No process could be started to try a model in: {error}.") from None
     step, refusal = _said(ended.output)
@@ -110,7 +110,18 @@ def _try(used: list[Model], n_bytes: int) -> None:
         sys.stderr.write(ended.log)
     late = f"gives no answer within {patience:.0f} s"
     how = late if ended.code is None else f"ends by {ended.reason}"
+    if ended.cause == "killed":
+        raise EngineError(
+            f"The process that tries a model first was killed from outside ({ended.reason}) when "
+            f"llama.cpp {step}; the system does so where memory runs out.",
+            "Try again, with a smaller --ctx-size or other programs closed.",
+        )
     raise EngineError(f"llama.cpp {how} when it {step}.{_last_line(ended.log)}", _hint(used))
+
+
+def reading_seconds(n_bytes: int) -> float:
+    """How long a child may take to read files of this size, from a slow disk."""
+    return n_bytes / _BYTES_PER_SECOND
 
 
 def _last_line(log: str) -> str:
@@ -223,7 +234,7 @@ def _said(output: str) -> tuple[str | None, list[str] | None]:
 def _answer() -> None:
     """Read options as a line of JSON from stdin, and use these models; say each step."""
     asked = json.loads(sys.stdin.readline())
-    child.end_with_parent()
+    worker.end_with_parent()
     models = [load_options(each) for each in asked["models"]]
     llama_library.log.verbose = True
     free = (machine.memory() or (sys.maxsize, 0))[0]
@@ -274,7 +285,6 @@ def _use_heads(target: LlamaModel, options: LoadOptions) -> None:
     from localspec.core.options.generate_options import GenerateOptions
     from localspec.core.options.sampling_params import SamplingParams
     from localspec.engine.engine import Engine
-    from localspec.engine.generate import stream_generate
     from localspec.llama.heads.opening import open_head
 
     name = _name(options)
@@ -285,7 +295,7 @@ def _use_heads(target: LlamaModel, options: LoadOptions) -> None:
     prompt = np.arange(1, 1 + _WIDE) % target.n_vocab
     greedy = SamplingParams(temperature=0, ignore_eos=True)
     answer = GenerateOptions(greedy, _WIDE - 1, max_tokens=2 * _WIDE)
-    for _ in stream_generate(Engine(target, head), [int(token) for token in prompt], answer):
+    for _ in Engine(target, head).stream([int(token) for token in prompt], answer):
         pass
 
 

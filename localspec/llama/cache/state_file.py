@@ -26,6 +26,7 @@ FORMAT = 1
 _MAGIC = b"localspec state\n"
 _START = struct.Struct("<16sI")
 _MAX_HEADER = 2**16  # bytes
+_TRIED = 4  # tokens behind a restored state
 _CELL = 64  # bytes llama.cpp writes of a cell besides keys and values, or more
 _SAMPLES, _SAMPLE, _BEGINNING = 256, 4096, 2**20  # of each of a model's files
 # Settings of a model that its state does not depend on, but for rounding.
@@ -44,6 +45,10 @@ class StateHolder(Protocol):
 
     @property
     def tokens(self) -> list[int]: ...
+
+    def decode(self, tokens: Sequence[int], rows: int) -> NDArray[np.float32]: ...
+
+    def truncate(self, length: int) -> None: ...
 
     def state(self) -> NDArray[np.uint8]:
         """The state of all its tokens."""
@@ -83,20 +88,24 @@ def write_state(path: Path, model: LlamaModel, holder: StateHolder | None = None
     Returns the bytes. Only the user may read a new file. Raises OSError when it cannot be written;
     whatever was there is then unchanged.
     """
-    holder = holder or model
+    with appearing_when_complete(path) as partial:
+        return write_partial(partial, model, holder or model)
+
+
+def write_partial(path: Path, model: LlamaModel, holder: StateHolder) -> int:
+    """`write_state` into a new file."""
     state = holder.state()
     tokens = np.array(holder.tokens, "<i4")
     header = json.dumps(
         _identity(model)
         | {"tokens": len(tokens), "state": len(state), "sha256": _digest(tokens.tobytes(), state)}
     ).encode()
-    with appearing_when_complete(path) as partial:
-        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(handle, "wb") as file:
-            file.write(_START.pack(_MAGIC, len(header)) + header)
-            file.write(tokens.tobytes())
-            file.write(state.data)
-            return file.tell()
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(handle, "wb") as file:
+        file.write(_START.pack(_MAGIC, len(header)) + header)
+        file.write(tokens.tobytes())
+        file.write(state.data)
+        return file.tell()
 
 
 def read_state(path: Path, model: LlamaModel, holder: StateHolder | None = None) -> int:
@@ -124,7 +133,25 @@ def read_state(path: Path, model: LlamaModel, holder: StateHolder | None = None)
         raise ValueError("it holds tokens that the model does not have")
     if not holder.restore(tokens.tolist(), state):
         raise ValueError("llama.cpp does not take its state")
+    if not _gives_numbers(holder):
+        holder.truncate(0)
+        raise ValueError("its state gives logits that are not numbers")
     return n_bytes
+
+
+def _gives_numbers(holder: StateHolder) -> bool:
+    """Whether the next tokens have logits: NaN or infinity anywhere spoils all behind it.
+
+    Several tokens are tried, since an infinite key hides from a query of the opposite sign.
+    """
+    length, room = len(holder.tokens), holder.n_ctx - len(holder.tokens)
+    tried = holder.tokens[-min(_TRIED, room) :] if room else []
+    if not tried:
+        return True
+    rows = holder.decode(tried, len(tried))
+    works = bool(np.isfinite(rows.max(axis=1)).all())  # a token may have no logit: -inf
+    holder.truncate(length)
+    return works
 
 
 def _read_header(file: BinaryIO) -> dict[str, Any]:
@@ -152,6 +179,8 @@ def _require_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
     settings = found.get("settings")
     for name, value in wanted["settings"].items():
         was = settings.get(name) if isinstance(settings, dict) else None
+        if was != value and name == "loras":  # whose paths are not for the clients of a server
+            raise ValueError("it was made with other adapters")
         if was != value:
             raise ValueError(f"it was made with {name} {str(was)[:99]}, not {value}")
     if settings != wanted["settings"]:

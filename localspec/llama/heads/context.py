@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from localspec.core.compute import COMPUTE
 from localspec.core.errors import EngineError
 from localspec.core.options.load_options import MAX_DRAFT_TOKENS, LoadOptions
 from localspec.llama import llama_library
-from localspec.llama.batch import read_logits
+from localspec.llama.batch import read_logits, require_fits
 from localspec.llama.cache.rollback import Trim
 from localspec.llama.heads.hidden_states import States, unstable
 from localspec.llama.model import LlamaModel
@@ -46,7 +47,6 @@ class HeadContext:
             flash = target.options.flash_attention
         self._options = replace(options, exact=False, load_heads=mtp, flash_attention=flash)
         self._threads = options.threads or target.threads
-        self.size = min(options.batch_size, options.ubatch_size)
         self._loaded = None if header is None else Weights(header, self._options)
         self._weights = self._loaded or target.weights
         self.header = self._weights.header
@@ -61,6 +61,7 @@ class HeadContext:
             self.handle, self.memory = self._weights.new_context(params)
             if self._loaded is not None:
                 self.memory += self._loaded.memory
+            self.size = int(self._llama.llama_n_ubatch(self.handle))  # most tokens of a pass
             self.n_vocab = self._weights.n_vocab
             self.width: int = self._llama.llama_model_n_embd_out(self._weights.handle)
             self._memory = self._llama.llama_get_memory(self.handle)
@@ -160,9 +161,10 @@ class HeadContext:
             llama.llama_batch_ext_set_output_logits(batch, i, i >= len(positions) - outputs)
 
     def _process(self, kind: int, positions: Sequence[int]) -> None:
+        require_fits(self._llama, self.handle, len(positions))
         slow = len(positions) > MAX_DRAFT_TOKENS + 1
         with llama_library.interruptible(self.handle) if slow else nullcontext():
-            code = self._llama.llama_process(self.handle, kind, self._batch)
+            code = COMPUTE.call(lambda: self._llama.llama_process(self.handle, kind, self._batch))
         if code != 0:
             raise EngineError(
                 f"llama.cpp could not compute the head at position {positions[0]} (code {code}).",

@@ -9,7 +9,7 @@ import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from localspec.core import child, machine
+from localspec.core import machine, worker
 from localspec.core.formatting import size
 from localspec.core.options.load_options import LoadOptions, RpcServers, load_options
 from localspec.llama import llama_library
@@ -63,7 +63,7 @@ def would_allocate(path: Path, options: LoadOptions) -> MemoryUse | None:
     try:
         # A server answers one connection at a time, and that is ours.
         alone = replace(options, path=path, rpc=RpcServers())
-        ended = child.ask("localspec.llama.memory.probe", asdict(alone), _PATIENCE)
+        ended = worker.ask("localspec.llama.memory.probe", asdict(alone), _PATIENCE)
         return MemoryUse(**json.loads(ended.output))
     except (OSError, ValueError, TypeError):
         return None
@@ -176,7 +176,7 @@ def _answer() -> None:
     from localspec.llama.model import LlamaModel
 
     asked = json.loads(sys.stdin.readline())
-    child.end_with_parent()
+    worker.end_with_parent()
     limit_memory(_MOST_BYTES)
     options = load_options(asked)
     planned = LlamaModel(read_header(options.path, options.override_kv), options, weightless=True)
@@ -190,7 +190,7 @@ def limit_memory(n_bytes: int) -> None:
     Drivers of GPUs reserve far more than they use, so there it stays unbound.
     """
     if not any(device.is_gpu for device in llama_library.devices()):
-        child.limit_memory(n_bytes)
+        worker.limit_memory(n_bytes)
 
 
 if __name__ == "__main__":

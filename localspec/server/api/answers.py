@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from localspec.chat.answer import Piece
 from localspec.chat.stats import GenerationStats
 from localspec.chat.tools.tool import ToolCall
+from localspec.engine.session.job import Job, received
+from localspec.engine.session.limits import Closing
 from localspec.server.metrics import Metrics
-from localspec.server.queue.job import Job, received
-from localspec.server.queue.limits import Closing
 from localspec.speculative.sampling.logprobs import TokenLogprob
 
 

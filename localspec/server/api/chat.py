@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from localspec.chat.answer import Piece
+from localspec.chat.message import media_left_out
 from localspec.chat.tools.tool import ToolCall, ToolCallDelta
 from localspec.core.errors import UsageError
 from localspec.engine.text_stream import Prompt
 from localspec.server.api.answers import Choice
 from localspec.server.api.messages import Message, NamedTool, ToolChoice, Tools
 from localspec.server.api.replies import Json, OpenAIReply, finite, origins, text_of
-from localspec.server.api.requests import WHOLE, AnswerRequest, TokenCount
+from localspec.server.api.requests import AnswerRequest, LogprobCount, TokenCount
 from localspec.server.errors import BadRequest
 from localspec.speculative.sampling.logprobs import MAX_LOGPROBS, TokenLogprob
 
@@ -31,7 +32,7 @@ class ChatRequest(AnswerRequest):
     messages: Annotated[list[Message], Field(min_length=1, max_length=10_000, fail_fast=True)]
     max_completion_tokens: TokenCount | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS), WHOLE] | None = None
+    top_logprobs: LogprobCount | None = None
     tools: Tools | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
@@ -65,19 +66,21 @@ class ChatRequest(AnswerRequest):
                 "Add logprobs: true.",
                 param="top_logprobs",
             )
-        return (self.top_logprobs or 0) if self.logprobs else None
+        return min(self.top_logprobs or 0, MAX_LOGPROBS) if self.logprobs else None
 
     def template_warnings(self, engine: "Engine") -> list[str]:
         thinking, variables = self.thinking, self.variables
+        media = media_left_out([message.model_dump() for message in self.messages])
         if thinking is None and not variables:
-            return []
+            return media
         template = engine.template
         requested = replace(
             template,
             thinking=template.thinking if thinking is None else thinking,
             variables={**template.variables, **variables},
         )
-        return [note for note in requested.notes() if note not in template.notes()]
+        notes = template.notes()
+        return [*media, *(note for note in requested.notes() if note not in notes)]
 
     @property
     def thinking(self) -> bool | None:

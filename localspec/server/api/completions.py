@@ -10,7 +10,14 @@ from localspec.chat.answer import Piece
 from localspec.engine.text_stream import Prompt, Reading
 from localspec.server.api.answers import Choice
 from localspec.server.api.replies import Json, OpenAIReply, finite, origins, text_of
-from localspec.server.api.requests import MOST_ANSWERS, TRUTH, WHOLE, AnswerRequest, Text
+from localspec.server.api.requests import (
+    MOST_ANSWERS,
+    TRUTH,
+    WHOLE,
+    AnswerRequest,
+    LogprobCount,
+    Text,
+)
 from localspec.server.errors import BadRequest
 from localspec.speculative.sampling.logprobs import MAX_LOGPROBS, TokenLogprob
 
@@ -29,7 +36,7 @@ class CompletionRequest(AnswerRequest):
     """POST /v1/completions."""
 
     prompt: PromptText | Ids | Annotated[list[PromptText], Several] | Annotated[list[Ids], Several]
-    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS), WHOLE] | None = None
+    logprobs: LogprobCount | None = None
     # Unsupported parameters of OpenAI's API, accepted with values that change nothing.
     echo: Annotated[Literal[False], TRUTH] | None = None
     best_of: Annotated[int, Field(ge=1, le=1), WHOLE] | None = None  # Literal[1] takes true
@@ -41,7 +48,7 @@ class CompletionRequest(AnswerRequest):
         return [prompt_of(engine, text) for text in texts]
 
     def top_logprob_count(self) -> int | None:
-        return self.logprobs
+        return None if self.logprobs is None else min(self.logprobs, MAX_LOGPROBS)
 
 
 def prompt_of(engine: "Engine", text: str | list[int], param: str = "prompt") -> Prompt:

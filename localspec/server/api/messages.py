@@ -2,7 +2,15 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+)
 
 from localspec.chat.message import MAX_CALLS
 from localspec.chat.tools.tool import MAX_TOOLS
@@ -15,34 +23,80 @@ class TextPart(RequestObject):
     cache_control: Any = None
 
 
-Content = Text | Annotated[list[TextPart], Field(max_length=10_000, fail_fast=True)]
+class OtherPart(BaseModel):
+    """A part of another type: what is text in it is passed on; see `chat.content`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: Any = None
+
+
+def type_of(given: Any) -> Any:
+    """The field type of an object, parsed or not."""
+    return given.get("type") if isinstance(given, dict) else getattr(given, "type", None)
+
+
+def _part_kind(part: Any) -> str:
+    text = part.get("text") if isinstance(part, dict) else getattr(part, "text", None)
+    return "text" if type_of(part) == "text" and isinstance(text, str) else "other"
+
+
+def _parts(content: object) -> object:
+    """One part as a list, and texts in a list as parts."""
+    if isinstance(content, dict):
+        return [content]
+    if isinstance(content, list):
+        return [
+            {"type": "text", "text": each} if isinstance(each, str) else each for each in content
+        ]
+    return content
+
+
+Part = Annotated[
+    Annotated[TextPart, Tag("text")] | Annotated[OtherPart, Tag("other")],
+    Discriminator(_part_kind),
+]
+Parts = Annotated[list[Part], Field(max_length=10_000, fail_fast=True)]
+Content = Annotated[Text | Parts, BeforeValidator(_parts, json_schema_input_type=Text | Parts)]
+# Some clients send numbers, null or none at all.
+CallId = Annotated[
+    Text | None, BeforeValidator(lambda value: str(value) if isinstance(value, int) else value)
+]
 
 
 class SystemMessage(RequestObject):
     role: Literal["system", "developer"]
-    content: Content
+    content: Content | None
     name: Name | None = None
 
 
 class UserMessage(RequestObject):
     role: Literal["user"]
-    content: Content
+    content: Content | None
     name: Name | None = None
 
 
 class CalledFunction(RequestObject):
     """``arguments`` are a JSON object, or the text of one."""
 
-    name: Name
-    arguments: Text | dict[str, Any]
+    name: Text
+    arguments: Any = None
     # Added by the openai package when it parses a call.
     parsed_arguments: Any = None
 
 
+class CustomCall(RequestObject):
+    """A call of a custom tool, whose input is text."""
+
+    name: Text
+    input: Any = None
+
+
 class ToolCall(RequestObject):
-    id: Name
-    type: Literal["function"] = "function"
-    function: CalledFunction
+    id: CallId = None
+    type: Any = "function"
+    function: CalledFunction | None = None
+    custom: CustomCall | None = None
     index: Annotated[int, WHOLE] | None = None
 
 
@@ -51,24 +105,27 @@ class AssistantMessage(RequestObject):
 
     role: Literal["assistant"]
     content: Content | None = None
-    reasoning_content: Text | None = None
+    reasoning_content: Content | None = None
+    reasoning: Any = None
     tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_CALLS, fail_fast=True)] | None = None
     name: Name | None = None
-    refusal: None = None
-    audio: None = None
-    function_call: None = None
+    refusal: Text | None = None
+    function_call: CalledFunction | None = None
+    # Accepted and ignored; the last ones are added by clients, the first of them by openai.
+    audio: Any = None
     annotations: Any = None
-    # Added by clients to answers: the first by openai, the others by litellm.
     parsed: Any = None
     provider_specific_fields: Any = None
     thinking_blocks: Any = None
 
 
 class ToolMessage(RequestObject):
-    role: Literal["tool"]
-    content: Content
-    tool_call_id: Name
-    name: Name | None = None
+    """A result; the role function is the one before tool."""
+
+    role: Literal["tool", "function"]
+    content: Content | None
+    tool_call_id: CallId = None
+    name: Text | None = None
 
 
 Message = Annotated[
@@ -105,4 +162,7 @@ class NamedTool(RequestObject):
 
 
 Tools = Annotated[list[OfferedTool], Field(max_length=MAX_TOOLS, fail_fast=True)]
-ToolChoice = Literal["none", "auto", "required"] | NamedTool
+ToolChoice = Annotated[
+    Literal["none", "auto", "required"] | NamedTool,
+    BeforeValidator(lambda choice: "required" if choice == "any" else choice),
+]

@@ -17,7 +17,7 @@ from localspec.server.api.answers import Answers, Choice
 from localspec.server.api.chat import ChatRequest
 from localspec.server.api.completions import Ids, PromptText, prompt_of
 from localspec.server.api.replies import Json, Reply, event, finite, text_of, timings
-from localspec.server.api.requests import WHOLE, AnswerRequest, RequestObject, Text
+from localspec.server.api.requests import WHOLE, AnswerRequest, LogprobCount, RequestObject, Text
 from localspec.server.errors import BadRequest, describe
 from localspec.speculative.sampling.logprobs import MAX_LOGPROBS, TokenLogprob
 
@@ -32,11 +32,11 @@ _MOST_FILES = 1000
 class NativeRequest(AnswerRequest):
     """Fields that /completion and /infill share."""
 
-    n_probs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS), WHOLE] | None = None
+    n_probs: LogprobCount | None = None
     return_tokens: bool | None = None
 
     def top_logprob_count(self) -> int | None:
-        return self.n_probs or None
+        return min(self.n_probs, MAX_LOGPROBS) if self.n_probs else None
 
 
 class NativeCompletionRequest(NativeRequest):
@@ -188,11 +188,11 @@ def _piece(engine: "Engine", token: int) -> str | list[int]:
 
 
 async def slot_changed(
-    service: "Service", slot: int, action: SlotAction, request: SlotRequest
+    service: "Service", slot: int, action: SlotAction, request: SlotRequest, owner: str = ""
 ) -> Json:
-    """Save, restore or erase the cache of a slot; raises BadRequest, UsageError."""
+    """Save, restore or erase the owner's cache of a slot; raises BadRequest, UsageError."""
     if action == "erase":
-        erased = await asyncio.wrap_future(service.scheduler.run(slot, erase))
+        erased = await asyncio.wrap_future(service.session.run(slot, erase, owner))
         return {"id_slot": slot, "n_erased": erased}
     files = service.slot_files
     if files is None:
@@ -202,8 +202,9 @@ async def slot_changed(
             code="unsupported",
         )
     began = time.perf_counter()
-    act = files.save if action == "save" else files.restore
-    future = service.scheduler.run(slot, lambda engine: act(engine, request.filename))
+    owned = files.of(owner)
+    act = owned.save if action == "save" else owned.restore
+    future = service.session.run(slot, lambda engine: act(engine, request.filename), owner)
     tokens, n_bytes = await asyncio.wrap_future(future)
     done, moved = ("saved", "written") if action == "save" else ("restored", "read")
     return {

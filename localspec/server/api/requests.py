@@ -17,6 +17,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from localspec.chat.content import valid_unicode
 from localspec.chat.window import require_prompt_fits
 from localspec.core.errors import UsageError
 from localspec.core.formatting import one_line
@@ -25,9 +26,9 @@ from localspec.core.options.load_options import MAX_DRAFT_TOKENS
 from localspec.core.options.option import Bounds, Option, options
 from localspec.core.options.sampling_params import MAX_SEED, SamplingParams, require_fixed_length
 from localspec.engine.grammar.source import MAX_CHARACTERS, read_grammar, read_regex, schema_grammar
+from localspec.engine.session.job import GenerationRequest
 from localspec.engine.text_stream import Prompt
 from localspec.server.errors import BadRequest
-from localspec.server.queue.job import GenerationRequest
 
 if TYPE_CHECKING:
     from localspec.engine.engine import Engine
@@ -53,12 +54,37 @@ def _truth(value: object) -> object:
     return value
 
 
+def _unicode(value: object) -> object:
+    """Replace lone surrogates, such as one half of an emoji."""
+    return valid_unicode(value) if isinstance(value, str) else value
+
+
+def _seed(value: object) -> object:
+    """Wrap seeds of 64 bits around at 32, which are llama.cpp's; -1 stays "random"."""
+    whole = _whole(value)
+    if not isinstance(whole, int) or isinstance(whole, bool) or whole == -1:
+        return whole
+    return whole % (MAX_SEED + 1)
+
+
+def _stops(value: object) -> object:
+    """A list without empty stop strings, which would end every answer."""
+    given = value if isinstance(value, list) else [value]
+    return value if value is None else [text for text in given if text != ""]
+
+
 WHOLE = BeforeValidator(_whole)
 TRUTH = BeforeValidator(_truth)
-Name = Annotated[str, StringConstraints(max_length=500)]
-Text = Annotated[str, StringConstraints(max_length=2**26)]
+Name = Annotated[str, BeforeValidator(_unicode), StringConstraints(max_length=500)]
+Text = Annotated[str, BeforeValidator(_unicode), StringConstraints(max_length=2**26)]
+LogprobCount = Annotated[int, Field(ge=0, le=_MOST_TOKENS), WHOLE]
 TokenCount = Annotated[int, Field(ge=-1, le=_MOST_TOKENS), WHOLE]
-StopText = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+StopText = Annotated[str, BeforeValidator(_unicode), StringConstraints(max_length=1000)]
+Stops = Annotated[
+    list[StopText],
+    Field(max_length=_MOST_ENTRIES, fail_fast=True),
+    BeforeValidator(_stops, json_schema_input_type=StopText | list[StopText]),
+]
 TokenId = Annotated[str, StringConstraints(pattern="^[0-9]{1,9}$")]
 
 
@@ -169,6 +195,8 @@ def _field(row: Option) -> Any:
     if bounds := row.request if isinstance(row.request, Bounds) else row.asked or row.bounds:
         limits = Field(ge=bounds.low, le=bounds.high)
         kind = Annotated[int, limits, WHOLE] if row.item is int else Annotated[float, limits]
+    if row.name == "seed":
+        kind = Annotated[kind, BeforeValidator(_seed)]
     return kind | None, Field(None, validation_alias=_known_as(row.name))
 
 
@@ -204,7 +232,7 @@ class AnswerRequest(SamplingFields):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: TokenCount | None = Field(None, validation_alias=_known_as("max_tokens"))
-    stop: StopText | Annotated[list[StopText], Field(max_length=16, fail_fast=True)] | None = None
+    stop: Stops | None = None
     logit_bias: (
         Annotated[
             dict[TokenId, Annotated[float, Field(ge=-100, le=100)]],
@@ -288,13 +316,12 @@ class AnswerRequest(SamplingFields):
         service.engine.token_rules(params)  # refuses a bias of no token
         length = service.draft_length(0 if self.draft_tokens == "off" else self.draft_tokens)
         require_fixed_length(length, params)
-        stop = [self.stop] if isinstance(self.stop, str) else self.stop or ()
         return replace(
             defaults,
             sampling=params,
             draft_tokens=length,
             max_tokens=defaults.max_tokens if most is None else most,
-            stop=tuple(stop),
+            stop=tuple(self.stop or ()),
             grammar=grammar,
             logprobs=self.top_logprob_count(),
             cache_prompt=self.cache_prompt is not False,

@@ -2,23 +2,24 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Iterable
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
-from urllib.parse import quote
 
 import httpx2
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from localspec.server.api.responses.stored import OWNER_HEADER, is_stored_by
+from localspec.server.api.responses.stored import is_stored_by
 from localspec.server.app import MAX_BODY, guarded, new_app, while_connected
 from localspec.server.errors import BadRequest, describe, error_for, request_id
 from localspec.server.front.metrics import merged
 from localspec.server.front.models import Model, Models
 from localspec.server.front.process import ModelProcess
-from localspec.server.guard import LOOPBACK, Access
+from localspec.server.guard import LOOPBACK, OWNER_HEADER, Access, owner_of
 from localspec.server.listen import Server
 from localspec.server.metrics import CONTENT_TYPE, RequestMetrics
 
@@ -30,12 +31,19 @@ ANSWERED = (
     "/v1/responses",
     "/completion", "/completions", "/infill", "/tokenize", "/detokenize", "/apply-template",
 )  # fmt: skip
+_SLOT = re.compile(r"/slots/[0-9A-Za-z_-]{1,20}")
+_RESPONSE = re.compile(r"/v1/responses/[0-9A-Za-z_-]{1,100}")
 # Headers of one connection, and those that are for the front.
-_NOT_SENT = (
-    "host", "content-length", "authorization", "x-api-key", "origin", "expect", OWNER_HEADER,
+_OF_CONNECTION = (
+    "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
 )  # fmt: skip
-_NOT_RETURNED = ("date", "server")
-_OF_CONNECTION = ("connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade")
+_NOT_SENT = (
+    "host", "content-length", "authorization", "x-api-key", "proxy-authorization", "cookie",
+    "origin", "expect", OWNER_HEADER,
+)  # fmt: skip
+_NOT_RETURNED = ("date", "server", "set-cookie")
+_MOST_HELD = 2 * 2**20  # bytes of a reply that its client has not taken yet
+_TAKING_SECONDS = 30.0  # for a client to make room again, with so many
 
 
 class FrontServer(Server):
@@ -64,7 +72,13 @@ def make_front(
     metrics = RequestMetrics()
     # No connection is used twice: the model's process might close it at that moment.
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
-    client = httpx2.AsyncClient(timeout=None, trust_env=False, verify=False, limits=limits)
+    client = httpx2.AsyncClient(
+        timeout=None,
+        trust_env=False,
+        verify=False,
+        limits=limits,
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # it keeps none
+    )
     _add_models(app, models)
     _add_facts(app, models, client, metrics)
 
@@ -73,7 +87,8 @@ def make_front(
     )
     async def forward(request: Request) -> Response:
         """Let the model answer that the request names."""
-        return _Relay(client, models, *await _routed(request, models))
+        headers = _sent(request)  # which may be refused, before a model is loaded
+        return _Relay(client, models, *await _routed(request, models), headers)
 
     return guarded(app, access, max_body, say, metrics)
 
@@ -99,10 +114,10 @@ def _add_models(app: FastAPI, models: Models) -> None:
         return {"success": True}
 
     @app.post("/models/unload")
-    async def unload(body: dict[str, Any]) -> dict[str, bool]:
-        """Unload a model; answers under way have three seconds."""
-        await models.unload(models.find(body.get("model")))
-        return {"success": True}
+    async def unload(body: dict[str, Any]) -> dict[str, Any]:
+        """Unload a model; its requests, which ``requests`` counts, have three seconds to end."""
+        requests = await models.unload(models.find(body.get("model")))
+        return {"success": True, "requests": requests}
 
 
 def _entry(models: Models, model: Model) -> dict[str, Any]:
@@ -133,7 +148,7 @@ def _add_facts(
 
 async def _metrics(client: httpx2.AsyncClient, process: ModelProcess) -> str:
     """The metrics of a model; none from one that does not answer."""
-    url = f"{process.url}/metrics"
+    url = process.url("/metrics")
     try:
         return (await client.get(url, headers=process.headers, timeout=_METRICS_SECONDS)).text
     except httpx2.HTTPError:
@@ -143,13 +158,17 @@ async def _metrics(client: httpx2.AsyncClient, process: ModelProcess) -> str:
 async def _routed(request: Request, models: Models) -> tuple[Model, bytes]:
     """The model for a request, and the request's body."""
     named: Any = request.query_params.get("model")
+    path: str = request.scope["path"]
     if request.method != "POST":
-        loaded = [model.name for model in models.all if model.process]
-        named = next((name for name in loaded if is_stored_by(name, request.url.path)), named)
-        if named is None and request.url.path not in _READ_ONLY:
+        if _RESPONSE.fullmatch(path):
+            loaded = [model.name for model in models.all if model.process]
+            named = next((name for name in loaded if is_stored_by(name, path)), named)
+            if named is None:
+                raise HTTPException(404)
+        elif path not in _READ_ONLY or request.method != "GET":
             raise HTTPException(404)
         return models.find(named), b""
-    if request.url.path not in ANSWERED and not request.url.path.startswith("/slots/"):
+    if path not in ANSWERED and not _SLOT.fullmatch(path):
         raise HTTPException(404)
     try:
         body = await request.body()
@@ -164,16 +183,29 @@ async def _routed(request: Request, models: Models) -> tuple[Model, bytes]:
 
 
 class _Relay(Response):
-    """A request sent to a model, and its reply sent on as it comes, until the client leaves."""
+    """A request sent to a model, and its reply sent on as it comes, until the client leaves.
+
+    The reply is read whether the client takes it or not, up to a bound, so that the model is free
+    when it has answered.
+    """
 
     def __init__(
-        self, client: httpx2.AsyncClient, models: Models, model: Model, body: bytes
+        self,
+        client: httpx2.AsyncClient,
+        models: Models,
+        model: Model,
+        body: bytes,
+        headers: list[tuple[str, str]],
     ) -> None:
         super().__init__()
         self._client = client
         self._models = models
         self._model = model
         self._body = body
+        self._sent = headers
+        self._held = 0  # bytes that the client has not taken
+        self._taken = asyncio.Event()
+        self._messages = asyncio.Queue[Message | Exception]()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -183,35 +215,75 @@ class _Relay(Response):
             pass
 
     async def _answer(self, request: Request, send: Send) -> None:
-        headers = _kept(request.headers.items(), _NOT_SENT)
-        headers.append((OWNER_HEADER, quote(request.scope["state"].get("key", ""))))
-        async with self._models.lease(self._model) as process:
-            request.scope["state"]["relayed"] = True  # the model's process writes the log line
-            events = False
-            try:
-                async with self._client.stream(
-                    request.method,
-                    _url(process, request),
-                    headers=[*headers, *process.headers.items()],
-                    content=self._body,
-                ) as reply:
-                    await send(_start(reply))
-                    events = reply.headers.get("content-type", "").startswith("text/event-stream")
-                    async for data in reply.aiter_raw():
-                        await send(_part(data, more=True))
-            except httpx2.HTTPError:
-                failure = await process.lost()
-                request.scope["state"]["relayed"] = False
-                if not events:
-                    raise failure from None
-                await send(_part(_event(failure, request), more=True))
-            await send(_part(b"", more=False))
+        reading = asyncio.create_task(self._read(request))
+        try:
+            more = True
+            while more:
+                message = await self._messages.get()
+                if isinstance(message, Exception):
+                    raise message
+                await send(message)
+                self._held -= len(message.get("body", b""))
+                self._taken.set()
+                more = message.get("more_body", True)
+        finally:
+            reading.cancel()
+
+    async def _read(self, request: Request) -> None:
+        """Pass on the messages of a reply, or the error that came instead."""
+        try:
+            async with self._models.lease(self._model) as process:
+                request.scope["state"]["relayed"] = True  # the model's process writes the log line
+                await self._exchange(request, process)
+            await self._put(_part(b"", more=False))
+        except Exception as error:
+            await self._put(error)
+
+    async def _exchange(self, request: Request, process: ModelProcess) -> None:
+        events = False
+        try:
+            async with self._client.stream(
+                request.method,
+                process.url(request.scope["path"], request.query_params.multi_items()),
+                headers=[*self._sent, *process.headers.items()],
+                content=self._body,
+            ) as reply:
+                await self._put(_start(reply))
+                events = reply.headers.get("content-type", "").startswith("text/event-stream")
+                async for data in reply.aiter_raw():
+                    await self._put(_part(data, more=True))
+        except httpx2.HTTPError:
+            failure = await process.lost()
+            request.scope["state"]["relayed"] = False
+            if not events:
+                raise failure from None
+            await self._put(_part(_event(failure, request), more=True))
+
+    async def _put(self, message: Message | Exception) -> None:
+        """Queue a message; raises ClientDisconnect for a client that takes too little."""
+        self._messages.put_nowait(message)
+        if isinstance(message, Exception):
+            return
+        self._held += len(message.get("body", b""))
+        try:
+            async with asyncio.timeout(_TAKING_SECONDS):
+                while self._held > _MOST_HELD:
+                    self._taken.clear()
+                    await self._taken.wait()
+        except TimeoutError:
+            raise ClientDisconnect from None
 
 
-def _url(process: ModelProcess, request: Request) -> str:
-    query = request.scope["query_string"].decode("latin-1")
-    path = request.scope["raw_path"].decode("latin-1")
-    return f"{process.url}{path}" + (f"?{query}" if query else "")
+def _sent(request: Request) -> list[tuple[str, str]]:
+    """Headers for the model's process; raises BadRequest for one that is not ASCII."""
+    named = request.headers.get("connection", "").lower().replace(" ", "").split(",")
+    found = _kept(request.headers.items(), (*_NOT_SENT, *named))
+    for name, value in found:
+        if not value.isascii():
+            raise BadRequest(
+                f"The header {name} is not ASCII.", "Encode its value, or leave it out."
+            )
+    return [*found, (OWNER_HEADER, owner_of(request))]
 
 
 def _kept(headers: Iterable[tuple[str, str]], left_out: tuple[str, ...]) -> list[tuple[str, str]]:
@@ -219,10 +291,8 @@ def _kept(headers: Iterable[tuple[str, str]], left_out: tuple[str, ...]) -> list
 
 
 def _start(reply: httpx2.Response) -> dict[str, Any]:
-    headers = [
-        (name.encode("latin-1"), value.encode("latin-1"))
-        for name, value in _kept(reply.headers.multi_items(), _NOT_RETURNED)
-    ]
+    left_out = {name.encode() for name in (*_NOT_RETURNED, *_OF_CONNECTION)}
+    headers = [each for each in reply.headers.raw if each[0].lower() not in left_out]
     return {"type": "http.response.start", "status": reply.status_code, "headers": headers}
 
 
@@ -234,5 +304,5 @@ def _event(failure: Exception, request: Request) -> bytes:
     """An event that the clients of each API take for an error."""
     name = request_id(request)
     status, body, _ = describe(failure, name)
-    body = error_for(request.url.path, status, {"type": "error", **body}, name)
+    body = error_for(request.scope["path"], status, {"type": "error", **body}, name)
     return b"event: error\ndata: " + json.dumps(body).encode() + b"\n\n"

@@ -3,28 +3,38 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from localspec.core import machine
+from localspec.engine.session.limits import Closing, QueueTimeout
 from localspec.server.errors import BadRequest
 from localspec.server.front.process import ModelFailed, ModelProcess
-from localspec.server.queue.limits import Closing, QueueTimeout
 
 _RETRY_AFTER = 5  # seconds
+_DRAIN_SECONDS = 60.0  # for which a model that answers takes no new requests, to make room
+
+
+def _set() -> asyncio.Event:
+    event = asyncio.Event()
+    event.set()
+    return event
 
 
 @dataclass(eq=False, slots=True)
 class Loaded:
-    """A model's process, from the first request that needs it; ``users`` are its requests."""
+    """A model's process, from the first request that needs it; ``users`` are its requests.
+
+    ``open`` is cleared while new requests wait, because another model needs its place.
+    """
 
     model: "Model"
     process: ModelProcess
     ready: "asyncio.Task[None] | None" = None
     users: int = 0
     used_at: float = 0.0
-    idle: asyncio.Event = field(default_factory=asyncio.Event)
+    open: asyncio.Event = field(default_factory=_set)
 
     @property
     def is_ready(self) -> bool:
@@ -69,9 +79,10 @@ class Model:
 class Models:
     """Loads the models that requests need, at most ``most`` at a time (0: any number).
 
-    One is loaded after the other. To make room, the model that was used longest ago is unloaded as
-    soon as it answers nobody; so is one without requests for ``idle_seconds``. Requests wait for
-    their model for ``patience`` seconds. Use it in one event loop.
+    One is loaded after the other. To make room, a model without requests is unloaded, of several
+    the one used longest ago. Where all answer, the one used longest ago takes no new requests for
+    up to a minute, and other models go on. So is one without requests for ``idle_seconds``
+    unloaded. Requests wait for their model for ``patience`` seconds. Use it in one event loop.
     """
 
     def __init__(
@@ -91,7 +102,8 @@ class Models:
         self._most = most
         self._idle_seconds = idle_seconds
         self._patience = patience
-        self._turn = asyncio.Lock()  # of loading: first in, first out
+        self._turn = asyncio.Lock()  # of loading; never held while answers are waited for
+        self._freed = asyncio.Event()  # set, and replaced, when a model may have become idle
         self._processes: set[Loaded] = set()  # those that run, or are started
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing = False
@@ -120,25 +132,19 @@ class Models:
 
         Raises ModelFailed with the reason where it cannot be loaded, QueueTimeout, Closing.
         """
-        if self._closing:
-            raise Closing
-        loaded = model.loaded or self._begin(model)
-        loaded.users += 1
-        loaded.idle.clear()
-        assert loaded.ready is not None
+        loaded: Loaded | None = None
         try:
             try:
                 async with asyncio.timeout(self._patience):
+                    loaded = await self._join(model)
+                    assert loaded.ready is not None
                     await asyncio.shield(loaded.ready)
             except TimeoutError:
                 raise QueueTimeout(self._patience, _RETRY_AFTER) from None
             yield loaded.process
         finally:
-            loaded.users -= 1
-            loaded.used_at = time.monotonic()
-            if not loaded.users:
-                loaded.idle.set()
-                self._unload_later(loaded)
+            if loaded is not None:
+                self._leave(loaded)
 
     def load(self, model: Model) -> None:
         """Load the model, in the background; raises BadRequest where it is already."""
@@ -146,12 +152,17 @@ class Models:
             raise BadRequest(f"{model.name} is already loaded.", param="model")
         self._spawn(self._use(model))
 
-    async def unload(self, model: Model) -> None:
-        """Unload the model: its requests have the time of a shutdown; raises BadRequest."""
+    async def unload(self, model: Model) -> int:
+        """Unload the model, and return how many requests it had: they have three seconds to end.
+
+        Raises BadRequest where it is not loaded.
+        """
         loaded = model.loaded
         if loaded is None:
             raise BadRequest(f"{model.name} is not loaded.", param="model")
+        users = loaded.users
         await self._stop(loaded)
+        return users
 
     def close(self, seconds: float = 0.0) -> None:
         """Refuse new requests."""
@@ -168,6 +179,24 @@ class Models:
         async with self.lease(model):
             pass
 
+    async def _join(self, model: Model) -> Loaded:
+        """Count a request in, once its model takes new ones."""
+        while True:
+            if self._closing:
+                raise Closing
+            loaded = model.loaded or self._begin(model)
+            if loaded.open.is_set():
+                loaded.users += 1
+                return loaded
+            await loaded.open.wait()
+
+    def _leave(self, loaded: Loaded) -> None:
+        loaded.users -= 1
+        loaded.used_at = time.monotonic()
+        if not loaded.users:
+            self._wake()
+            self._unload_later(loaded)
+
     def _begin(self, model: Model) -> Loaded:
         loaded = model.loaded = Loaded(model, self._launch(model))
         self._processes.add(loaded)
@@ -175,32 +204,48 @@ class Models:
         return loaded
 
     async def _bring(self, loaded: Loaded) -> None:
-        """Load a model when it is its turn, if there still is a request for it."""
+        """Load a model in its turn and once there is room, if there still is a request for it."""
+        began, displaced = time.monotonic(), None
         try:
-            async with self._turn:
-                if not loaded.users:
-                    self._forget(loaded)
-                    return
-                await self._load(loaded)
+            while loaded.users:
+                async with self._turn:
+                    if await self._load(loaded):
+                        break
+                displaced = displaced or min(self._ready(), key=_last_use)
+                await self._wait_for_room(displaced, time.monotonic() - began)
+            else:
+                self._forget(loaded)
+                return
         except ModelFailed as failure:
             if loaded in self._processes:  # else it was unloaded meanwhile
                 self._fail(loaded, failure)
             raise Closing if self._closing else failure from None
+        except QueueTimeout:
+            self._forget(loaded)
+            raise
+        finally:
+            if displaced is not None:
+                displaced.open.set()
         self._spawn(self._watch(loaded))
 
-    async def _load(self, loaded: Loaded) -> None:
+    async def _load(self, loaded: Loaded) -> bool:
+        """Load a model now; False where it needs the place of one that answers."""
         began, model = time.monotonic(), loaded.model
         while True:
-            await self._make_room(model.n_bytes)
+            if not await self._make_room(model.n_bytes):
+                return False
             try:
                 await loaded.process.start()
                 break
             except ModelFailed as failure:
-                if not (failure.memory and await self._evict()):
+                if not (failure.memory and self._ready()):
                     raise
+                if not await self._evict():
+                    return False
         model.failure = None
         loaded.used_at = time.monotonic()
         self._say(f"{model.name} is loaded ({loaded.used_at - began:.1f} s).")
+        return True
 
     async def _watch(self, loaded: Loaded) -> None:
         """Note the end of a process that nobody wanted."""
@@ -215,26 +260,50 @@ class Models:
 
     # -- making room ---------------------------------------------------------------------------
 
-    async def _make_room(self, n_bytes: int) -> None:
-        """Unload models until another may be loaded, and its weights fit beside the others'."""
+    async def _make_room(self, n_bytes: int) -> bool:
+        """Unload idle models until another may be loaded, and its weights fit beside the others'.
+
+        False where all that are left answer.
+        """
         while self._most and len(self._ready()) >= self._most:
-            await self._evict()
+            if not await self._evict():
+                return False
         while (memory := machine.memory()) is not None:
             # The system counts pages of mapped weights as available.
             mapped = sum(each.process.mapped for each in self._ready())
             if not mapped or n_bytes + mapped <= memory[0]:
-                return
-            await self._evict()
+                break
+            if not await self._evict():
+                return False
+        return True
 
     async def _evict(self) -> bool:
-        """Unload the model that was used longest ago, once it answers nobody; False without any."""
-        chosen = min(self._ready(), key=lambda each: (each.users > 0, each.used_at), default=None)
-        if chosen is None:
-            return False
-        self._detach(chosen)
-        await chosen.idle.wait()
-        await self._stop(chosen)
-        return True
+        """Unload the idle model that was used longest ago; False where there is none."""
+        idle = [each for each in self._ready() if not each.users]
+        if idle:
+            await self._stop(min(idle, key=_last_use))
+        return bool(idle)
+
+    async def _wait_for_room(self, displaced: Loaded, waited: float) -> None:
+        """Wait until a model may be idle; raises QueueTimeout after ``patience`` seconds.
+
+        At first ``displaced`` takes no new requests: it might never be idle otherwise.
+        """
+        if waited >= self._patience:
+            raise QueueTimeout(self._patience, _RETRY_AFTER)
+        drain = min(_DRAIN_SECONDS, self._patience / 2)
+        if waited < drain:
+            displaced.open.clear()
+        else:
+            displaced.open.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout((drain if waited < drain else self._patience) - waited):
+                await self._freed.wait()
+
+    def _wake(self) -> None:
+        """Let those who wait for room look again."""
+        self._freed.set()
+        self._freed = asyncio.Event()
 
     def _ready(self) -> list[Loaded]:
         return [each for each in self._processes if each.is_ready]
@@ -257,13 +326,12 @@ class Models:
             self._say(f"{loaded.process.name} is unloaded.")
 
     def _forget(self, loaded: Loaded) -> None:
+        """Let further requests load the model anew."""
         self._processes.discard(loaded)
-        self._detach(loaded)
-
-    def _detach(self, loaded: Loaded) -> None:
-        """Let further requests wait until the model is loaded anew."""
         if loaded.model.loaded is loaded:
             loaded.model.loaded = None
+        loaded.open.set()
+        self._wake()
 
     def _spawn(self, work: Any) -> "asyncio.Task[Any]":
         task: asyncio.Task[Any] = asyncio.ensure_future(work)
@@ -275,3 +343,7 @@ class Models:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # requests get it; nobody else asks
+
+
+def _last_use(loaded: Loaded) -> float:
+    return loaded.used_at

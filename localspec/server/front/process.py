@@ -12,9 +12,11 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
-from localspec.core import child
+import httpx2
+
+from localspec.core import worker
 from localspec.core.errors import LocalspecError, NotEnoughMemory
-from localspec.server.queue.limits import Unavailable
+from localspec.engine.session.limits import Unavailable
 
 _VARIABLE = "LOCALSPEC_FRONT"
 _LONGEST_LINE = 2**20
@@ -28,7 +30,7 @@ class Hosting:
 
     names: tuple[str, ...]  # of the model
     key: str  # without which the process answers nobody
-    trusting: bool  # whether answers to one client may serve as drafts for another
+    keyed: bool  # whether clients have keys, and share nothing
 
     @classmethod
     def from_environment(cls) -> "Hosting | None":
@@ -98,17 +100,23 @@ class ModelProcess:
         arguments: Sequence[str],
         say: Callable[[str], None],
         *,
-        trusting: bool = True,
+        keyed: bool = False,
     ) -> None:
-        self.name, self.url, self.mapped = names[0], "", 0
+        self.name, self.mapped = names[0], 0
+        self._port = 0
         self.meta: Mapping[str, Any] = {}
-        self._hosting = Hosting(names, secrets.token_urlsafe(32), trusting)
+        self._hosting = Hosting(names, secrets.token_urlsafe(32), keyed)
         self.headers = {"authorization": f"Bearer {self._hosting.key}"}  # for requests
         self._arguments = arguments
         self._say = say
         self._process: asyncio.subprocess.Process | None = None
         self._log: asyncio.Task[None] | None = None
         self._stopped = False
+
+    def url(self, path: str, query: Sequence[tuple[str, str]] = ()) -> httpx2.URL:
+        """The URL of a decoded path in the process: the path cannot change host or port."""
+        where = httpx2.URL(scheme="http", host="127.0.0.1", port=self._port, path=path)
+        return where.copy_with(params=query) if query else where
 
     async def start(self) -> None:
         """Load the model; raises ModelFailed with the child's reason."""
@@ -117,7 +125,7 @@ class ModelProcess:
         pipe = asyncio.subprocess.PIPE
         try:
             self._process = process = await asyncio.create_subprocess_exec(
-                *child.command("localspec"),
+                *worker.command("localspec"),
                 "serve",
                 *self._arguments,
                 env={**os.environ, _VARIABLE: json.dumps(asdict(self._hosting))},
@@ -136,8 +144,7 @@ class ModelProcess:
         told = await _told(process.stdout)
         if "port" not in told:
             raise await self.ended(told)
-        self.url = f"http://127.0.0.1:{told['port']}"
-        self.mapped, self.meta = told["mapped"], told["meta"]
+        self._port, self.mapped, self.meta = told["port"], told["mapped"], told["meta"]
 
     async def ended(self, told: Mapping[str, Any] = MappingProxyType({})) -> ModelFailed:
         """Wait for the process's end, and return its reason; ``told`` is its own."""
@@ -148,7 +155,7 @@ class ModelProcess:
         code = self._process.returncode
         if "error" in told:
             return ModelFailed(*told["error"], memory=told["memory"], process_code=code)
-        message = f"The process of {self.name} ended ({child.Ended(code, '', '').reason})."
+        message = f"The process of {self.name} ended ({worker.Ended(code, '', '').reason})."
         hint = "Ask again: it is started anew."
         return ModelFailed(message, hint, status=502, process_code=code)
 

@@ -1,6 +1,7 @@
 """Calibrated acceptance: the probability that a drafted token is right, given its confidence."""
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,10 +11,10 @@ _LOWEST = -3.0  # log-odds where the first bin begins
 _HIGHEST = _LOWEST + (_BINS - 1) * _WIDTH  # log-odds where the last one begins
 _PRIOR = 4.0  # observations that the prior is worth in each bin
 _DECAY = 0.995  # of what a bin has seen, at each new observation
-_SHIFT_RATE = 0.2  # log-odds for each surprise, by which this text differs from the usual
-_SHIFT_DECAY = 0.98
 _NEIGHBOUR = 0.25  # of what a bin beside it has seen
-_OFTEN_DECAY = 0.99  # of how often a bin was met, at each new observation of any
+_OFTEN_DECAY = 0.999  # of how often a bin was met, at each new observation of any
+_VARIANCE = 1.0  # squared log-odds by which answers differ from each other
+_PAIR = 8.0  # candidates of this answer that count as much as those of all others
 # Before anything is known: some candidates are easy and some are hard, 0.7 on average. With how
 # many observations that counts for.
 _PRIOR_CHANCES = ((0.2, 1.6), (0.6, 2.0), (0.85, 2.0), (0.98, 2.4))
@@ -28,7 +29,7 @@ def sigmoid(log_odds: float) -> float:
 
 @dataclass(slots=True)
 class Acceptance:
-    """The probability that a candidate is the target's token, given that those before it were.
+    """How often a pair's candidates are the target's token, by their confidence, over all answers.
 
     ``confidence`` is in log-odds: for a model the margin between its two best scores, so that the
     prior is the share of the best in the two; its own probability would be far too low.
@@ -36,20 +37,11 @@ class Acceptance:
 
     _seen: list[float] = field(default_factory=lambda: [0.0] * _BINS)
     _right: list[float] = field(default_factory=lambda: [0.0] * _BINS)
-    _often: list[float] = field(default_factory=lambda: [0.0] * _BINS)  # of late, in each bin
-    _shift: float = 0.0  # log-odds by which this text is easier than those before
-    _ease: float = 1.0  # the same as a factor of the odds
+    _often: list[float] = field(default_factory=lambda: [0.0] * _BINS)
     _pooled: dict[int, tuple[float, float]] = field(default_factory=dict)  # what `_around` found
 
-    def observe(self, confidence: float, right: bool, *, shifts: bool = True) -> None:
-        """Learn whether a candidate was right, all before it being right.
-
-        With ``shifts``, it also tells how easy this text is.
-        """
-        if shifts:
-            surprise = right - self.probability(confidence)
-            self._shift = self._shift * _SHIFT_DECAY + _SHIFT_RATE * surprise
-            self._ease = math.exp(self._shift)
+    def observe(self, confidence: float, right: bool) -> None:
+        """Learn whether a candidate was right, all before it being right."""
         i = _bin(confidence)
         self._seen[i] = self._seen[i] * _DECAY + 1.0
         self._right[i] = self._right[i] * _DECAY + right
@@ -59,10 +51,10 @@ class Acceptance:
             self._pooled.pop(j, None)
 
     def probability(self, confidence: float) -> float:
-        """The calibrated probability of a candidate with this confidence."""
+        """The calibrated probability of a candidate with this confidence, in any answer."""
         i = _bin(confidence)
         seen, right = self._pooled.get(i) or self._around(i)
-        return self._here((_PRIOR * sigmoid(confidence) + right) / (_PRIOR + seen))
+        return (_PRIOR * sigmoid(confidence) + right) / (_PRIOR + seen)
 
     def _around(self, i: int) -> tuple[float, float]:
         """Observations of this bin and how many were right, with a share of its neighbours'."""
@@ -74,40 +66,14 @@ class Acceptance:
         self._pooled[i] = found = (seen, right)
         return found
 
-    def _here(self, usual: float) -> float:
-        """A probability, adapted to this text."""
-        eased = usual * self._ease
-        return eased / (1.0 - usual + eased)
-
-    def chances(self, hope: float = 0.0) -> list[tuple[float, float]]:
-        """Acceptance probabilities of recent candidates, each with a weight.
-
-        ``hope`` raises them by so many standard deviations: an optimistic estimate.
-        """
-        found = [(self._here(p), weight) for p, weight in _PRIOR_CHANCES]
-        found += [
-            (self.probability(_center(i)), weight)
-            for i, weight in enumerate(self._often)
-            if weight > 0.01
-        ]
-        if hope:
-            total = sum(w for _, w in found)
-            mean = sum(p * w for p, w in found) / total
-            lift = hope * math.sqrt(mean * (1 - mean) / total)
-            return [(min(1.0, p + (1 - p) * lift / max(1 - mean, 1e-9)), w) for p, w in found]
-        return found
+    def chances(self) -> list[tuple[float, float]]:
+        """Acceptance probabilities of all candidates, each with a weight."""
+        return [*_PRIOR_CHANCES, *_weighted(self._often, self.probability)]
 
     @property
     def observations(self) -> float:
         """How many candidates were seen, the older ones counting less."""
         return sum(self._often)
-
-    def fade(self, share: float) -> None:
-        """Reduce the weight of all observations to this share."""
-        for counts in (self._right, self._seen, self._often):  # in case of Ctrl-C: right <= seen
-            counts[:] = [count * share for count in counts]
-        self._shift, self._ease = 0.0, 1.0
-        self._pooled.clear()
 
     def as_json(self) -> dict[str, Any]:
         """What a later run can start from."""
@@ -121,6 +87,62 @@ class Acceptance:
         if len(rows) != _BINS or not all(0 <= r <= s < 1e4 and 0 <= o < 1e4 for s, r, o in rows):
             raise ValueError("these are no counts")
         return cls([float(s) for s in seen], [float(r) for r in right], [float(o) for o in often])
+
+
+class AnswerAcceptance:
+    """The same in one answer, which is easier or harder than others by an effect, in log-odds.
+
+    The effect begins at 0 with variance `_VARIANCE`; each candidate updates both as in a Kalman
+    filter, so that the first three or four move it and later ones refine it. The effect ends with
+    the answer; what was learnt of confidences is the pair's.
+    """
+
+    def __init__(self, pair: Acceptance) -> None:
+        self.pair = pair
+        self._effect = 0.0
+        self._variance = _VARIANCE
+        self._met = [0.0] * _BINS
+
+    def observe(self, confidence: float, right: bool, *, shifts: bool = True) -> None:
+        """Learn whether a candidate was right, all before it being right.
+
+        With ``shifts``, it also tells how easy this answer is.
+        """
+        if shifts:
+            expected = self.probability(confidence)
+            self._variance /= 1.0 + self._variance * expected * (1.0 - expected)
+            self._effect += self._variance * (right - expected)
+            self._met[_bin(confidence)] += 1.0
+        self.pair.observe(confidence, right)
+
+    def probability(self, confidence: float) -> float:
+        """The probability of a candidate with this confidence."""
+        return _eased(self.pair.probability(confidence), self._effect)
+
+    def chances(self, hope: float = 0.0) -> list[tuple[float, float]]:
+        """Acceptance probabilities of candidates to come, each with a weight.
+
+        ``hope`` raises the effect by so many standard deviations: an optimistic estimate.
+        """
+        usual = self.pair.chances()
+        share = _PAIR / max(_PAIR, sum(weight for _, weight in usual))
+        found = [(p, weight * share) for p, weight in usual]
+        found += _weighted(self._met, self.pair.probability)
+        effect = self._effect + hope * math.sqrt(self._variance)
+        return [(_eased(p, effect), weight) for p, weight in found]
+
+
+def _eased(probability: float, effect: float) -> float:
+    """A probability whose log-odds are changed by an effect."""
+    eased = probability * math.exp(effect)
+    return eased / (1.0 - probability + eased)
+
+
+def _weighted(
+    weights: Sequence[float], probability: Callable[[float], float]
+) -> list[tuple[float, float]]:
+    """The probability of each bin that has a weight."""
+    return [(probability(_center(i)), w) for i, w in enumerate(weights) if w > 0.01]
 
 
 def _center(i: int) -> float:

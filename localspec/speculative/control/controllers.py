@@ -16,8 +16,6 @@ from localspec.speculative.loop import Clock, Controller, DraftStatus, Proposal,
 _FEW = 6  # candidates judged: too few to draft far
 _GUESSED = 0.25  # tokens: the largest gain assumed of candidates of which few were judged
 _RENT = 0.5  # weight of a missed round: conversations may end before the reading pays
-_SURE = 1.5  # times the cost of reading that an expected gain must reach
-_SHORT_ANSWER = 64  # tokens that an answer is expected to have at least
 
 
 def longest(length: DraftTokens) -> int:
@@ -121,16 +119,18 @@ class Adaptive(Controller):
         self._draft: TimedDraft | None = None
         if drafter is not None:
             self._draft = TimedDraft(drafter, profile, self._acceptance, self._value, clock)
+        self._prompt = 0  # tokens
         self._plan = _RoundPlan()
         self.drafts_at_once = drafter is not None and drafter.reads_along
         self.status = DraftStatus.DRAFTING
 
     def begin_answer(self) -> None:
-        """Carry over what earlier answers taught, and their debt."""
+        """Carry over the debt of earlier answers."""
         self._profile.begin_answer()
 
     def propose(self, context: list[int], limit: int) -> Proposal:
         """The candidates worth verifying, after as many draft steps as are worth taking."""
+        self._prompt = self._prompt or len(context)
         self._value.refresh(len(context) - 1, drafting=self.length > 0)
         plan = self._plan = self._look_up(context, limit)
         if (
@@ -161,7 +161,7 @@ class Adaptive(Controller):
 
     def _is_known(self, group: str) -> bool:
         """Whether enough candidates of a group were judged to trust their acceptance."""
-        return self._acceptance.of(group).observations > _FEW
+        return self._acceptance.of(group).pair.observations > _FEW
 
     def _trusted(self, gain: float, group: str) -> float:
         """A gain by candidates of a group, for the loss budget; bounded where it is a guess."""
@@ -193,7 +193,7 @@ class Adaptive(Controller):
         """Why the draft model is not used: costs, wrong tokens, or what is passed in."""
         if self._draft is None:
             return DraftStatus.DRAFTING
-        if self._value.ideal_gain <= 0:
+        if self._value.ideal_gain <= 0 or not self._is_known(MODEL):
             return DraftStatus.VERIFICATION_TOO_SLOW
         return otherwise if self._value.gain > 0 else DraftStatus.DRAFT_TOO_OFTEN_WRONG
 
@@ -240,14 +240,15 @@ class Adaptive(Controller):
     def _worth_reading(
         self, gain: float, draft: TimedDraft, unread: int, limit: int, missed: int
     ) -> bool:
-        """Whether drafting gains well above what reading the prompt costs.
+        """Whether drafting gains more than what reading the prompt costs.
 
-        The answer is assumed to become twice as long, and 64 tokens longer at least; ``missed``
-        plain rounds of earlier answers count half (ski rental).
+        The answer is assumed to become as long as those to prompts of this length were, or twice
+        as long as it is; ``missed`` plain rounds of earlier answers count half (ski rental).
         """
         if unread <= FAR_BEHIND:
             return True
-        tokens = min(limit, max(_SHORT_ANSWER, draft.emitted)) / _SURE + _RENT * missed
+        usual = self._profile.answer_length(self._prompt) - draft.emitted
+        tokens = min(limit, max(usual, draft.emitted)) + _RENT * missed
         rounds = tokens / max(2.0, 1.0 + gain)  # a round gives about two tokens, or what it gains
         seconds = gain / self._value.rate() * rounds
         return seconds >= self._profile.reading_seconds(unread)
@@ -291,9 +292,11 @@ class Adaptive(Controller):
         self.plain_seconds += tokens * value.plain * outcome.sequences
         # A long copy tells nothing of the speed behind it, nor a pass that reads another prompt.
         if tokens <= 1 + LONGEST_AUTO and not outcome.mixed:
-            profile.recent.add(tokens, outcome.seconds / outcome.sequences)
+            value.recent.add(tokens, outcome.seconds / outcome.sequences)
         if self._draft is not None:
             self._draft.count(tokens)
+            if outcome.finish_reason is not None:
+                profile.observe_answer(self._prompt, self._draft.emitted)
         self._acceptance.observe_all(self._plan.candidates, outcome.tokens)
         for chain in (self._plan.others, *self._plan.unused):
             self._acceptance.observe_all(chain, outcome.tokens)

@@ -1,18 +1,18 @@
-"""What was learnt about a pair: costs of passes, acceptance of candidates, recent speed."""
+"""What was learnt about a pair: costs of passes, acceptance of candidates."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from localspec.speculative.control.acceptance import Acceptance
+from localspec.speculative.control.acceptance import Acceptance, AnswerAcceptance
 from localspec.speculative.control.costs import PassCosts
 from localspec.speculative.drafters import MODEL, Candidate
 from localspec.speculative.limits import usual_best
 from localspec.speculative.loop import Round
 
-_FADE = 0.9  # of what other answers taught, when a group is first judged in one
 _RECENT = 1 - 1 / 64  # of earlier rounds, at each new one
-_CARRIED = 0.05  # of the weight of earlier answers' speed, in the next
 _NEW = 0.1  # weight of a round in the mean cost of reading again
+_USUAL_ANSWER = 64.0  # tokens, before any answer
+_NEWEST_ANSWER = 0.2  # weight of an answer in the mean length
 _LONG_READING = 256  # tokens
 _MOST_COUNTED = 8  # tokens of a round, lest a plain one take a large share of a long copy
 _MOST_GROUPS = 256  # about 300 KB in the saved profile
@@ -26,7 +26,7 @@ _SLOPE = 12.0  # of these, for each token that a round is to gain
 
 @dataclass(slots=True)
 class RecentRate:
-    """Tokens and seconds of about the last 64 rounds, of all slots together."""
+    """Tokens and seconds of about the last 64 rounds of an answer."""
 
     tokens: float = 0.0
     seconds: float = 0.0
@@ -35,11 +35,6 @@ class RecentRate:
         """Count a round."""
         self.tokens = self.tokens * _RECENT + tokens
         self.seconds = self.seconds * _RECENT + seconds
-
-    def begin_answer(self) -> None:
-        """Earlier answers count little, as another one may be another kind of text."""
-        self.tokens *= _CARRIED
-        self.seconds *= _CARRIED
 
     def per_second(self) -> float:
         """Tokens per second; 0 before the first round."""
@@ -75,7 +70,7 @@ class LossBudget:
 
 @dataclass(slots=True)
 class PairProfile:
-    """Costs of passes, acceptance by group of candidates, recent rate, and the loss budget.
+    """Costs of passes, acceptance by group of candidates, and the loss budget.
 
     ``checked`` is when the costs were last found to hold, in seconds since 1970; 0 for never.
     """
@@ -89,14 +84,13 @@ class PairProfile:
     since_wide: int = 0  # tokens since a round of this answer drafted
     since_plain: int = 0  # tokens since a pass without any draft
     loss_budget: LossBudget = field(default_factory=LossBudget)
-    recent: RecentRate = field(default_factory=RecentRate)
     checked: float = 0.0
+    answers: dict[int, float] = field(default_factory=dict)  # see `answer_length`
     _after_draft: bool = False
 
     def begin_answer(self) -> None:
-        """Carry over the debt, and a little of the recent rate."""
+        """Carry over the debt."""
         self.loss_budget.begin_answer()
-        self.recent.begin_answer()
 
     def observe_pass(self, outcome: Round) -> None:
         """Learn what the target's pass cost."""
@@ -128,6 +122,15 @@ class PairProfile:
         if self.reading:
             found = min(found, 3 * self.reading)
         self.reading += (found - self.reading) * (min(1.0, tokens / 32) if self.reading else 1.0)
+
+    def answer_length(self, prompt: int) -> float:
+        """Tokens that answers to prompts of about so many tokens have; kept by powers of two."""
+        return self.answers.get(prompt.bit_length(), _USUAL_ANSWER)
+
+    def observe_answer(self, prompt: int, tokens: int) -> None:
+        """Learn how long an answer became."""
+        before = self.answer_length(prompt)
+        self.answers[prompt.bit_length()] = before + (tokens - before) * _NEWEST_ANSWER
 
     def reading_seconds(self, tokens: int) -> float:
         """Seconds of the draft to read so many tokens at once."""
@@ -183,21 +186,20 @@ class PairProfile:
 class GroupAcceptance:
     """Acceptance by group of candidates in one answer.
 
-    ``bucket`` names the kind of sampling: greedy, or a rule and a temperature. Earlier answers
-    count a little less from where a candidate of a group is first judged.
+    ``bucket`` names the kind of sampling: greedy, or a rule and a temperature.
     """
 
     def __init__(self, profile: PairProfile, bucket: str) -> None:
         self._profile = profile
         self._bucket = bucket
-        self._met: dict[str, Acceptance] = {}
-        self._judged: set[str] = set()
+        self._met: dict[str, AnswerAcceptance] = {}
 
-    def of(self, group: str) -> Acceptance:
+    def of(self, group: str) -> AnswerAcceptance:
         """Acceptance of a group with this kind of sampling."""
         found = self._met.get(group)
         if found is None:
-            found = self._met[group] = self._profile.of(f"{group}, {self._bucket}")
+            pair = self._profile.of(f"{group}, {self._bucket}")
+            found = self._met[group] = AnswerAcceptance(pair)
         return found
 
     def probability(self, candidate: Candidate) -> float:
@@ -206,16 +208,10 @@ class GroupAcceptance:
 
     def observe(self, candidate: Candidate, token: int) -> bool:
         """Learn from the actual token in a candidate's place, for its rivals too; True if right."""
-        for rival in candidate.rivals:
-            self._learn(rival, token, shifts=False)  # so rare that it would be mostly noise
-        return self._learn(candidate, token)
-
-    def _learn(self, candidate: Candidate, token: int, *, shifts: bool = True) -> bool:
-        right, acceptance = candidate.token == token, self.of(candidate.group)
-        if candidate.group not in self._judged:
-            self._judged.add(candidate.group)
-            acceptance.fade(_FADE)
-        acceptance.observe(candidate.confidence, right, shifts=shifts)
+        for rival in candidate.rivals:  # so rare that their effect would be mostly noise
+            self.of(rival.group).observe(rival.confidence, rival.token == token, shifts=False)
+        right = candidate.token == token
+        self.of(candidate.group).observe(candidate.confidence, right)
         return right
 
     def observe_all(self, candidates: Sequence[Candidate], tokens: Sequence[int]) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from localspec.core.options.load_options import MAX_DRAFT_TOKENS
 from localspec.speculative.control.branching import Tree, Trie
-from localspec.speculative.control.pair_profile import GroupAcceptance, PairProfile
+from localspec.speculative.control.pair_profile import GroupAcceptance, PairProfile, RecentRate
 from localspec.speculative.control.policy import Policy, solve
 from localspec.speculative.drafters import MODEL, Candidate
 from localspec.speculative.loop import Round, TreeDecoder
@@ -31,9 +31,9 @@ _NEWEST = 0.25  # weight of the last pass in how many tokens others have in the 
 class Valuation:
     """Value of a round: expected tokens less its seconds times the rate (tokens per second).
 
-    The rate is the recent one, at least that of plain decoding. Renewal-reward: the policy that
-    maximises this at the best attainable rate maximises tokens per second. Where passes are shared,
-    the rate is that of all slots; see `_beside` for the costs.
+    The rate is the ``recent`` one of the answer, at least that of plain decoding. Renewal-reward:
+    the policy that maximises this at the best attainable rate maximises tokens per second. Where
+    passes are shared, the rate is that of all slots; see `_beside` for the costs.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class Valuation:
         self._acceptance = acceptance
         self._has_draft = has_draft
         self._block = drafts_block
+        self.recent = RecentRate()
         self._verify: list[float] = []  # seconds by width, at about this context length
         self._rises: list[float] = []  # least seconds per additional token, by width
         self._pending = 0  # tokens that the next pass reads again
@@ -82,7 +83,7 @@ class Valuation:
 
     def rate(self) -> float:
         """Recent tokens per second, at least those of plain decoding."""
-        return max(self._profile.recent.per_second(), 1.0 / self.plain)
+        return max(self.recent.per_second(), 1.0 / self.plain)
 
     @property
     def plain_worth(self) -> float:
@@ -189,7 +190,7 @@ class Valuation:
         self._others += _NEWEST * (outcome.others - self._others)
         if outcome.sequences != self._sequences:
             self._sequences, self._others = outcome.sequences, float(outcome.others)
-            self._profile.recent.begin_answer()  # of another number of sequences
+            self.recent = RecentRate()  # of another number of sequences
             self.expire()
 
     def prepare(self, past: int) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from localspec.speculative.loop import Logits, TokenSampler
     from localspec.speculative.sampling.sampler import TokenDistribution
 
-MAX_LOGPROBS = 20  # OpenAI's bound of top_logprobs
+MAX_LOGPROBS = 100  # OpenAI's bound is 20
 
 
 @dataclass(frozen=True, slots=True)

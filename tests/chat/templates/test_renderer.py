@@ -10,8 +10,10 @@ import threading
 import pytest
 
 from localspec.chat.templates.renderer import Renderer
-from localspec.core.child import command
-from localspec.core.errors import TemplateError, TemplateLimitExceeded, UsageError
+from localspec.core import worker
+from localspec.core.errors import TemplateError, TemplateLimitExceeded, UsageError, WorkerLost
+from localspec.core.worker import Limits, Worker, command
+from localspec.server.errors import describe
 from tests.fuzz.templates import fuzz
 
 NOW = datetime.datetime(2024, 7, 26)
@@ -22,13 +24,13 @@ ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% 
 @pytest.fixture(scope="module")
 def renderer() -> Renderer:
     """One with limits that are reached soon."""
-    return Renderer(seconds=0.3, memory=256 * MIB)
+    return Renderer(Limits(0.3, 256 * MIB))
 
 
 @pytest.fixture(scope="module")
 def small_renderer() -> Renderer:
     """One with little memory, and time to use it up on a busy machine."""
-    return Renderer(seconds=20, memory=256 * MIB)
+    return Renderer(Limits(20, 256 * MIB))
 
 
 def fill(renderer: Renderer, source: str, **variables: object) -> str:
@@ -92,8 +94,8 @@ def test_names_are_read_within_the_limits(renderer: Renderer) -> None:
 def test_where_the_system_has_no_limit_the_child_is_watched(
     source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("localspec.chat.templates.renderer._PATIENCE", 1)
-    polled = Renderer(seconds=1, memory=64 * MIB, polled=True)
+    monkeypatch.setattr(worker, "_WALL_PER_SECOND", 1)
+    polled = Renderer(Limits(1, 64 * MIB, polled=True))
     assert fill(polled, "{{ x }}", x="before") == "before"
     with pytest.raises(TemplateLimitExceeded, match="64 MiB|1 seconds"):
         fill(polled, source)
@@ -103,23 +105,63 @@ def test_where_the_system_has_no_limit_the_child_is_watched(
 
 def test_a_child_that_was_killed_is_started_again(renderer: Renderer) -> None:
     fill(renderer, "")
-    process = renderer._process
-    assert process is not None
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    running = renderer._worker
+    assert running is not None
+    os.kill(running.process.pid, signal.SIGKILL)
+    running.process.wait()
     assert fill(renderer, "{{ x }}", x=1) == "1"
 
 
+def killing(monkeypatch: pytest.MonkeyPatch, times: int) -> list[int]:
+    """Kill the child from outside while it renders, the next ``times``; those that are left."""
+    left, real = [1] * times, Worker._wait
+
+    def wait(running: Worker) -> None:
+        if left:
+            left.pop()
+            os.kill(running.process.pid, signal.SIGKILL)
+            running.process.wait()
+        real(running)
+
+    monkeypatch.setattr(Worker, "_wait", wait)
+    return left
+
+
+def test_a_child_that_is_killed_while_it_renders_is_tried_once_more(
+    renderer: Renderer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killing(monkeypatch, 1)
+    assert fill(renderer, "{{ x }}", x=1) == "1"
+    left = killing(monkeypatch, 3)
+    with pytest.raises(WorkerLost, match="killed from outside .SIGKILL.") as raised:
+        fill(renderer, ENDLESS)
+    assert len(left) == 1 and describe(raised.value, "1")[0] == 503
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs limits of address space")
+def test_a_low_limit_of_the_shell_is_not_the_templates_fault() -> None:
+    """Limits are not raised above the shell's, under which small templates still render."""
+    code = (
+        "import datetime, resource\n"
+        "from localspec.chat.templates.renderer import Renderer\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (300 << 20, 300 << 20))\n"
+        "fill = lambda source: Renderer().fill(source, {}, datetime.datetime.now(), 'It')\n"
+        "print(fill('{{ 1 + 1 }}'))\n"
+        "try: fill('{{ \"a\" * 10**9 }}')\n"
+        "except Exception as error: print(type(error).__name__, error.message)"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+    text, told = printed.splitlines()
+    assert text == "2"
+    assert told.startswith("WorkerLost") and "allows 300 MiB (ulimit -v)" in told
+
+
 def test_ctrl_c_leaves_no_reply_behind(renderer: Renderer, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(line: bytes) -> bytes:
-        process = renderer._running()
-        assert process.stdin is not None
-        process.stdin.write(line)
-        process.stdin.flush()
+    def interrupted(running: Worker) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(renderer, "_exchange", interrupted)
+        patched.setattr(Worker, "_wait", interrupted)
         fill(renderer, "first")
     assert fill(renderer, "second") == "second"
 
@@ -155,7 +197,7 @@ def test_a_long_reason_is_cut(renderer: Renderer) -> None:
 
 
 def test_the_child_ends_with_its_parent() -> None:
-    arguments = [*command("localspec.chat.templates.sandbox"), "1", "0"]
+    arguments = [*command("localspec.chat.templates.sandbox"), "[1, 1073741824, true]"]
     with subprocess.Popen(arguments, stdin=subprocess.PIPE) as process:
         assert process.stdin is not None
         process.stdin.close()
@@ -163,5 +205,5 @@ def test_the_child_ends_with_its_parent() -> None:
 
 
 def test_random_hostile_templates_end() -> None:
-    figures = fuzz(seed=1, count=60, renderer=Renderer(seconds=0.2, memory=128 * MIB))
+    figures = fuzz(seed=1, count=60, renderer=Renderer(Limits(0.2, 128 * MIB)))
     assert figures.rendered + figures.refused + figures.exceeded == 60

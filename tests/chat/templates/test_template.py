@@ -138,7 +138,6 @@ def test_the_reason_of_a_failure_is_a_sentence(source: str, reason: str) -> None
         "{{ messages | nosuchfilter }}",
         "{{ '%s' | format }}",
         "{% include '/etc/hostname' %}",
-        "{{ messages.append(1) }}",
         "{{ messages[0].update({'content': 'forged'}) }}",
         "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
         "{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}",
@@ -317,7 +316,7 @@ def test_a_system_message_without_a_place_goes_in_front_of_the_next() -> None:
         (templates.HARMONY, True),
         (templates.GEMMA2, False),
         ("{{ messages[-1].content }}", False),
-        ("{{ raise_exception('never') }}", True),  # not for the system message's sake
+        ("{{ raise_exception('never') }}", False),
     ],
 )
 def test_which_templates_have_a_system_role(source: str, has: bool) -> None:

@@ -7,8 +7,8 @@ import pytest
 from localspec.chat.message import Message, read_messages
 from localspec.chat.templates.template import CHATML, ChatTemplate
 from localspec.chat.tools.capabilities import CallsTaken, short_id
+from localspec.chat.tools.forms import GENERIC
 from localspec.chat.tools.tool import read_tools
-from localspec.core.errors import UsageError
 from tests.support.chat import templates, tool_templates
 
 TOOLS = read_tools([{"type": "function", "function": {"name": "f"}}])
@@ -42,19 +42,33 @@ def test_templates_that_take_tools(family: str) -> None:
     assert '"name": "f"' not in template.render([QUESTION])
 
 
-@pytest.mark.parametrize("source", [CHATML, *templates.ALL], ids=lambda source: source[:12])
-def test_templates_that_take_none_refuse_them(source: str) -> None:
-    with pytest.raises(UsageError, match="no place for tools"):
-        _ = ChatTemplate(source).tools.form
-    for message in (calling("c"), result("c")):
-        with pytest.raises(UsageError, match="no place for tool calls"):
-            render(source, message)
+@pytest.mark.parametrize("source", [CHATML, *templates.ALL[1:]], ids=lambda source: source[:12])
+def test_templates_that_take_none_are_given_texts(source: str) -> None:
+    template = ChatTemplate(source)
+    assert template.tools.form is GENERIC and not template.tools.shows_tools
+    shown = template.render([QUESTION, *read_messages([calling("c"), result("c")])], tools=TOOLS)
+    for text in (
+        '{"name": "f"',
+        '<tool_call>\n{"name": "f0"',
+        '{"a": "b"}',
+    ):
+        assert text in shown
 
 
-def test_a_family_that_nobody_knows_is_refused() -> None:
-    with pytest.raises(UsageError, match="not known") as caught:
-        _ = ChatTemplate("{{ tools | tojson if tools }}{{ messages }}").tools.form
-    assert "Hermes" in caught.value.hint
+def test_a_template_whose_calls_cannot_be_derived_is_shown_ours() -> None:
+    template = ChatTemplate("{{ tools | tojson if tools }}{{ messages | tojson }}")
+    assert template.tools.form is GENERIC and not template.tools.shows_tools
+
+
+@pytest.mark.parametrize("parameters", [{}, {"properties": {"a": {"enum": [1]}}}])
+def test_a_template_that_reads_descriptions_is_given_some(parameters: dict[str, Any]) -> None:
+    source = tool_templates.HERMES.replace(
+        "{{- tool | tojson -}}",
+        "{%- for key, value in tool.function.parameters.properties.items() -%}"
+        "{{- key + value.type + value.description -}}{%- endfor -%}{{- tool | tojson -}}",
+    )
+    tools = read_tools([{"type": "function", "function": {"name": "f", "parameters": parameters}}])
+    assert '"name": "f"' in ChatTemplate(source).render([QUESTION], tools=tools)
 
 
 def test_several_calls_where_one_has_a_place() -> None:
@@ -67,11 +81,11 @@ def test_several_calls_where_one_has_a_place() -> None:
 def test_thoughts_and_text_before_a_call_of_gpt_oss() -> None:
     answer = calling("c", content="Let me see.", reasoning="They ask.")
     shown = render(tool_templates.HARMONY, answer, result("c"))
-    assert "They ask." in shown and "Let me see." not in shown
+    assert shown.index("Let me see.") < shown.index("They ask.") < shown.index("functions.f0")
 
 
 def test_ids_that_mistral_takes() -> None:
-    ids = ["call_0123456789", "abcDEF123", ""]
+    ids = ["call_0123456789", "abcDEF123", "3"]
     for call_id in ids:
         shown = render(tool_templates.MISTRAL_NAMED, calling(call_id), result(call_id))
         assert f"[CALL_ID]{short_id(call_id)}[ARGS]" in shown

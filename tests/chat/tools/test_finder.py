@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from localspec.chat.tools import finder, forms
@@ -261,3 +261,51 @@ def test_what_is_held_back_can_be_had_as_text() -> None:
     assert reader.given_up().push("", final=True) == [begun[2:]]
     assert reader.push('{"city": "Oslo"}')[-1] == CALL
     assert reader.given_up().push("", final=True) == []
+
+
+MARKS = (
+    "</parameter>", "</arg_value>", "</", "<tool_call>", "</tool_call>", "<function=f>", "}", '"',
+    "</｜DSML｜parameter>", "\\", "{", "]", "x", "\n  y\n", "é", "<|tool_call_end|>",
+)  # fmt: skip
+
+
+@given(
+    st.sampled_from([form for form in FORMS if form.begin]),
+    st.lists(st.sampled_from(MARKS), max_size=9),
+    st.integers(1, 9),
+)
+def test_what_stands_in_a_call_reaches_the_client_whole(
+    form: CallForm, pieces: list[str], size: int
+) -> None:
+    text = "".join(pieces)
+    if form.parameter is not None:
+        text = text.strip("\n")
+        closing = form.parameter[1].strip()
+        rest = text.partition(closing)[2].lstrip()
+        assume(not (closing in text and rest.startswith(("<", "</"))))
+        assume(not text.endswith(closing))
+    schema = {"properties": {"a": {"type": "string"}}, "additionalProperties": False}
+    tools = (Tool("f", schema, {}),)
+    calls = [("f", {"a": text})]
+    finder = CallFinder(form, tools)
+    said = forms.written(form, *calls[0])
+    found = [part for at in range(0, len(said), size) for part in finder.push(said[at : at + size])]
+    found += finder.push("", final=True)
+    whole = [part for part in found if isinstance(part, ToolCall)]
+    assert [(call.name, json.loads(call.arguments)) for call in whole] == calls
+    streamed = [part.arguments for part in found if isinstance(part, ToolCallDelta)]
+    assert "".join(streamed) == whole[0].arguments
+    assert "".join([part for part in found if isinstance(part, str)]).strip() == ""
+
+
+@pytest.mark.parametrize("size", [1, 7, 999])
+def test_broken_json_ends_at_the_closing_mark(size: int) -> None:
+    broken = '{"a": "say "hi}'
+    said = f'<tool_call>\n{{"name": "f", "arguments": {broken}}}\n</tool_call>\n'
+    said += '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+    finder = CallFinder(forms.HERMES, (Tool("f", {}, {}),))
+    found = [part for at in range(0, len(said), size) for part in finder.push(said[at : at + size])]
+    found += finder.push("", final=True)
+    assert [part.arguments for part in found if isinstance(part, ToolCall)] == [broken, "{}"]
+    deltas = "".join([part.arguments for part in found if isinstance(part, ToolCallDelta)])
+    assert deltas == broken + "{}" and not any(isinstance(part, str) for part in found)

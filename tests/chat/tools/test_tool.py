@@ -34,8 +34,8 @@ def test_tools_are_told_with_all_that_templates_read() -> None:
         ([tool(""), tool()], "tools[0] has no valid name"),
         ([tool("x" * 129)], "tools[0] has no valid name"),
         ([tool(parameters=[1])], "parameters of f are not a JSON schema"),
-        ([tool(), tool("g"), tool()], "Two tools are named f"),
-        ([tool(str(i)) for i in range(129)], "129 tools"),
+        ([tool(), tool("g"), tool(parameters={"type": "object"})], "Two tools are named f"),
+        ([tool(str(i)) for i in range(4097)], "4097 tools"),
     ],
 )
 def test_what_is_no_tool_is_refused(entries: list[dict[str, Any]], said: str) -> None:

@@ -1,6 +1,7 @@
 """The command run --batch: results of a file, its flags, what an interruption leaves."""
 
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -10,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from localspec.commands.run import batch
+from localspec.commands.serve import serve
+from localspec.core.files import lock
 from tests.support.command import Command
 from tests.support.real_pair import TinyFiles
 
@@ -87,3 +91,32 @@ def test_after_ctrl_c_the_rest_is_answered(run: Command, tiny: TinyFiles, tmp_pa
 def test_what_makes_no_sense_is_said_first(run: Command, flags: list[str], said: str) -> None:
     done = run(*flags)
     assert done.code in (1, 2) and said in done.sentences
+
+
+def test_a_second_run_on_the_same_results_is_refused(run: Command, tmp_path: Path) -> None:
+    prompts, answers = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
+    prompts.write_text('"ab"\n')
+    with answers.open("a") as other:
+        assert lock(other)
+        refused = run("--batch", prompts, "-o", answers)
+        assert refused.code == 1 and "Another run writes its results to" in refused.err
+    assert run("--batch", prompts, "-o", answers).code == 0
+
+
+def test_errors_that_passed_are_replaced_and_no_line_times_out_in_the_queue(
+    run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts, answers = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
+    prompts.write_text('"ab"\n')
+    answers.write_text('{"custom_id": "1", "response": {"status_code": 503, "body": {}}}\n')
+    limits = []
+    make = serve.make_service
+
+    def noted(*given: Any) -> Any:
+        limits.append(given[-1].limits())
+        return make(*given)
+
+    monkeypatch.setattr(batch, "make_service", noted)
+    assert run("--batch", prompts, "-o", answers).code == 0
+    assert [each.queue_seconds for each in limits] == [math.inf]
+    assert results_of(answers)["1"]["usage"]["completion_tokens"] > 0

@@ -17,9 +17,9 @@ import pytest
 from localspec.commands.serve import serve as serve_command
 from localspec.core import machine
 from localspec.display import console
+from localspec.engine.session.limits import STEP_SECONDS, Limits
+from localspec.engine.session.session import Session
 from localspec.server.listen import Server, bind
-from localspec.server.queue.limits import Limits
-from localspec.server.queue.scheduler import Scheduler
 from localspec.server.service import Service
 from tests.support.command import Command
 from tests.support.real_pair import TinyFiles
@@ -92,22 +92,22 @@ def test_bounds_reach_what_they_bound(
 ) -> None:
     made: dict[str, object] = {}
 
-    class Told(Scheduler):
-        def __init__(self, slots: Any, limits: Any, prefixes: Any) -> None:
+    class Told(Session):
+        def __init__(self, slots: Any, batcher: Any, limits: Any, prefixes: Any) -> None:
             made.update(limits=limits, cache=prefixes._limit, say=prefixes._say)
-            super().__init__(slots, limits, prefixes)
+            super().__init__(slots, batcher, limits, prefixes)
 
     def app(service: Service, access: object, *, max_body: int, say: object) -> None:
         made.update(body=max_body, tokens=service.defaults.options.max_tokens)
 
-    monkeypatch.setattr("localspec.server.queue.scheduler.Scheduler", Told)
+    monkeypatch.setattr("localspec.engine.engine.Session", Told)
     monkeypatch.setattr("localspec.server.app.make_app", app)
     monkeypatch.setattr(Server, "run", lambda server, sockets: None)
     flags = "--max-tokens 5 --max-queue 6 --queue-timeout 7 --timeout 8 --cache-ram 9 --max-body 10"
     done = localspec("serve", "-m", tiny.target, "-t", "1", "--port", "0", *flags.split())
     assert done.code == 0, done.err
     assert made == {
-        "limits": Limits(waiting=6, queue_seconds=7, answer_seconds=8),
+        "limits": Limits(6, 7, 8, STEP_SECONDS),
         "cache": 9 * 2**20, "body": 10 * 2**20, "tokens": 5, "say": console.note,
     }  # fmt: skip
 
@@ -141,7 +141,7 @@ def test_the_default_cache_is_a_quarter_of_what_the_models_leave(
     made = list[int]()
 
     def app(service: Service, access: object, **_: object) -> None:
-        made.append(service.scheduler._workers[0]._prefixes._limit)
+        made.append(service.session._prefixes._limit)
 
     monkeypatch.setattr(machine, "memory", lambda: (2**30, 2**31))
     monkeypatch.setattr("localspec.server.app.make_app", app)

@@ -16,7 +16,7 @@ from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.caches.lookup_cache import LookupCache, require_lookup_cache
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
-from tests.support.real_pair import TinyFiles, options, random_ids
+from tests.support.real_pair import TinyFiles, options, random_ids, slots_of
 
 pytestmark = pytest.mark.llama
 
@@ -49,7 +49,7 @@ def test_an_answer_again_is_copied_and_the_same(alone: Engine) -> None:
 
 def test_slots_share_it(tiny: TinyFiles) -> None:
     with Engine.load(options(tiny.target, parallel=2)) as engine, LookupCache(engine, pytest.fail):
-        one, other = engine.open_slots()
+        one, other = slots_of(engine)
         assert one.history is other.history is engine.history is not None
 
 

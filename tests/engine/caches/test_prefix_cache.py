@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -125,6 +125,48 @@ def test_what_the_slot_holds_comes_first_and_nothing_is_copied() -> None:
         talk = [*talk, *tokens, *text("z", 10)]
     say(cache, engine, talk[:-40])  # asked again: a little is lost
     assert isinstance(engine.target, KeepingToy) and engine.target.copied == 0
+
+
+@pytest.mark.parametrize("draft", [True, False])
+def test_owners_share_no_state(draft: bool) -> None:
+    cache, engine = PrefixCache(PLENTY), cast(Any, toy_engine(draft=draft))
+    talk, owner = text("a", 300), ""
+    read = []
+    for asking in ("me", "you", "me", "you", "you"):
+        if asking != owner:
+            cache.vacate(engine, owner)
+            assert engine.target.tokens == [] == (engine.draft.tokens if engine.draft else [])
+            owner = asking
+        cache.take_up(engine, talk, owner)
+        answer = generate(engine, talk, GREEDY, 2, 8)
+        assert answer.tokens == alone(talk, 8)
+        read.append(answer.stats.cached_tokens)
+    assert read == [0, 0, 299, 299, 299]
+
+
+def test_one_owner_drops_its_own_states_only() -> None:
+    engine = cast(Any, toy_engine(draft=False))
+    cache = PrefixCache(3 * 4 * 330)  # three states
+    for owner, kinds in (("me", "a"), ("you", "bcdef")):
+        for kind in kinds:
+            cache.take_up(engine, text(kind, 300), owner)
+            generate(engine, text(kind, 300), GREEDY, 2, 8)
+        cache.vacate(engine, owner)
+    cache.take_up(engine, text("a", 300), "me")
+    assert generate(engine, text("a", 300), GREEDY, 2, 8).stats.cached_tokens == 299
+
+
+def test_what_fails_to_be_saved_is_forgotten_all_the_same() -> None:
+    cache, engine = PrefixCache(PLENTY), toy_engine()
+    say(cache, engine, text("a", 300))
+
+    def fail() -> None:
+        raise Cancelled
+
+    engine.target.state = fail  # type: ignore[attr-defined]
+    with pytest.raises(Cancelled):
+        cache.vacate(engine, "")
+    assert engine.target.tokens == [] == (engine.draft.tokens if engine.draft else [])
 
 
 @pytest.mark.parametrize("lost", [WORTH_KEEPING - 1, WORTH_KEEPING])

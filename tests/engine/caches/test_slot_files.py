@@ -2,16 +2,19 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from localspec.chat.answer import collect
 from localspec.core.errors import UsageError
 from localspec.core.options.generate_options import GenerateOptions
+from localspec.engine.caches import slot_files
 from localspec.engine.caches.slot_files import SlotFiles, erase
 from localspec.engine.engine import Engine
 from localspec.engine.generate import TextEngine, stream_generate
-from tests.support.real_pair import GREEDY, options, random_ids
+from localspec.llama.cache import state_file
+from tests.support.real_pair import GREEDY, options, random_ids, slots_of
 
 pytestmark = pytest.mark.llama
 PROMPT = random_ids(300)
@@ -20,8 +23,7 @@ PROMPT = random_ids(300)
 def answered(slot: TextEngine) -> tuple[list[int], int, int]:
     """An answer, its cached tokens, and the tokens that the draft held before."""
     held = len(slot.draft.tokens) if slot.draft is not None else 0
-    with slot.answering():
-        answer = collect(stream_generate(slot, PROMPT, GenerateOptions(GREEDY, 4, max_tokens=9)))
+    answer = collect(stream_generate(slot, PROMPT, GenerateOptions(GREEDY, 4, max_tokens=9)))
     return answer.tokens, answer.stats.cached_tokens, held
 
 
@@ -31,23 +33,20 @@ def test_a_restored_slot_goes_on_where_it_was_saved(
 ) -> None:
     target, draft = (replace(options(path), parallel=count) for path in demo_files)
     with Engine.load(target, draft) as engine:
-        slots = engine.open_slots()
+        slots = slots_of(engine)
         files = SlotFiles(tmp_path, engine)
         with pytest.raises(UsageError, match="read nothing"):
             files.save(slots[-1], "a")
         first = answered(slots[-1])
         assert first[1] == 0 < len(slots[-1].target.tokens)
-        with slots[-1].answering():
-            tokens, n_bytes = files.save(slots[-1], "a")
+        tokens, n_bytes = files.save(slots[-1], "a")
         written = sorted(path for path in tmp_path.iterdir() if path.is_file())
         assert [path.name for path in written] == ["a", "a.draft"]
         assert n_bytes == sum(path.stat().st_size for path in written)
-        with slots[-1].answering():
-            assert erase(slots[-1]) == tokens
+        assert erase(slots[-1]) == tokens
         assert answered(slots[-1])[1:] == (0, 0)
-        with slots[0].answering():
-            erase(slots[0])
-            assert files.restore(slots[0], "a") == (tokens, n_bytes)
+        erase(slots[0])
+        assert files.restore(slots[0], "a") == (tokens, n_bytes)
         again = answered(slots[0])
         assert again[0] == first[0] and again[1] == len(PROMPT) - 1 and again[2] >= len(PROMPT)
 
@@ -76,3 +75,32 @@ def test_only_files_of_this_folder_and_this_model_are_used(
     with Engine.load(options(demo_files[1])) as other:
         with pytest.raises(UsageError, match="another model"):
             SlotFiles(folder, other).restore(other, "b")
+
+
+def test_a_save_that_fails_leaves_what_was_saved(
+    demo_files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "slots"
+    folder.mkdir()
+    with Engine.load(*map(options, demo_files)) as engine:
+        files = SlotFiles(folder, engine)
+        answered(engine)
+        files.save(engine, "a")
+        before = {path.name: path.read_bytes() for path in folder.iterdir()}
+        engine.target.truncate(200)
+        write, calls = state_file.write_partial, list[Path]()
+
+        def full(path: Path, *others: Any) -> int:
+            calls.append(path)
+            if len(calls) == 2:  # the draft's
+                raise OSError(28, "No space left on device")
+            return write(path, *others)
+
+        monkeypatch.setattr(slot_files, "write_partial", full)
+        with pytest.raises(UsageError, match="a cannot be written: No space left"):
+            files.save(engine, "a")
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+        folder.rename(tmp_path / "elsewhere")
+        with pytest.raises(UsageError) as caught:
+            files.save(engine, "a")
+        assert str(tmp_path) not in caught.value.message

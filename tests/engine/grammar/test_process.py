@@ -1,13 +1,16 @@
 """GrammarProcess: what hangs or crashes ends its child, and the next grammar gets another."""
 
+import os
+import signal
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from localspec.core.errors import GrammarError
+from localspec.core.errors import GrammarError, WorkerLost
 from localspec.core.interrupt import Cancelled, stopped_when
-from localspec.engine.grammar import process
+from localspec.engine.grammar import process, source
 from localspec.engine.grammar.constraint import GrammarConstraint, MatchingInChild, Vocabulary
 from localspec.engine.grammar.source import read_grammar, schema_grammar
 
@@ -49,12 +52,14 @@ def test_what_would_hang_or_crash_is_refused(
     hostile: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = answer("root ::= [a-c]{3,5}")
-    monkeypatch.setattr(process, "STEP_SECONDS", 3.0)
+    process._close_idle()
+    monkeypatch.setattr(process, "LIMITS", process.LIMITS._replace(seconds=3.0))
     try:
         hostile()
     except GrammarError as error:
         assert "cannot be enforced" in error.message
     monkeypatch.undo()
+    process._close_idle()
     assert answer("root ::= [a-c]{3,5}") == before == b"ccccc"
 
 
@@ -76,10 +81,36 @@ def test_a_step_ends_when_the_answer_is_not_wanted() -> None:
         schema_grammar(ENDLESS)
 
 
-def test_too_much_memory_ends_the_child_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(GrammarError, match="more than"):
-        process.grammar_process().ask("vocabulary", [b"a"], ["no number"])
+def test_what_ended_the_child_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(WorkerLost, match="It failed .exit code 1.: ValueError: "):
+        process.grammar_process().ask("vocabulary", ["a"], ["no number"])
+    running = process.grammar_process()
+    os.kill(running._worker.process.pid, signal.SIGKILL)
+    with pytest.raises(WorkerLost, match="killed from outside .SIGKILL."):
+        running.ask("read", "grammar", 'root ::= "a"')
+    monkeypatch.setattr(process, "LIMITS", process.LIMITS._replace(memory=64 * 2**20))
+    process._close_idle()
+    with pytest.raises(GrammarError, match="needed more than 64 MiB of memory"):
+        process.grammar_process().ask("read", "grammar", 'root ::= "a"')
+    monkeypatch.undo()
     assert answer('root ::= "a"') == b"a"
+
+
+def test_a_module_that_cannot_be_imported_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "llguidance.py").write_text("raise ImportError('no libstdc++')")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path.cwd()}")
+    process._close_idle()
+    with pytest.raises(WorkerLost, match="ImportError: no libstdc"):
+        read_grammar('root ::= "a"')
+
+
+def test_many_grammars_at_once_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "_waiting", threading.BoundedSemaphore(1))
+    with source._waiting, pytest.raises(WorkerLost, match="are being read already"):
+        read_grammar('root ::= "a"')
+    assert read_grammar('root ::= "a"')
 
 
 def test_children_are_used_again_and_those_that_ended_are_not() -> None:

@@ -1,5 +1,7 @@
 """Grammar: calls are forced in a family's own marks, with arguments that obey their schemas."""
 
+import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,7 +10,8 @@ from localspec.chat.tools import forms
 from localspec.chat.tools.forms import CallForm
 from localspec.chat.tools.tool import Tool, read_tools
 from localspec.core.errors import UsageError
-from localspec.engine.grammar.tool_calls import tool_grammar
+from localspec.engine.grammar.source import read_grammar, schema_grammar
+from localspec.engine.grammar.tool_calls import answer_or_call, free_or_call, tool_grammar
 from tests.support.toy.grammars import accepts
 
 SCHEMA = {
@@ -92,12 +95,68 @@ def test_parameters_that_cannot_be_tagged(schema: Any, said: str) -> None:
         tool_grammar(forms.QWEN_XML, (tool("f", schema),))
 
 
-@pytest.mark.parametrize("values", [["x", 3], [], "x"])
-def test_a_text_whose_choices_are_no_texts_may_be_any(values: Any) -> None:
+@pytest.mark.parametrize("values", [[], "x"])
+def test_a_text_without_choices_may_be_any(values: Any) -> None:
     schema = {"properties": {"a": {"type": "string", "enum": values}}, "required": ["a"]}
     grammar = tool_grammar(forms.QWEN_XML, (tool("f", schema),))
     call = "<tool_call>\n<function=f>\n<parameter=a>\nany\n</parameter>\n</function>\n</tool_call>"
     assert accepts(grammar, call.encode())
+
+
+@pytest.mark.parametrize(
+    "form", [form for form in forms.FORMS if form.parameter], ids=lambda form: form.family
+)
+def test_a_text_in_tags_ends_at_its_own_closing_tag_alone(form: CallForm) -> None:
+    page = "<h1>Hello</h1>\n<p>World</p></div>\n"
+    values = {"page": page, "zip": "90210", "unit": "null"}
+    schema = {
+        "properties": {
+            "page": {"type": "string"},
+            "zip": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+            "unit": {"enum": ["C", None]},
+        },
+        "required": ["page", "zip", "unit"],
+    }
+    offered = tool("f", schema)
+    called = forms.written(form, "f", values)
+    assert accepts(tool_grammar(form, (offered,)), called.encode())
+    (call,) = form.read(called.lstrip(), (offered,)).calls
+    assert json.loads(call.arguments) == {"page": page, "zip": "90210", "unit": None}
+
+
+def test_patterns_that_no_grammar_holds_are_left_out() -> None:
+    schema = {"properties": {"a": {"type": "string", "pattern": "^(?!x)[0-9]+$"}}}
+    grammar = tool_grammar(forms.HERMES, (tool("f", schema),))
+    assert accepts(grammar, forms.written(forms.HERMES, "f", {"a": "x"}).encode())
+    assert not accepts(grammar, forms.written(forms.HERMES, "f", {"a": 1}).encode())
+
+
+ANSWERS = (schema_grammar({"properties": {"a": {"type": "integer"}}}).grammar,
+           read_grammar('root ::= "{\\"a\\": 1}"'))  # fmt: skip
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+@pytest.mark.parametrize("form", forms.FORMS, ids=lambda form: form.family)
+def test_an_answer_by_a_grammar_or_a_call(form: CallForm, answer: str) -> None:
+    grammar = answer_or_call(form, (tool("f.g"),), answer, "</think>")
+
+    def allows(text: str) -> bool:
+        return accepts(grammar, f"</think>{text}".encode())
+
+    assert allows('{"a": 1}') and allows(f"\n{form.openings[0]} anything")
+    assert allows('```json\n{"name": "f.g", "arguments": {}}\n```')
+    assert not any(map(allows, ("", "Hello", '{"b": 1}', '```json\n{"a": 1}\n```')))
+
+
+def test_free_text_in_which_calls_obey() -> None:
+    schema = {"properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    broken = {"$ref": "https://example.org/x"}
+    grammar = free_or_call(forms.GENERIC, (tool("f", schema), tool("g", broken)))
+    call = partial(forms.written, forms.GENERIC)
+    whole = f"So: {call('f', {'n': 1})}\n{call('g', {'x': 'y'})} <tool"
+    assert all(accepts(grammar, text.encode()) for text in ("", "Hi {", whole))
+    for wrong in (call("f", {"n": "1"}), call("h", {}), "<tool_call>", "<tool_call>{}"):
+        assert not accepts(grammar, wrong.encode())
 
 
 def test_a_schema_that_no_grammar_holds_names_its_tool() -> None:

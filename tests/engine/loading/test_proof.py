@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localspec.core import child, paths
-from localspec.core.child import Ended
+from localspec.core import paths, worker
 from localspec.core.errors import EngineError, IncompatiblePair, LocalspecError
 from localspec.core.options.load_options import LoadOptions, Lora
+from localspec.core.worker import Ended
 from localspec.engine.engine import Engine
 from localspec.engine.loading import proof
 from localspec.engine.loading.proof import Model, require_proven
@@ -51,7 +51,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         files.append([Path(each["path"]).name for each in question["models"]])
         return Ended(0, "", "")
 
-    monkeypatch.setattr(child, "ask", ask)
+    monkeypatch.setattr(worker, "ask", ask)
     return files
 
 
@@ -114,7 +114,7 @@ def test_a_child_that_ends_early(
         (Ended(None, step, ""), "gives no answer within 1[0-9]+ s when"),
         (Ended(1, "", "MemoryError"), "exit code 1 when it loads .*target.gguf.*MemoryError"),
     ):
-        monkeypatch.setattr(child, "ask", lambda *_, ended=ended: ended)
+        monkeypatch.setattr(worker, "ask", lambda *_, ended=ended: ended)
         with pytest.raises(EngineError, match=words):
             require_proven(model(tiny.target))
     assert not store.exists()
@@ -125,7 +125,7 @@ def test_a_refusal_of_the_child_is_one_here(
 ) -> None:
     said = [["loads it"], ["IncompatiblePair", "No.", "Leave it."]]
     output = "\n".join(map(json.dumps, said))
-    monkeypatch.setattr(child, "ask", lambda *_: Ended(0, output, ""))
+    monkeypatch.setattr(worker, "ask", lambda *_: Ended(0, output, ""))
     with pytest.raises(IncompatiblePair, match=r"When llama.cpp loads it: No\."):
         require_proven(model(tiny.target))
     assert not store.exists()
@@ -154,7 +154,7 @@ def test_what_is_stored_is_bounded_and_may_be_nonsense(
 def test_a_file_that_is_no_model(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     path.write_bytes(b"GGUF")
-    ended = child.ask(proof.__name__, {"models": [], "bytes": 1}, 120)
+    ended = worker.ask(proof.__name__, {"models": [], "bytes": 1}, 120)
     assert ended.code == 1 and "Traceback" in ended.log
     with pytest.raises(LocalspecError, match=r"x\.gguf"):
         require_proven(Model(read_header(path), LoadOptions(path)))

@@ -261,3 +261,32 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(
         write_state(kept, model)
     assert kept.read_bytes() == before
     assert not list(kept.parent.glob(".kept*"))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [4000, -800])
+def test_a_state_without_numbers_is_refused(
+    model: LlamaModel, tmp_path: Path, value: float, place: int
+) -> None:
+    """Though its checksum is right: keys of the first layer, or values of the last one."""
+    model.decode(IDS[:60], 0)
+    path, state = tmp_path / "crafted", model.state().copy()
+    state[place:][:400].view(np.float16)[:] = value
+    crafted = StubHolder(model.tokens[:], state)
+    write_state(path, model, crafted)  # type: ignore[arg-type]
+    model.truncate(0)
+    with pytest.raises(ValueError, match="not numbers"):
+        read_state(path, model)
+    assert model.tokens == []
+    assert np.isfinite(model.decode(IDS[:5], 1)).all()
+
+
+class StubHolder:
+    """Tokens with a made-up state."""
+
+    def __init__(self, tokens: list[int], state: Any) -> None:
+        self.tokens = tokens
+        self._state = state
+
+    def state(self) -> Any:
+        return self._state

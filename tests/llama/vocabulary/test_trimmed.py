@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +21,7 @@ from localspec.core.errors import EngineError, FileProblem, IncompatiblePair
 from localspec.core.options.load_options import MAX_ROWS
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
+from localspec.engine.session.slot import Slot
 from localspec.llama.memory.estimate import estimate_memory
 from localspec.llama.model import LlamaModel
 from localspec.llama.vocabulary.trimmed import _F32, TrimmedModel, _to_float
@@ -32,8 +32,8 @@ from localspec.self_draft.vocabulary import choose_ids
 from localspec.speculative.loop import Logits
 from tests.support.files.architectures.specs import MODELS, N_VOCAB, WIDTH
 from tests.support.files.architectures.writer import weights, write_model
-from tests.support.real_pair import TinyFiles, fresh, load_model, options
-from tests.support.toy.slots import in_threads
+from tests.support.real_pair import TinyFiles, fresh, load_model, options, slots_of
+from tests.support.toy.slots import together
 
 pytestmark = pytest.mark.llama
 
@@ -259,19 +259,18 @@ def test_several_texts_share_passes(demo_files: tuple[Path, Path], trim: Trim) -
     texts = [[3, 4000, 17, 5], [9, 2, 4095]]
     alone, found = load_trimmed(trim(300)), dict[int, Logits]()
     with Engine.load(target, options(trim(300))) as engine:
-        slots = engine.open_slots()
+        slots = slots_of(engine)
         assert len(slots) == 2
 
-        def work(number: int) -> None:
-            draft = slots[number].draft
+        def work(slot: Slot, number: int) -> None:
+            draft = slot.draft
             assert draft is not None
-            with slots[number].answering():
-                draft.decode(texts[number], 0)
-                for token in (7, 8):
-                    found[number] = draft.decode([token], 1).copy()
-                    draft.truncate(len(draft.tokens) - (token == 7))
+            draft.decode(texts[number], 0)
+            for token in (7, 8):
+                found[number] = draft.decode([token], 1).copy()
+                draft.truncate(len(draft.tokens) - (token == 7))
 
-        in_threads([partial(work, 0), partial(work, 1)])
+        together(slots, slots.batcher, work)
     for number, text in enumerate(texts):
         alone.truncate(0)
         expected = alone.decode([*text, 8], 1)

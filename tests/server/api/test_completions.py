@@ -57,9 +57,9 @@ def test_several_prompts_have_choices_each(toy_server: Site) -> None:
     [
         ("prompt", ""), ("prompt", []), ("prompt", [[]]), ("prompt", ["a", 1]), ("prompt", [-1]),
         ("prompt", ["a"] * 17), ("prompt", None), ("prompt", [["a"]]), ("echo", True),
-        ("best_of", 2), ("suffix", "end"), ("logprobs", 21),
+        ("best_of", 2), ("suffix", "end"), ("logprobs", -1),
         # Numbers are neither true nor false.
-        ("echo", 0), ("echo", 0.0), ("best_of", True), ("cache_prompt", 1),
+        ("echo", 0), ("echo", 0.0), ("best_of", True),
         ("stream_options", {"include_obfuscation": 0}),
     ],
 )  # fmt: skip

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -165,7 +166,8 @@ def test_a_request_becomes_a_chat(toy_server: Site) -> None:
         reasoning={"effort": "low", "summary": "auto"},
         text={"verbosity": "low"},
     )
-    assert messages == [{"role": "system", "content": "Be brief.\n\nOnly facts."}, user]
+    systems = [{"role": "system", "content": text} for text in ("Be brief.", "Only facts.")]
+    assert messages == [*systems, user]
     function = {name: value for name, value in WEATHER.items() if name != "type"}
     assert told["tools"] == [{"type": "function", "function": function}]
     assert told["tool_choice"] == "required" and told["variables"] == {"reasoning_effort": "low"}
@@ -199,27 +201,60 @@ def test_a_response_belongs_to_its_key() -> None:
             other.responses.delete(stored.id)
 
 
+def stored_of(stored: StoredResponses, owner: str, names: str) -> str:
+    """Which of these responses are stored."""
+    found = ""
+    for name in names:
+        with suppress(BadRequest):
+            found += stored.response(owner, name)["id"]
+    return found
+
+
 def test_the_least_recently_used_go_first() -> None:
     message = UserMessage(role="user", content="x" * 100)
-    for bounds in ((2, 10_000), (100, 350)):
+    for bounds in ((4, 10_000), (100, 600)):
         stored = StoredResponses(*bounds)
-        for name in ("a", "b"):
+        for name in "abcd":
             stored.add("", {"id": name}, [message])
         assert stored.response("", "a") == {"id": "a"}
-        stored.add("", {"id": "c"}, [message])
+        stored.add("", {"id": "e"}, [message])
         with pytest.raises(BadRequest):
             stored.messages("", "b")
-        assert stored.messages("", "a") == stored.messages("", "c") == [message]
+        assert stored.messages("", "a") == stored.messages("", "e") == [message]
+
+
+@pytest.mark.parametrize("bounds", [(8, 100_000), (100, 1300)])
+def test_one_client_pushes_out_its_own_responses_only(bounds: tuple[int, int]) -> None:
+    message = UserMessage(role="user", content="x" * 100)
+    stored = StoredResponses(*bounds)
+    for name in "abc":
+        stored.add("one", {"id": name}, [message])
+    for i in range(50):
+        stored.add("other", {"id": f"{i}"}, [message])
+    assert stored_of(stored, "one", "abc") == "abc" and not stored_of(stored, "other", "abc")
+    assert stored.response("other", "49") == {"id": "49"}
+    stored.remove("one", "a")
+    assert stored_of(stored, "one", "abc") == "bc"
+
+
+def test_what_is_larger_than_its_share_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StoredResponses.__init__, "__defaults__", (1000, 8000))
+    with serving(ServedToy()) as site:
+        kept = site.ask("/v1/responses", input="hello", prompt=None)["id"]
+        status, error = site.refused("/v1/responses", input="x" * 3000, prompt=None)
+        assert (status, error["param"]) == (400, "store")
+        assert "Send store: false." in error["message"]
+        _, error = site.refused("/v1/responses", input="x" * 3000, prompt=None, store=False)
+        assert error["code"] == "context_length_exceeded"  # of this toy: nothing would be stored
+        assert site.get(f"/v1/responses/{kept}").status_code == 200
+    stored = StoredResponses(10, 4000)
+    stored.add("", {"id": "a", "instructions": "x" * 2000}, [])
+    assert not stored_of(stored, "", "a")
 
 
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "types message, function_call"),
-        (
-            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
-            "input.0.content.0.type: This server takes no images",
-        ),
         ({"background": True}, "background should be"),
         ({"conversation": "conv_1"}, "conversation: Not supported here"),
         ({"tools": [{"type": "function"}]}, "tools.0.name: Field required"),

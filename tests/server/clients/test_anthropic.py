@@ -14,8 +14,8 @@ from anthropic import Anthropic, AsyncAnthropic, beta_tool
 from pydantic import BaseModel
 
 from localspec.core.options.load_options import LoadOptions
+from localspec.engine.session.limits import Limits
 from localspec.server.guard import Access
-from localspec.server.queue.limits import Limits
 from localspec.server.service import Defaults
 from tests.support.chat.reciting import reciting, write_reciter
 from tests.support.chat.templates import QWEN3, SPOKEN

@@ -19,8 +19,8 @@ from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import LoadOptions
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.generate import stream_generate
+from localspec.engine.session.limits import Limits
 from localspec.server.guard import Access
-from localspec.server.queue.limits import Limits
 from localspec.server.service import Defaults
 from tests.support.chat.reciting import reciting, write_reciter
 from tests.support.chat.tool_templates import HERMES
@@ -359,7 +359,7 @@ def test_a_full_queue_is_asked_again_when_it_says(
         first = pool.submit(ask, asking, max_tokens=3)
         assert gate.began.acquire(timeout=PATIENCE)
         second = pool.submit(ask, asking, max_tokens=3)
-        while not site.service.scheduler.waiting:
+        while not site.service.session.waiting:
             site.get("/health")
         with pytest.raises(openai.RateLimitError) as full:
             ask(asking)

@@ -28,8 +28,17 @@ def test_candidates_teach_up_to_the_first_wrong_one() -> None:
     acceptance.observe_all(candidates, [3, 9])  # the target said something else, and no more
     acceptance.observe_all(candidates, [8, 4, 5, 6])
     acceptance.observe_all(candidates, [3])
-    assert 3.9 < acceptance.of(MODEL).observations <= 4
-    assert GroupAcceptance(known, "coupled at 0.8").of(MODEL).observations == 0
+    assert 3.9 < acceptance.of(MODEL).pair.observations <= 4
+    assert GroupAcceptance(known, "coupled at 0.8").of(MODEL).pair.observations == 0
+
+
+def test_answers_teach_how_long_those_to_such_prompts_become() -> None:
+    known = PairProfile()
+    assert known.answer_length(100) == known.answer_length(5000) == 64
+    for _ in range(30):
+        known.observe_answer(5000, 400)
+    assert known.answer_length(4500) == pytest.approx(400, abs=2)
+    assert known.answer_length(100) == 64
 
 
 def test_the_groups_seen_least_make_room() -> None:

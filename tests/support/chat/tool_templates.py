@@ -105,6 +105,15 @@ KIMI = _family(
     )
     + "{{- '<|tool_calls_section_end|>' -}}"
 )
+LFM = _family(
+    "{{- '<|tool_call_start|>[' -}}"
+    + _EACH.replace(
+        "ONE",
+        '{{- \'{"name": "\' + call.name + \'", "arguments": \' + call.arguments | tojson + "}" -}}'
+        '{{- ", " if not loop.last -}}',
+    )
+    + "{{- ']<|tool_call_end|>' -}}"
+)
 GRANITE = _listed("<|tool_call|>", "", "name", "arguments")
 NEMOTRON = _listed("<TOOLCALL>", "</TOOLCALL>", "name", "arguments")
 COMMAND = _listed("<|START_ACTION|>", "<|END_ACTION|>", "tool_name", "parameters")
@@ -212,6 +221,7 @@ SEVERAL = {  # calls in one answer
     "DeepSeek": DEEPSEEK,
     "DeepSeek V3.1": DEEPSEEK_V31,
     "Kimi K2": KIMI,
+    "LFM2": LFM,
     "Granite 3": GRANITE,
     "Nemotron Nano 2": NEMOTRON,
     "Command R7B": COMMAND,

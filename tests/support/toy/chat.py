@@ -41,9 +41,6 @@ class ChatToy(ToyEngine):
     def system_notes(self, system: str) -> list[str]:
         return []
 
-    def stream(self, prompt: Sequence[int], options: GenerateOptions) -> Iterator[Piece]:
-        return stream_generate(self, prompt, options)
-
 
 class Reciter:
     """A ChatEngine that says given pieces of text, one each ``seconds``, as a model would."""

@@ -1,12 +1,16 @@
 """A toy engine for `generate`: bytes as tokens, a grammar of slots, a profile that knows it."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
 
+from localspec.chat.answer import Piece
+from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.sampling_params import SamplingParams
+from localspec.engine.generate import stream_generate
 from localspec.speculative.control.conversations import Conversations
 from localspec.speculative.control.pair_profile import PairProfile
 from localspec.speculative.history import AnswerHistory
@@ -115,8 +119,10 @@ class ToyEngine:
         self.target.noise = noise
         self.draft = None if quirk is None else model(quirk, draft_n_ctx or n_ctx, 1.0)
 
-    def answering(self) -> AbstractContextManager[None]:
-        return nullcontext()
+    def stream(
+        self, prompt: Sequence[int], options: GenerateOptions, *, clock: Clock = time.perf_counter
+    ) -> Iterator[Piece]:
+        return stream_generate(self, prompt, options, clock=clock)
 
     def is_stop(self, token: int) -> bool:
         return token == self.stop

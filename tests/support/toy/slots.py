@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from localspec.core.compute import COMPUTE
 from localspec.core.errors import EngineError
-from localspec.engine.slots.batch_scheduler import BatchScheduler
-from localspec.engine.slots.llama_context import BatchEntry, SharedContext
-from localspec.engine.slots.slot import Slot, make_slots
+from localspec.engine.generate import TextEngine
+from localspec.engine.session.batching import Batcher
+from localspec.engine.session.llama_context import BatchEntry, SharedContext
+from localspec.engine.session.session import Session
+from localspec.engine.session.slot import Slot, make_slots
 from localspec.llama.cache.copies import ReusableLengths
 from localspec.speculative.loop import Logits
 from tests.support.toy.engine import ToyEngine
@@ -126,7 +129,7 @@ def shared(
     clock: FakeClock | None = None,
     seconds: tuple[float, float] = (1.0, 1.0),
     **options: Any,
-) -> tuple[list[Slot], BatchScheduler, ToyContext, ToyContext | None]:
+) -> tuple[list[Slot], Batcher, ToyContext, ToyContext | None]:
     """Slots that say what a `ToyEngine` says, what they share, the target's and draft's context.
 
     ``seconds`` are those of a pass of the target, and of the draft.
@@ -141,27 +144,27 @@ def shared(
 
     target = context(None, seconds[0])
     draft = None if quirk is None else context(quirk, seconds[1])
-    passes = BatchScheduler([target] if draft is None else [draft, target], clock or perf_counter)
+    batcher = Batcher([target] if draft is None else [draft, target], clock or perf_counter)
     engine = ToyEngine(quirk=quirk, n_ctx=n_ctx)
-    return make_slots(engine, count, passes, target, draft), passes, target, draft
+    return make_slots(engine, count, batcher, target, draft), batcher, target, draft
 
 
-def in_threads(work: Sequence[Callable[[], None]]) -> None:
-    """Run all at once, and raise the first error that one of them raised."""
-    errors: list[BaseException] = []
+def together(
+    slots: Sequence[TextEngine], batcher: Batcher, work: Callable[[Any, int], object]
+) -> None:
+    """Run ``work(slot, number)`` in all slots, begun in the same turn; raises the first error."""
+    session = Session(slots, batcher)
+    try:
+        futures = COMPUTE.call(
+            lambda: [session.run(i, _numbered(work, i)) for i in range(len(slots))]
+        )
+        errors = [future.exception(60) for future in futures]
+    finally:
+        session.close()
+    for error in errors:
+        if error is not None:
+            raise error
 
-    def guarded(one: Callable[[], None]) -> None:
-        try:
-            one()
-        except BaseException as error:
-            errors.append(error)
 
-    threads = [threading.Thread(target=guarded, args=(one,), daemon=True) for one in work]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        if thread.is_alive() and not errors:
-            raise ContractBroken("a thread waits for ever")
-    if errors:
-        raise errors[0]
+def _numbered(work: Callable[[Any, int], object], number: int) -> Callable[[Any], object]:
+    return lambda slot: work(slot, number)

@@ -1,39 +1,31 @@
 """Requests of Anthropic's Messages API, and the chat requests that they become."""
 
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
-from pydantic_core import PydanticCustomError
 
 from localspec.chat.tools.tool import MAX_TOOLS
-from localspec.server.api.anthropic.turns import Turn, joined, system_message
+from localspec.core.formatting import one_line
+from localspec.engine.session.job import GenerationRequest
+from localspec.server.api.anthropic.turns import Turn, system_message
 from localspec.server.api.chat import ChatRequest, Effort
-from localspec.server.api.messages import Content, ToolName
+from localspec.server.api.messages import Content
 from localspec.server.api.replies import Json
 from localspec.server.api.requests import (
     WHOLE,
     Name,
     RequestObject,
     SamplingFields,
-    StopText,
+    Stops,
     Text,
     TokenCount,
     unknown_fields,
 )
 from localspec.server.errors import BadRequest, bad_request
-from localspec.server.queue.job import GenerationRequest
 
 if TYPE_CHECKING:
     from localspec.server.service import Service
-
-
-def _own_tool(kind: object) -> object:
-    """Refuse tools that Anthropic defines: a model that cannot use them would make up results."""
-    if kind not in (None, "custom"):
-        raise PydanticCustomError(
-            "tool_type", "This server has no tools of its own; offer yours with an input_schema"
-        )
-    return kind
 
 
 def _no_thread(thread: object) -> object:
@@ -49,11 +41,11 @@ def _no_thread(thread: object) -> object:
 
 
 class Tool(RequestObject):
-    """``input_schema`` is a JSON schema of the arguments."""
+    """``input_schema`` is a JSON schema of the arguments, which tools of Anthropic's lack."""
 
-    type: Annotated[Literal["custom"] | None, BeforeValidator(_own_tool)] = None
-    name: ToolName
-    input_schema: dict[str, Any]
+    type: Name | None = None
+    name: Name | None = None
+    input_schema: dict[str, Any] | None = None
     description: Text | None = None
     # Accepted and ignored.
     strict: Any = None
@@ -62,6 +54,11 @@ class Tool(RequestObject):
     allowed_callers: Any = None
     input_examples: Any = None
     eager_input_streaming: Any = None
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the client runs it; one that Anthropic defines cannot be shown to the model."""
+        return self.type in (None, "custom") and self.input_schema is not None
 
     def definition(self) -> Json:
         """The tool in OpenAI's form."""
@@ -111,7 +108,7 @@ class MessagesRequest(SamplingFields):
     max_tokens: TokenCount | None = None
     system: Content | None = None
     stream: bool | None = None
-    stop_sequences: Annotated[list[StopText], Field(max_length=16, fail_fast=True)] | None = None
+    stop_sequences: Stops | None = None
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
@@ -130,7 +127,7 @@ class MessagesRequest(SamplingFields):
         """The generation request, and warnings; see `AnswerRequest.read`."""
         ignored = unknown_fields(self, strict=service.strict_fields)
         requests, warnings = self.chat().read(service)
-        return requests, ignored + warnings
+        return requests, [*ignored, *self._tools_left_out(), *warnings]
 
     def count(self, service: "Service") -> int:
         """Tokens of the prompt."""
@@ -150,25 +147,27 @@ class MessagesRequest(SamplingFields):
             raise bad_request(error.errors(), fields) from None
 
     def _messages(self) -> list[Json]:
-        if self.messages[-1].role == "assistant":
-            raise BadRequest(
-                "The last message is the assistant's, and this server continues none.",
-                "End with a message of the user.",
-                param="messages",
-            )
         system = [] if self.system is None else [system_message(self.system)]
-        messages = joined(each for turn in self.messages for each in turn.messages())
+        messages = chain.from_iterable(turn.messages() for turn in self.messages)
         return [
             each for each in (*system, *messages) if each["role"] != "system" or each["content"]
         ]
 
     def _tools(self) -> Json:
+        """The tools that can be offered; a choice of another one is left to the model."""
         choice = self.tool_choice or ToolChoice(type="auto")
+        offered = [tool.definition() for tool in self.tools or () if tool.is_ours]
+        is_left_out = any(tool.name == choice.name for tool in self.tools or () if not tool.is_ours)
+        is_void = is_left_out or (choice.type == "any" and self.tools and not offered)
         return {
-            "tools": [tool.definition() for tool in self.tools or ()],
-            "tool_choice": choice.choice(),
+            "tools": offered,
+            "tool_choice": "auto" if is_void else choice.choice(),
             "parallel_tool_calls": False if choice.disable_parallel_tool_use else None,
         }
+
+    def _tools_left_out(self) -> list[str]:
+        names = [str(tool.type or tool.name) for tool in self.tools or () if not tool.is_ours]
+        return [f"The tool {one_line(name)} is not run here and was left out." for name in names]
 
     def _thinking(self) -> Json:
         """Whether, and how long, the model thinks; by the chat template where nothing is said."""

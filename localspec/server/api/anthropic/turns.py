@@ -1,15 +1,14 @@
 """Messages in Anthropic's form, and the messages in OpenAI's form that they become."""
 
-from collections.abc import Iterable, Iterator
-from itertools import groupby
-from operator import itemgetter
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
-from localspec.server.api.messages import Content, TextPart
+from localspec.chat.content import text_of
+from localspec.server.api.messages import CallId, Content, OtherPart, TextPart, type_of
 from localspec.server.api.replies import Json
-from localspec.server.api.requests import Name, RequestObject, Text
+from localspec.server.api.requests import RequestObject, Text
 
 # Claude Code begins its system prompt with this line, which differs in each request: no prompt
 # would be found in the cache.
@@ -18,23 +17,26 @@ _BILLING = "x-anthropic-billing-header:"
 
 class ToolResultBlock(RequestObject):
     type: Literal["tool_result"]
-    tool_use_id: Name
+    tool_use_id: CallId = None
     content: Content | None = None
     is_error: bool | None = None
     cache_control: Any = None
 
     def message(self) -> Json:
         """The result as a message of its own; an error is marked as such."""
-        text = text_of(self.content)
-        said = f"Error: {text}" if self.is_error else text
-        return {"role": "tool", "tool_call_id": self.tool_use_id, "content": said}
+        content = parts_of(self.content)
+        if self.is_error:
+            first, *others = content or [{"type": "text", "text": ""}]
+            begun = {"type": "text", "text": f"Error: {text_of([first])}"}
+            content = [begun, *others]
+        return {"role": "tool", "tool_call_id": self.tool_use_id, "content": content}
 
 
 class ToolUseBlock(RequestObject):
     type: Literal["tool_use"]
-    id: Name
-    name: Name
-    input: dict[str, Any]
+    id: CallId = None
+    name: Text
+    input: Any = None
     caller: Any = None
     cache_control: Any = None
 
@@ -56,33 +58,48 @@ class RedactedThinkingBlock(RequestObject):
     data: Any = None
 
 
-UserBlock = Annotated[TextPart | ToolResultBlock, Field(discriminator="type")]
-AssistantBlock = Annotated[
-    TextPart | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock, Field(discriminator="type")
+def _kind(block: Any) -> str:
+    kind = type_of(block)
+    return (
+        kind if kind in ("text", "tool_result", "tool_use", "thinking", "redacted_thinking") else ""
+    )
+
+
+_Text = Annotated[TextPart, Tag("text")]
+_Other = Annotated[OtherPart, Tag("")]
+UserBlock = Annotated[
+    _Text | Annotated[ToolResultBlock, Tag("tool_result")] | _Other, Discriminator(_kind)
 ]
+AssistantBlock = Annotated[
+    _Text
+    | Annotated[ThinkingBlock, Tag("thinking")]
+    | Annotated[RedactedThinkingBlock, Tag("redacted_thinking")]
+    | Annotated[ToolUseBlock, Tag("tool_use")]
+    | _Other,
+    Discriminator(_kind),
+]
+_MOST = Field(max_length=10_000, fail_fast=True)
 
 
 class UserTurn(RequestObject):
     role: Literal["user"]
-    content: (
-        Text | Annotated[list[UserBlock], Field(min_length=1, max_length=10_000, fail_fast=True)]
-    )
+    content: Text | Annotated[list[UserBlock], _MOST]
 
     def messages(self) -> Iterator[Json]:
-        """Texts and results of tools, each by itself."""
+        """Results of tools, each by itself, then what the user writes, as one message."""
+        blocks = self.content if isinstance(self.content, list) else []
+        results = [block for block in blocks if isinstance(block, ToolResultBlock)]
+        yield from (result.message() for result in results)
         if isinstance(self.content, str):
             yield {"role": "user", "content": self.content}
-            return
-        for block in self.content:
-            if isinstance(block, ToolResultBlock):
-                yield block.message()
-            else:
-                yield {"role": "user", "content": block.text}
+        elif len(results) < len(blocks) or not blocks:
+            others = [block for block in blocks if not isinstance(block, ToolResultBlock)]
+            yield {"role": "user", "content": parts_of(others)}
 
 
 class AssistantTurn(RequestObject):
     role: Literal["assistant"]
-    content: Text | Annotated[list[AssistantBlock], Field(max_length=10_000, fail_fast=True)]
+    content: Text | Annotated[list[AssistantBlock], _MOST]
 
     def messages(self) -> Iterator[Json]:
         """One message with text, thoughts and calls."""
@@ -93,14 +110,14 @@ class AssistantTurn(RequestObject):
         thoughts = [block.thinking for block in blocks if isinstance(block, ThinkingBlock)]
         yield {
             "role": "assistant",
-            "content": text_of([block for block in blocks if isinstance(block, TextPart)]),
+            "content": parts_of([b for b in blocks if isinstance(b, TextPart | OtherPart)]),
             "reasoning_content": "\n".join(thoughts) or None,
             "tool_calls": [b.call() for b in blocks if isinstance(b, ToolUseBlock)] or None,
         }
 
 
 class SystemTurn(RequestObject):
-    role: Literal["system"]
+    role: Literal["system", "developer"]
     content: Content
 
     def messages(self) -> Iterator[Json]:
@@ -111,25 +128,16 @@ class SystemTurn(RequestObject):
 Turn = Annotated[UserTurn | AssistantTurn | SystemTurn, Field(discriminator="role")]
 
 
-def joined(messages: Iterable[Json]) -> Iterator[Json]:
-    """The messages with one for texts of the user that follow each other."""
-    for role, group in groupby(messages, itemgetter("role")):
-        if role == "user":
-            yield {"role": role, "content": "\n".join([each["content"] for each in group])}
-        else:
-            yield from group
-
-
-def text_of(content: Content | None) -> str:
-    """A text, or the texts of blocks."""
-    if isinstance(content, list):
-        return "\n".join([part.text for part in content])
-    return content or ""
+def parts_of(content: str | Sequence[TextPart | OtherPart] | None) -> list[Json]:
+    """A text or parts as the parts of a chat message."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return [part.model_dump(exclude_none=True) for part in content or ()]
 
 
 def system_message(content: Content) -> Json:
     """A system prompt as a message."""
-    text = text_of(content)
+    text = text_of(parts_of(content))
     if text.startswith(_BILLING):
         text = text.partition("\n")[2]
     return {"role": "system", "content": text}

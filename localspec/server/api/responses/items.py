@@ -1,19 +1,22 @@
 """Items of a Responses request, and the chat messages that they become."""
 
-from collections.abc import Sequence
-from itertools import takewhile
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter
 
+from localspec.chat.content import text_of
 from localspec.server.api.messages import (
     AssistantMessage,
     CalledFunction,
+    CallId,
+    Content,
     Message,
+    OtherPart,
     SystemMessage,
     ToolCall,
     ToolMessage,
     UserMessage,
+    type_of,
 )
 from localspec.server.api.requests import Name, Text
 
@@ -21,20 +24,13 @@ _MOST_PARTS = Field(max_length=10_000, fail_fast=True)
 _THOUGHTS = "localspec:"  # before a reasoning text in `encrypted_content`
 
 
+_INPUTS: tuple[str, ...] = ("input", "action", "arguments")  # of calls of OpenAI's own tools
+
+
 class OpenObject(BaseModel):
     """A JSON object whose other fields are ignored: clients send whole items back."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
-
-
-class TextPart(OpenObject):
-    type: Literal["input_text", "output_text", "text"]
-    text: Text
-
-
-class RefusalPart(OpenObject):
-    type: Literal["refusal"]
-    refusal: Text
 
 
 class ReasoningPart(OpenObject):
@@ -45,24 +41,23 @@ class ReasoningPart(OpenObject):
 class MessageItem(OpenObject):
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
-    content: Text | Annotated[list[TextPart | RefusalPart], _MOST_PARTS]
+    content: Content | None
 
     def message(self) -> Message:
         """The message; the texts of its parts follow each other."""
-        text = _text(self.content)
         if self.role == "user":
-            return UserMessage(role="user", content=text)
+            return UserMessage(role="user", content=self.content)
         if self.role == "assistant":
-            return AssistantMessage(role="assistant", content=text)
-        return SystemMessage(role="system", content=text)
+            return AssistantMessage(role="assistant", content=self.content)
+        return SystemMessage(role="system", content=self.content)
 
 
 class CallItem(OpenObject):
     type: Literal["function_call"]
-    call_id: Name
-    name: Name
+    call_id: CallId = None
+    name: Text
     namespace: Name | None = None
-    arguments: Text
+    arguments: Any = None
 
     def message(self) -> Message:
         """An answer with this call."""
@@ -74,12 +69,12 @@ class CallItem(OpenObject):
 
 class ResultItem(OpenObject):
     type: Literal["function_call_output"]
-    call_id: Name
-    output: Text | Annotated[list[TextPart], _MOST_PARTS]
+    call_id: CallId = None
+    output: Any = None
 
     def message(self) -> Message:
         """The result in the form of a chat."""
-        return ToolMessage(role="tool", tool_call_id=self.call_id, content=_text(self.output))
+        return _result(self.call_id, self.output)
 
 
 class ReasoningItem(OpenObject):
@@ -96,6 +91,46 @@ class ReasoningItem(OpenObject):
         return AssistantMessage(role="assistant", reasoning_content=text)
 
 
+class OtherItem(OpenObject):
+    """An item of OpenAI's own tools, or one that this server does not know."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    type: Annotated[str, Field(max_length=100)]
+    call_id: CallId = None
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether only OpenAI's servers can read it."""
+        return self.type in ("compaction", "compaction_summary", "item_reference")
+
+    def message(self) -> Message:
+        """The call of a tool and its result, in the form of a chat; else an answer as text."""
+        fields = {key: each for key, each in (self.model_extra or {}).items() if each is not None}
+        if self.call_id is not None and self.type.endswith("_output"):
+            return _result(self.call_id, fields.get("output", fields))
+        if self.call_id is not None:
+            name = str(fields.get("name") or self.type.removesuffix("_call"))
+            shown = {key: fields[key] for key in _INPUTS if key in fields}
+            function = CalledFunction(name=name, arguments=_arguments(shown))
+            call = ToolCall(id=self.call_id, function=function)
+            return AssistantMessage(role="assistant", tool_calls=[call])
+        part = OtherPart.model_validate({"type": self.type, **fields})
+        return AssistantMessage(role="assistant", content=[part])
+
+
+def _arguments(fields: dict[str, Any]) -> Any:
+    """The arguments of a call that has one of these fields."""
+    found = fields.get("arguments", fields.get("action"))
+    return found if found is not None else fields
+
+
+def _result(call_id: str | None, output: Any) -> ToolMessage:
+    return ToolMessage.model_validate(
+        {"role": "tool", "tool_call_id": call_id, "content": text_of(output)}, strict=True
+    )
+
+
 def full_name(namespace: str, name: str) -> str:
     """The name by which the model knows a tool of a namespace."""
     return f"{namespace.rstrip('_')}__{name}"
@@ -106,22 +141,18 @@ def hidden(reasoning: str) -> str:
     return _THOUGHTS + reasoning
 
 
-def type_of(given: Any) -> Any:
-    """The field type of an object."""
-    return given.get("type") if isinstance(given, dict) else getattr(given, "type", None)
+def _kind(item: Any) -> str:
+    kind = type_of(item) or "message"
+    return kind if kind in ("message", "function_call", "function_call_output", "reasoning") else ""
 
 
 Item = Annotated[
     Annotated[MessageItem, Tag("message")]
     | Annotated[CallItem, Tag("function_call")]
     | Annotated[ResultItem, Tag("function_call_output")]
-    | Annotated[ReasoningItem, Tag("reasoning")],
-    Discriminator(
-        lambda item: type_of(item) or "message",
-        custom_error_type="unknown_item",
-        custom_error_message="This server takes items of the types message, function_call, "
-        "function_call_output and reasoning, each as a whole",
-    ),
+    | Annotated[ReasoningItem, Tag("reasoning")]
+    | Annotated[OtherItem, Tag("")],
+    Discriminator(_kind),
 ]
 Items = Annotated[list[Item], Field(min_length=1, max_length=10_000, fail_fast=True)]
 ITEMS: TypeAdapter[list[Item]] = TypeAdapter(list[Item])
@@ -132,7 +163,8 @@ def messages_of(given: str | list[Item]) -> list[Message]:
     if isinstance(given, str):
         return [UserMessage(role="user", content=given)]
     messages: list[Message] = []
-    for message in [item.message() for item in given]:
+    usable = [item for item in given if not (isinstance(item, OtherItem) and item.is_left_out)]
+    for message in [item.message() for item in usable]:
         last = messages[-1] if messages else None
         if isinstance(last, AssistantMessage) and isinstance(message, AssistantMessage):
             if message.tool_calls:
@@ -145,16 +177,15 @@ def messages_of(given: str | list[Item]) -> list[Message]:
     return messages
 
 
+def left_out(given: str | list[Item]) -> list[str]:
+    """A sentence for each type of items that are left out."""
+    items = [] if isinstance(given, str) else given
+    kinds = {item.type for item in items if isinstance(item, OtherItem) and item.is_left_out}
+    return [f"Items of the type {kind} were left out." for kind in sorted(kinds)]
+
+
 def with_instructions(instructions: str | None, messages: list[Message]) -> list[Message]:
-    """The messages behind one system message: most chat templates take no second one."""
-    first = list(takewhile(lambda message: isinstance(message, SystemMessage), messages))
-    texts = [instructions or "", *[str(message.content) for message in first]]
-    system = "\n\n".join([text for text in texts if text])
-    begun: list[Message] = [SystemMessage(role="system", content=system)] if system else []
-    return begun + messages[len(first) :]
-
-
-def _text(content: str | Sequence[TextPart | RefusalPart]) -> str:
-    if isinstance(content, str):
-        return content
-    return "\n".join([p.refusal if isinstance(p, RefusalPart) else p.text for p in content])
+    """The messages behind the instructions, if there are any."""
+    if not instructions:
+        return messages
+    return [SystemMessage(role="system", content=instructions), *messages]

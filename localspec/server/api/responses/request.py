@@ -8,6 +8,7 @@ from pydantic_core import PydanticCustomError
 
 from localspec.chat.tools.tool import MAX_TOOLS
 from localspec.core.formatting import one_line
+from localspec.engine.session.job import GenerationRequest
 from localspec.server.api.chat import ChatRequest, Effort
 from localspec.server.api.messages import (
     Message,
@@ -16,6 +17,7 @@ from localspec.server.api.messages import (
     OfferedFunction,
     OfferedTool,
     ToolChoice,
+    type_of,
 )
 from localspec.server.api.requests import (
     TRUTH,
@@ -36,12 +38,11 @@ from localspec.server.api.responses.items import (
     Items,
     OpenObject,
     full_name,
+    left_out,
     messages_of,
-    type_of,
     with_instructions,
 )
 from localspec.server.api.responses.stored import StoredResponses
-from localspec.server.queue.job import GenerationRequest
 
 if TYPE_CHECKING:
     from localspec.server.service import Service
@@ -138,9 +139,9 @@ class ResponsesRequest(AnswerRequest):
     store: bool | None = None
     max_output_tokens: TokenCount | None = None
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedFunctionTool | AllowedTools | None = (
-        None
-    )
+    tool_choice: (
+        Literal["none", "auto", "required"] | NamedFunctionTool | AllowedTools | OtherTool | None
+    ) = None
     parallel_tool_calls: bool | None = None
     reasoning: Reasoning | None = None
     text: TextOptions | None = None
@@ -150,8 +151,8 @@ class ResponsesRequest(AnswerRequest):
     background: Annotated[Literal[False], TRUTH] | None = None
     conversation: OnlyNull = None
     prompt: OnlyNull = None
-    top_logprobs: Annotated[int, Field(ge=0, le=0), WHOLE] | None = None
     # Accepted and ignored.
+    top_logprobs: Any = None
     truncation: Any = None
     max_tool_calls: Any = None
     client_metadata: Any = None
@@ -160,19 +161,22 @@ class ResponsesRequest(AnswerRequest):
     _conversation: list[Message] = PrivateAttr(default_factory=list)
 
     def begin(self, stored: StoredResponses, owner: str) -> None:
-        """Take up the conversation of ``previous_response_id``; raises BadRequest (404).
+        """Take up the conversation of ``previous_response_id``.
 
+        Raises BadRequest where that is not stored (404), and for what is too large to be stored.
         ``owner`` is the client whose responses are stored together.
         """
         self._stored, self._owner = stored, owner
         earlier = self.previous_response_id
         before = stored.messages(owner, earlier) if earlier else []
         self._conversation = before + messages_of(self.input)
+        if self.store is not False:
+            stored.require_room(self._conversation)
 
     def read(self, service: "Service") -> tuple[list[GenerationRequest], list[str]]:
         ignored = unknown_fields(self, strict=service.strict_fields)
         requests, warnings = self.chat().read(service)
-        return requests, [*ignored, *self._unsupported(), *warnings]
+        return requests, [*ignored, *self._unsupported(), *left_out(self.input), *warnings]
 
     def chat(self) -> ChatRequest:
         """The same request in the form of a chat."""
@@ -226,6 +230,8 @@ class ResponsesRequest(AnswerRequest):
         choice = self.tool_choice
         if isinstance(choice, NamedFunctionTool):
             return NamedTool(type="function", function=choice)
+        if isinstance(choice, OtherTool):
+            return "auto"  # of a tool that is not run here
         return choice.mode if isinstance(choice, AllowedTools) else choice
 
     def _format(self) -> ResponseFormat | None:

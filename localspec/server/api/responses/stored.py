@@ -3,17 +3,19 @@
 import secrets
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
+from localspec.core.formatting import size
 from localspec.server.api.messages import Message
 from localspec.server.errors import BadRequest
 
-OWNER_HEADER = "x-localspec-owner"  # from a front: the name of the client's key
 MOST_RESPONSES = 1000
 MOST_BYTES = 64 * 2**20
+_SHARE = 4  # one response is at most one in so many of these bytes
 _MESSAGES: TypeAdapter[list[Message]] = TypeAdapter(list[Message])
 _RESPONSE: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
@@ -43,25 +45,50 @@ class _Entry(NamedTuple):
         return len(self.response) + len(self.messages)
 
 
-class StoredResponses:
-    """Responses by the client that owns them; the least recently used go first.
+@dataclass(slots=True)
+class _Owned:
+    """The responses of one owner by their ids, the least recently used first."""
 
-    A conversation is stored whole with each of its responses, so each stands by itself.
+    entries: OrderedDict[str, _Entry] = field(default_factory=OrderedDict)
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(entry.n_bytes for entry in self.entries.values())
+
+
+class StoredResponses:
+    """Responses by the client that owns them, which cannot push out those of others.
+
+    The least recently used go first, of the owner who has most. A conversation is stored whole with
+    each of its responses, so each stands by itself.
     """
 
     def __init__(self, most: int = MOST_RESPONSES, most_bytes: int = MOST_BYTES) -> None:
         self._most = most
         self._most_bytes = most_bytes
-        self._entries: OrderedDict[tuple[str, str], _Entry] = OrderedDict()
-        self._n_bytes = 0
+        self._by_owner: dict[str, _Owned] = {}  # without empty ones
+
+    def require_room(self, messages: Sequence[Message]) -> None:
+        """Raise BadRequest for a conversation that is too large to be stored."""
+        n_bytes = len(_dump(messages))
+        if n_bytes > self._most_bytes // _SHARE:
+            raise BadRequest(
+                f"This conversation has {size(n_bytes)}, and up to "
+                f"{size(self._most_bytes // _SHARE)} are stored.",
+                "Send store: false.",
+                param="store",
+            )
 
     def add(self, owner: str, response: dict[str, Any], messages: Sequence[Message]) -> None:
-        """Store a response; one that is too large for the bound is not stored."""
-        texts = _RESPONSE.dump_json(response), _MESSAGES.dump_json([*messages], exclude_none=True)
-        self._entries[owner, response["id"]] = entry = _Entry(*texts)
-        self._n_bytes += entry.n_bytes
-        while len(self._entries) > self._most or self._n_bytes > self._most_bytes:
-            self._n_bytes -= self._entries.popitem(last=False)[1].n_bytes
+        """Store a response; one that is larger than its share is not stored."""
+        entry = _Entry(_RESPONSE.dump_json(response), _dump(messages))
+        if entry.n_bytes > self._most_bytes // _SHARE:
+            return
+        self._by_owner.setdefault(owner, _Owned()).entries[response["id"]] = entry
+        while sum(len(each.entries) for each in self._by_owner.values()) > self._most:
+            self._drop(max(self._by_owner, key=lambda each: len(self._by_owner[each].entries)))
+        while sum(each.n_bytes for each in self._by_owner.values()) > self._most_bytes:
+            self._drop(max(self._by_owner, key=lambda each: self._by_owner[each].n_bytes))
 
     def response(self, owner: str, name: str) -> dict[str, Any]:
         """The response of this id; raises BadRequest (404) where it is not stored."""
@@ -80,12 +107,24 @@ class StoredResponses:
 
     def remove(self, owner: str, name: str) -> None:
         """Forget a response; raises BadRequest (404) where it is not stored."""
-        self._n_bytes -= self._find(owner, name).n_bytes
-        del self._entries[owner, name]
+        self._find(owner, name)
+        self._drop(owner, name)
 
     def _find(self, owner: str, name: str, hint: str = "", **more: str) -> _Entry:
-        if (owner, name) not in self._entries:
+        owned = self._by_owner.get(owner)
+        if owned is None or name not in owned.entries:
             message = f"The response {name[:100]} is not stored here (any more)."
             raise BadRequest(message, hint, status=404, **more)
-        self._entries.move_to_end((owner, name))
-        return self._entries[owner, name]
+        owned.entries.move_to_end(name)
+        return owned.entries[name]
+
+    def _drop(self, owner: str, name: str | None = None) -> None:
+        """Remove a response, by default the least recently used one."""
+        entries = self._by_owner[owner].entries
+        del entries[next(iter(entries)) if name is None else name]
+        if not entries:
+            del self._by_owner[owner]
+
+
+def _dump(messages: Sequence[Message]) -> bytes:
+    return _MESSAGES.dump_json([*messages], exclude_none=True)

@@ -1,4 +1,4 @@
-"""Scheduler: each job gets its own answer or its own error, in order; nothing is left behind."""
+"""Session: each job gets its own answer or its own error, in order; nothing is left behind."""
 
 import asyncio
 import random
@@ -23,12 +23,9 @@ from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.caches.prefix_cache import PrefixCache
 from localspec.engine.engine import Engine
 from localspec.engine.generate import TextEngine, stream_generate
-from localspec.engine.text_stream import Prompt, Reading
-from localspec.server.queue import job as job_module
-from localspec.server.queue import scheduler as scheduler_module
-from localspec.server.queue import worker as worker_module
-from localspec.server.queue.job import GenerationRequest, Job, received
-from localspec.server.queue.limits import (
+from localspec.engine.session import session as session_module
+from localspec.engine.session.job import GenerationRequest, Job, received
+from localspec.engine.session.limits import (
     AnswerTimeout,
     Closing,
     Limits,
@@ -36,7 +33,8 @@ from localspec.server.queue.limits import (
     QueueTimeout,
     Stalled,
 )
-from localspec.server.queue.scheduler import Scheduler
+from localspec.engine.session.session import Session
+from localspec.engine.text_stream import Prompt, Reading
 from tests.support.real_pair import TinyFiles, fresh, options, random_ids
 from tests.support.toy.engine import ToyEngine
 
@@ -86,12 +84,11 @@ class Gated:
 
 
 class FakeTime:
-    """`time.monotonic` of the server's modules, moved by hand."""
+    """`time.monotonic` of the session, moved by hand."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        for module in (job_module, scheduler_module, worker_module):
-            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(session_module, "time", SimpleNamespace(monotonic=lambda: self.now))
 
 
 def prompt_of(text: str) -> Prompt:
@@ -125,7 +122,7 @@ async def pieces_of(job: Job) -> AsyncGenerator[Piece]:
                 yield piece
 
 
-def one(queue: Scheduler, wanted: GenerationRequest) -> Job:
+def one(queue: Session, wanted: GenerationRequest) -> Job:
     (job,) = queue.submit([wanted])
     return job
 
@@ -135,14 +132,13 @@ async def tokens_of(job: Job) -> list[int]:
 
 
 @contextmanager
-def scheduler(*engines: TextEngine, **options: Any) -> Iterator[Scheduler]:
-    """Closed at the end, with no thread left and nothing that counts as waiting or running."""
-    queue = Scheduler(engines, **options)
+def session_of(*engines: TextEngine, **options: Any) -> Iterator[Session]:
+    """Closed at the end, with nothing that counts as waiting or running."""
+    queue = Session(engines, **options)
     try:
         yield queue
     finally:
         queue.close()
-    assert not [each.name for each in threading.enumerate() if each.name.startswith("slot")]
     assert (queue.waiting, queue.running) == (0, 0)
 
 
@@ -159,7 +155,7 @@ def test_the_answers_are_those_of_run_and_come_in_order() -> None:
         return tokens
 
     async def main() -> list[list[int]]:
-        with scheduler(ToyEngine()) as queue:
+        with session_of(ToyEngine()) as queue:
             jobs = [one(queue, each) for each in wanted]
             return await asyncio.gather(*[read(i, job) for i, job in enumerate(jobs)])
 
@@ -169,7 +165,7 @@ def test_the_answers_are_those_of_run_and_come_in_order() -> None:
 
 def test_the_figures_of_a_piece_are_those_of_its_time() -> None:
     async def main() -> list[Piece]:
-        with scheduler(ToyEngine()) as queue:
+        with session_of(ToyEngine()) as queue:
             return [piece async for piece in pieces_of(one(queue, ask()))]
 
     pieces = asyncio.run(main())
@@ -181,7 +177,7 @@ def test_the_jobs_of_a_request_arrive_in_one_queue_without_a_task_for_each_piece
     ended = list[Job]()
 
     async def main() -> list[Job]:
-        with scheduler(ToyEngine(), ToyEngine()) as queue:
+        with session_of(ToyEngine(), ToyEngine()) as queue:
             jobs = queue.submit([ask(seed=1), ask(seed=2), ask(seed=3)])
             async for job, piece in received(jobs):
                 assert len(asyncio.all_tasks()) == 1
@@ -200,7 +196,7 @@ async def test_an_error_reaches_its_own_asker_and_the_slot_goes_on() -> None:
     gated = Gated()
     gated.open()
 
-    with scheduler(gated.engine) as queue:
+    with session_of(gated.engine) as queue:
         gated.failure = MemoryError("torn")
         bad, long, good = queue.submit([ask("ab"), ask("ab" * 99), ask("abcab")])
         with pytest.raises(MemoryError, match="torn"):
@@ -218,7 +214,7 @@ async def test_the_queue_has_a_limit_and_says_when_to_ask_again(
 ) -> None:
     clock, gated = FakeTime(monkeypatch), Gated()
 
-    with scheduler(gated.engine, limits=Limits(waiting=2)) as queue:
+    with session_of(gated.engine, limits=Limits(waiting=2)) as queue:
         running = one(queue, ask(max_tokens=1))
         waiting = queue.submit([ask(max_tokens=1), ask(max_tokens=1)])
         assert (queue.running, queue.waiting) == (1, 2)
@@ -245,12 +241,12 @@ async def test_the_queue_has_a_limit_and_says_when_to_ask_again(
 async def test_several_choices_are_queued_all_or_none() -> None:
     gated = Gated()
 
-    with scheduler(gated.engine, limits=Limits(waiting=2)) as queue:
+    with session_of(gated.engine, limits=Limits(waiting=2)) as queue:
         first = one(queue, ask())
         with pytest.raises(QueueFull):
             queue.submit([ask()] * 3)
         assert queue.waiting == 0
-        with pytest.raises(UsageError, match="4 answers were .* 3 is the most"):
+        with pytest.raises(UsageError, match="4 answers were .* limit is 3"):
             queue.submit([ask()] * 4)
         others = queue.submit([ask(seed=2), ask(seed=3)])
         gated.open()
@@ -260,7 +256,7 @@ async def test_several_choices_are_queued_all_or_none() -> None:
 
 def test_no_place_to_wait_still_lets_a_free_slot_answer() -> None:
     async def main() -> list[int]:
-        with scheduler(ToyEngine(), limits=Limits(waiting=0)) as queue:
+        with session_of(ToyEngine(), limits=Limits(waiting=0)) as queue:
             return await tokens_of(one(queue, ask()))
 
     assert asyncio.run(main()) == alone(ask())
@@ -269,7 +265,7 @@ def test_no_place_to_wait_still_lets_a_free_slot_answer() -> None:
 async def test_who_waits_too_long_is_told() -> None:
     gated = Gated()
 
-    with scheduler(gated.engine, limits=Limits(queue_seconds=0.01)) as queue:
+    with session_of(gated.engine, limits=Limits(queue_seconds=0.01)) as queue:
         running, waiting = queue.submit([ask(), ask()])
         gated.begun()
         with pytest.raises(QueueTimeout, match="No slot was free for 0.01 s") as late:
@@ -288,7 +284,7 @@ def test_an_answer_that_takes_too_long_ends_with_what_there_is(
     )
 
     async def main() -> list[Piece]:
-        with scheduler(gated.engine, limits=Limits(answer_seconds=10.0)) as queue:
+        with session_of(gated.engine, limits=Limits(answer_seconds=10.0)) as queue:
             job = one(queue, wanted)
             gated.allow(3)  # the prompt, and two rounds
             pieces = []
@@ -311,7 +307,7 @@ async def test_the_time_of_an_answer_may_be_over_before_its_first_token() -> Non
     gated = Gated()
     gated.open()
 
-    with scheduler(gated.engine, limits=Limits(answer_seconds=-1.0)) as queue:
+    with session_of(gated.engine, limits=Limits(answer_seconds=-1.0)) as queue:
         with pytest.raises(AnswerTimeout):
             await tokens_of(one(queue, ask()))
 
@@ -322,7 +318,7 @@ async def test_the_time_of_an_answer_may_be_over_before_its_first_token() -> Non
 async def test_a_cancelled_job_leaves_the_queue_at_once() -> None:
     gated = Gated()
 
-    with scheduler(gated.engine) as queue:
+    with session_of(gated.engine) as queue:
         first, second, third = queue.submit([ask(), ask(), ask(seed=3)])
         second.cancel()
         second.cancel()
@@ -336,7 +332,7 @@ async def test_a_cancelled_job_leaves_the_queue_at_once() -> None:
 async def test_a_cancelled_answer_frees_its_slot_within_a_round() -> None:
     gated = Gated()
 
-    with scheduler(gated.engine) as queue:
+    with session_of(gated.engine) as queue:
         job, other = queue.submit([ask("abc", 50), ask("abcd", 5)])
         gated.begun()
         gated.allow(2)
@@ -354,7 +350,7 @@ async def test_a_cancelled_answer_frees_its_slot_within_a_round() -> None:
 async def test_who_leaves_early_has_cancelled() -> None:
     gated = Gated()
 
-    with scheduler(gated.engine) as queue:
+    with session_of(gated.engine) as queue:
         job = one(queue, ask("abc", 50))
         reader = asyncio.create_task(tokens_of(job))
         await asyncio.sleep(0)
@@ -368,7 +364,7 @@ async def test_who_leaves_early_has_cancelled() -> None:
 async def test_a_pass_that_nobody_wants_ends_before_the_prompt_is_read() -> None:
     gated = Gated()
 
-    with scheduler(gated.engine) as queue:
+    with session_of(gated.engine) as queue:
         job = one(queue, ask("abcde"))
         gated.begun()
         job.cancel()
@@ -387,7 +383,7 @@ def test_an_event_loop_that_is_gone_takes_nothing_with_it() -> None:
     async def stay() -> list[int]:
         return await tokens_of(one(queue, ask("abcd")))
 
-    with scheduler(gated.engine) as queue:
+    with session_of(gated.engine) as queue:
         asyncio.run(leave())
         gated.open()
         assert asyncio.run(stay()) == alone(ask("abcd"))
@@ -399,7 +395,7 @@ def test_an_event_loop_that_is_gone_takes_nothing_with_it() -> None:
 async def test_closing_refuses_what_waits_and_lets_what_runs_end() -> None:
     gated = Gated()
 
-    with scheduler(gated.engine) as queue:
+    with session_of(gated.engine) as queue:
         running, waiting = queue.submit([ask(), ask()])
         gated.begun()
         closing = asyncio.create_task(asyncio.to_thread(queue.close, PATIENCE))
@@ -415,7 +411,7 @@ async def test_closing_refuses_what_waits_and_lets_what_runs_end() -> None:
 async def test_closing_ends_what_would_not_end() -> None:
     gated = Gated()
 
-    with scheduler(gated.engine) as queue:
+    with session_of(gated.engine) as queue:
         running = one(queue, ask("abc", 50))
         gated.allow(2)
         answer = pieces_of(running)
@@ -433,7 +429,7 @@ async def test_closing_ends_what_would_not_end() -> None:
 async def test_a_slot_that_makes_no_progress_is_told_and_goes_on_when_it_can() -> None:
     gated = Gated()
 
-    with scheduler(gated.engine, limits=Limits(step_seconds=0.2)) as queue:
+    with session_of(gated.engine, limits=Limits(step_seconds=0.2)) as queue:
         stuck = one(queue, ask("abc"))
         with pytest.raises(Stalled, match="1 of the server's slots made no progress"):
             await tokens_of(stuck)
@@ -455,7 +451,7 @@ async def test_the_slot_that_knows_most_of_a_prompt_takes_it() -> None:
     engines = [ToyEngine(n_ctx=512) for _ in range(3)]
     texts = {name: name * 100 for name in "ab"}
 
-    with scheduler(*engines) as queue:
+    with session_of(*engines) as queue:
         for text in (texts["a"], texts["b"], texts["a"] + "c", texts["b"] + "c"):
             await tokens_of(one(queue, ask(text, 4)))
         held = [bytes(engine.target.tokens[:101]) for engine in engines]
@@ -470,7 +466,7 @@ async def test_the_slot_that_knows_most_of_a_prompt_takes_it() -> None:
 async def test_what_was_learnt_is_kept_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, engine = FakeTime(monkeypatch), ToyEngine()
 
-    with scheduler(engine) as queue:
+    with session_of(engine) as queue:
         for seconds, kept in ((0, 0), (61, 1), (59, 1), (2, 2)):
             clock.now += seconds
             await tokens_of(one(queue, ask()))
@@ -488,7 +484,7 @@ MOVES = st.lists(
 class Visit:
     """Some clients of one scheduler, who check what each of them gets."""
 
-    def __init__(self, queue: Scheduler, engines: Sequence[Gated]) -> None:
+    def __init__(self, queue: Session, engines: Sequence[Gated]) -> None:
         self._queue = queue
         self._engines = engines
         self._jobs = list[Job]()
@@ -553,7 +549,7 @@ async def test_nothing_is_lost_mixed_or_left(
     engines = [Gated() for _ in range(slots)]
     for each in engines:
         each.open()
-    with scheduler(*(each.engine for each in engines), limits=Limits(waiting=4)) as queue:
+    with session_of(*(each.engine for each in engines), limits=Limits(waiting=4)) as queue:
         visit = Visit(queue, engines)
         for name, which in moves:
             await visit.move(name, which)
@@ -598,7 +594,7 @@ def test_a_real_pair_whose_clients_come_and_go(engine: Engine, length: DraftToke
         return None if leaves == 0 else tokens
 
     async def main() -> list[list[int] | None]:
-        with scheduler(engine, prefixes=PrefixCache(2**30)) as queue:
+        with session_of(engine, prefixes=PrefixCache(2**30)) as queue:
             return await asyncio.gather(*[client(one(queue, each)) for each in wanted])
 
     found = asyncio.run(main())
@@ -617,7 +613,7 @@ def test_slots_that_share_passes_share_the_prefixes_too(
     exact = {"cache_type_k": "f32", "cache_type_v": "f32", "flash_attention": "off"}
     begins, cached = [random_ids(300, seed=seed) for seed in range(5)], list[int]()
 
-    async def client(queue: Scheduler, number: int) -> list[tuple[list[int], list[int]]]:
+    async def client(queue: Session, number: int) -> list[tuple[list[int], list[int]]]:
         prompt, said = list(begins[number]), list[tuple[list[int], list[int]]]()
         for turn in range(4):
             asked = GenerationRequest(
@@ -637,8 +633,8 @@ def test_slots_that_share_passes_share_the_prefixes_too(
         return said
 
     async def main() -> list[list[tuple[list[int], list[int]]]]:
-        with scheduler(*engine.open_slots(), prefixes=PrefixCache(2**30)) as queue:
-            return await asyncio.gather(*[client(queue, i) for i in range(5)])
+        queue = engine.open_session(prefixes=PrefixCache(2**30))
+        return await asyncio.gather(*[client(queue, i) for i in range(5)])
 
     target, draft = (options(path, ctx_size=512, **exact) for path in (tiny.floats, tiny.draft))
     with Engine.load(replace(target, parallel=2), draft) as engine:

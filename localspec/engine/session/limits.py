@@ -1,20 +1,27 @@
 """Queue limits and their errors."""
 
+import math
+import sys
 from dataclasses import dataclass
 
 from localspec.core.errors import LocalspecError
+
+STEP_SECONDS = 300.0  # of a server: a wide pass of a large model on a slow machine is one step
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Most waiting jobs; seconds that a job may wait, that an answer may take in its slot, and
-    that a slot may take for one step.
+    that one step of the compute thread may take. By default there are none.
     """
 
-    waiting: int = 64
-    queue_seconds: float = 600.0
-    answer_seconds: float = 3600.0
-    step_seconds: float = 300.0  # a wide pass of a large model on a slow machine is one step
+    waiting: int = sys.maxsize
+    queue_seconds: float = math.inf
+    answer_seconds: float = math.inf
+    step_seconds: float = math.inf
+
+
+NO_LIMITS = Limits()
 
 
 class Unavailable(LocalspecError):

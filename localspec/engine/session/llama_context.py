@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from localspec.core.errors import EngineError
 from localspec.core.options.load_options import MAX_ROWS
 from localspec.llama import llama_library
-from localspec.llama.batch import read_logits
+from localspec.llama.batch import decode, read_logits
 from localspec.llama.cache.copies import ReusableLengths, copy_state, restore_state
 from localspec.llama.cache.rollback import Trim
 from localspec.llama.model import LlamaModel
@@ -31,7 +31,8 @@ class BatchEntry:
     @property
     def is_prompt(self) -> bool:
         """Whether it may be read in several passes, beside the rounds of others."""
-        return not self.rows or len(self.tokens) - self.rows > _STEP
+        count = len(self.tokens)
+        return not self.rows or count - self.rows > _STEP or count > self.context.most_tokens
 
     def beginning(self, count: int) -> "BatchEntry":
         """Its first ``count`` tokens or fewer, without logits where that is not all of it."""
@@ -55,7 +56,7 @@ class SharedContext:
         self._context = model.context
         self.n_ctx = model.n_ctx
         self.n_vocab = model.n_vocab
-        self.most_tokens = model.options.batch_size
+        self.most_tokens = model.most_tokens
         self._batch = model.make_batch()
         model.truncate(0)
         window = int(self._llama.llama_model_n_swa(model.weights.handle))
@@ -72,7 +73,7 @@ class SharedContext:
         self._batch.clear()
         for entry in entries:
             self._batch.add(entry.tokens, entry.position, entry.rows, entry.sequence)
-        code = self._llama.llama_decode(self._context, self._batch.native)
+        code = decode(self._llama, self._context, self._batch.native)
         if code != 0:
             for entry in entries:
                 self.rewind(entry.sequence, entry.position)

@@ -2,9 +2,9 @@
 
 from localspec.core.options.load_options import LoadOptions
 from localspec.engine.generate import TextEngine
-from localspec.engine.slots.batch_scheduler import BatchScheduler, SequenceHandle
-from localspec.engine.slots.llama_context import SharedContext
-from localspec.engine.slots.slot_model import SlotModel
+from localspec.engine.session.batching import Batcher, SequenceHandle
+from localspec.engine.session.llama_context import SharedContext
+from localspec.engine.session.slot_model import SlotModel
 from localspec.llama.memory.estimate import keeps_state
 from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.header import ModelHeader
@@ -18,20 +18,16 @@ NOT_TRIMMED = _ONE_AT_A_TIME.format("a recurrent state is rolled back for one se
 class Slot:
     """A `TextEngine` on one sequence of the target and of its draft.
 
-    Vocabulary, profile and history are those of ``engine``. It is used by one thread at a time, and
-    answers inside `answering`.
+    Vocabulary, profile and history are those of ``engine``.
     """
 
     can_roll_back = True
 
-    def __init__(
-        self, engine: TextEngine, handle: SequenceHandle, target: SlotModel, draft: SlotModel | None
-    ) -> None:
+    def __init__(self, engine: TextEngine, target: SlotModel, draft: SlotModel | None) -> None:
         self.target = target
         self.draft = draft
         self.prompt_lookup = PromptLookup()
         self.conversations = Conversations()
-        self.answering = handle.answering
         self.history, self.profile = engine.history, engine.profile
         self.is_stop, self.piece = engine.is_stop, engine.piece
         self.constraint, self.token_rules = engine.constraint, engine.token_rules
@@ -40,16 +36,16 @@ class Slot:
 def make_slots(
     engine: TextEngine,
     count: int,
-    passes: BatchScheduler,
+    batcher: Batcher,
     target: SharedContext,
     draft: SharedContext | None,
 ) -> list[Slot]:
     """Slots on the sequences of these contexts."""
     slots = []
     for i in range(count):
-        handle = SequenceHandle(passes)
+        handle = SequenceHandle(batcher)
         drafting = None if draft is None else SlotModel(draft, i, handle)
-        slots.append(Slot(engine, handle, SlotModel(target, i, handle), drafting))
+        slots.append(Slot(engine, SlotModel(target, i, handle), drafting))
     return slots
 
 

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from localspec.core.errors import EngineError
 from localspec.core.interrupt import require_wanted
-from localspec.engine.slots.batch_scheduler import SequenceHandle
-from localspec.engine.slots.llama_context import BatchEntry, SharedContext
+from localspec.engine.session.batching import SequenceHandle
+from localspec.engine.session.llama_context import BatchEntry, SharedContext
 from localspec.llama.cache.copies import Copy, ReusableLengths
 from localspec.speculative.loop import BatchShare, Logits
 
@@ -69,9 +69,11 @@ class SlotModel:
                 self._held += count
                 self._tokens += unread[count - max(0, self._held - len(self._tokens)) : count]
                 unread = unread[count:]
-        except EngineError:
-            del self._tokens[before:]
-            self._rewind(min(before, self._held))  # which may leave less
+        except BaseException as error:
+            if isinstance(error, EngineError):
+                del self._tokens[before:]
+            # A pass that this slot did not learn of may have been made; this may leave less.
+            self._rewind(min(len(self._tokens), self._held))
             raise
         return logits
 
@@ -102,8 +104,7 @@ class SlotModel:
         """llama.cpp's state of all tokens of the sequence."""
         if self.pending:
             self.decode([], 0)
-        with self._handle.at_turn():
-            return self._context.state(self._sequence)
+        return self._context.state(self._sequence)
 
     def restore(
         self, tokens: Sequence[int], state: NDArray[np.uint8], copies: Sequence[Copy] = ()
@@ -112,12 +113,10 @@ class SlotModel:
 
         There are no ``copies``: attention needs none.
         """
-        with self._handle.at_turn():
-            taken = self._context.restore(self._sequence, len(tokens), state)
+        taken = self._context.restore(self._sequence, len(tokens), state)
         self._tokens[:] = tokens if taken else []
         self._held = len(self._tokens)
         return taken
 
     def _rewind(self, length: int) -> None:
-        with self._handle.at_turn():
-            self._held = self._context.rewind(self._sequence, length)
+        self._held = self._context.rewind(self._sequence, length)

@@ -1,7 +1,6 @@
 """Slots on real contexts: each text is that of the pair alone, up to rounding that is shown."""
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from localspec.core.options.load_options import DraftTokens
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
-from localspec.engine.slots.slot import Slot, one_at_a_time
+from localspec.engine.session.slot import Slot, one_at_a_time
 from localspec.llama import llama_library
 from localspec.llama.cache.rollback import Fork
 from localspec.llama.model import LlamaModel
@@ -27,14 +26,16 @@ from localspec.speculative.loop import TokenModel
 from tests.support.files.tiny_models import write_tiny_model
 from tests.support.real_pair import (
     GREEDY,
+    Slots,
     TinyFiles,
     fresh,
     load_model,
     options,
     random_ids,
+    slots_of,
     unfinished_passes,
 )
-from tests.support.toy.slots import in_threads
+from tests.support.toy.slots import together
 
 pytestmark = pytest.mark.llama
 
@@ -47,10 +48,10 @@ QUESTIONS = (
 )
 
 
-def slots_of(engine: Engine) -> list[Slot]:
-    slots = engine.open_slots()
-    assert all(isinstance(slot, Slot) for slot in slots)
-    return slots  # type: ignore[return-value]
+def only_slot(engine: Engine) -> object:
+    session = engine.open_session()
+    assert len(session.slots()) == 1
+    return session.run(0, lambda slot: slot).result()
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,7 @@ def alone(demo_files: tuple[Path, Path]) -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="module")
-def slots(demo_files: tuple[Path, Path]) -> Iterator[list[Slot]]:
+def slots(demo_files: tuple[Path, Path]) -> Iterator[Slots]:
     """Three slots of the demo pair."""
     loaded = [options(path, ctx_size=512, parallel=3) for path in demo_files]
     with Engine.load(*loaded) as engine:
@@ -68,28 +69,25 @@ def slots(demo_files: tuple[Path, Path]) -> Iterator[list[Slot]]:
 
 
 def at_once(
-    slots: Sequence[Slot], prompts: Sequence[list[int]], params: SamplingParams, length: DraftTokens
+    slots: Slots, prompts: Sequence[list[int]], params: SamplingParams, length: DraftTokens
 ) -> list[Answer]:
     """An answer to each prompt, by whichever slot is free."""
     waiting, found = list(enumerate(prompts)), dict[int, Answer]()
 
-    def work(slot: Slot) -> None:
+    def work(slot: Slot, number: int) -> None:
         while waiting:
-            number, prompt = waiting.pop(0)
-            with slot.answering():
-                responses = stream_generate(
-                    slot, prompt, GenerateOptions(params, length, max_tokens=80)
-                )
-                found[number] = collect(responses)
+            asked, prompt = waiting.pop(0)
+            options = GenerateOptions(params, length, max_tokens=80)
+            found[asked] = collect(stream_generate(slot, prompt, options))
 
-    in_threads([partial(work, slot) for slot in slots])
+    together(slots, slots.batcher, work)
     return [found[i] for i in range(len(prompts))]
 
 
 @pytest.mark.parametrize("length", [0, 4, "auto"])
 @pytest.mark.parametrize("params", [GREEDY, WARM], ids=["greedy", "warm"])
 def test_texts_are_those_of_the_pair_alone(
-    alone: Engine, slots: list[Slot], params: SamplingParams, length: DraftTokens
+    alone: Engine, slots: Slots, params: SamplingParams, length: DraftTokens
 ) -> None:
     """Where rounding decides otherwise, no token falls short by more than rounding can explain."""
     prompts = [
@@ -106,7 +104,7 @@ def test_texts_are_those_of_the_pair_alone(
             assert all(short is not None and short <= explained for _, short in audit.misses)
 
 
-def test_slots_share_passes(slots: list[Slot], alone: Engine) -> None:
+def test_slots_share_passes(slots: Slots, alone: Engine) -> None:
     """Figures of an answer tell how wide the passes were."""
     prompts = [random_ids(20, seed) for seed in range(3)]
     answers = at_once(slots, prompts, SamplingParams(temperature=0, ignore_eos=True), 0)
@@ -141,7 +139,7 @@ def apply(step: str, model: TokenModel, count: int, kept: int) -> None:
 @pytest.fixture(scope="module", params=[0, 24], ids=["attention", "sliding window"])
 def shared_and_alone(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[list[Slot], LlamaModel]]:
+) -> Iterator[tuple[Slots, LlamaModel]]:
     """Slots of a tiny model in F32, and the model alone."""
     path = tmp_path_factory.mktemp("slots") / "floats.gguf"
     write_tiny_model(
@@ -160,19 +158,18 @@ def shared_and_alone(
 )
 @given(steps=STEPS)
 def test_after_any_history_of_all_slots_each_one_s_state_is_right(
-    shared_and_alone: tuple[list[Slot], LlamaModel], steps: list[tuple[int, str, int, int]]
+    shared_and_alone: tuple[Slots, LlamaModel], steps: list[tuple[int, str, int, int]]
 ) -> None:
     slots, oracle = shared_and_alone
     for slot in slots:
         slot.target.truncate(0)
 
-    def work(number: int) -> None:
-        with slots[number].answering():
-            for of, step, count, kept in steps:
-                if of == number:
-                    apply(step, slots[number].target, count, kept)
+    def work(slot: Slot, number: int) -> None:
+        for of, step, count, kept in steps:
+            if of == number:
+                apply(step, slot.target, count, kept)
 
-    in_threads([partial(work, number) for number in range(3)])
+    together(slots, slots.batcher, work)
     for slot in slots:
         oracle.truncate(0)
         expected = oracle.decode([*slot.target.tokens, 7], 1)[0]
@@ -186,13 +183,12 @@ def test_a_slot_s_context_may_be_full_while_the_others_are(tiny: TinyFiles) -> N
         slots = slots_of(engine)
         endless = GenerateOptions(SamplingParams(temperature=0, ignore_eos=True), 0)
 
-        def fill(number: int) -> None:
-            with slots[number].answering():
-                prompt = random_ids(200 + 20 * number, number)
-                answer = collect(stream_generate(slots[number], prompt, endless))
-                assert answer.finish_reason == "context"
+        def fill(slot: Slot, number: int) -> None:
+            prompt = random_ids(200 + 20 * number, number)
+            answer = collect(stream_generate(slot, prompt, endless))
+            assert answer.finish_reason == "context"
 
-        in_threads([partial(fill, number) for number in range(3)])
+        together(slots, slots.batcher, fill)
         assert all(len(slot.target.tokens) == 255 for slot in slots)
 
 
@@ -205,25 +201,24 @@ def test_who_asks_for_what_llama_cpp_refuses_is_alone_with_the_error(tiny: TinyF
         slots[0].target.truncate(0)
         seen: dict[int, object] = {}
 
-        def work(number: int) -> None:
-            with slots[number].answering():
-                model = slots[number].target
-                model.decode(prompt, 1)
-                if number:
-                    with pytest.raises(EngineError, match=r"could not decode 2 tokens .*code -1"):
-                        model.decode([3, engine.target.n_vocab], 1)
-                else:
-                    model.decode([3], 1)
-                seen[number] = list(model.tokens)
-                model.truncate(0)
-                assert np.abs(model.decode(prompt, 1)[0] - expected).max() < 0.05
+        def work(slot: Slot, number: int) -> None:
+            model = slot.target
+            model.decode(prompt, 1)
+            if number:
+                with pytest.raises(EngineError, match=r"could not decode 2 tokens .*code -1"):
+                    model.decode([3, engine.target.n_vocab], 1)
+            else:
+                model.decode([3], 1)
+            seen[number] = list(model.tokens)
+            model.truncate(0)
+            assert np.abs(model.decode(prompt, 1)[0] - expected).max() < 0.05
 
-        in_threads([partial(work, 0), partial(work, 1)])
+        together(slots, slots.batcher, work)
         assert seen == {0: [*prompt, 3], 1: prompt}
 
 
 def test_a_slot_that_forgets_all_leaves_the_others_what_they_hold(
-    slots: list[Slot], alone: Engine
+    slots: Slots, alone: Engine
 ) -> None:
     first, second = slots[0].target, slots[1].target
     text = random_ids(40)
@@ -237,7 +232,7 @@ def test_a_slot_that_forgets_all_leaves_the_others_what_they_hold(
 
 
 def test_a_pass_that_fails_halfway_leaves_the_caches_as_they_were(
-    slots: list[Slot], monkeypatch: pytest.MonkeyPatch
+    slots: Slots, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where llama.cpp computes some of it and then runs out of memory."""
     model = slots[0].target
@@ -255,7 +250,7 @@ def test_a_pass_that_fails_halfway_leaves_the_caches_as_they_were(
 
 
 def test_passes_that_only_read_are_over_when_they_return(
-    slots: list[Slot], monkeypatch: pytest.MonkeyPatch
+    slots: Slots, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else on a GPU their seconds would be counted as those of the next round."""
     unfinished = unfinished_passes(monkeypatch)
@@ -265,7 +260,7 @@ def test_passes_that_only_read_are_over_when_they_return(
         assert not unfinished
 
 
-def test_a_state_goes_from_one_slot_to_another(slots: list[Slot]) -> None:
+def test_a_state_goes_from_one_slot_to_another(slots: Slots) -> None:
     first, second = slots[0].target, slots[1].target
     for model in (first, second):
         model.truncate(0)
@@ -282,12 +277,12 @@ def test_a_state_goes_from_one_slot_to_another(slots: list[Slot]) -> None:
 
 def test_one_slot_is_the_engine_itself(tiny: TinyFiles) -> None:
     with Engine.load(options(tiny.target, ctx_size=256)) as engine:
-        assert engine.open_slots() == [engine]
+        assert only_slot(engine) is engine
 
 
 def test_what_cannot_share_passes_answers_one_after_the_other(tiny: TinyFiles) -> None:
     with Engine.load(options(tiny.recurrent, ctx_size=256, parallel=3)) as engine:
-        assert engine.open_slots() == [engine]
+        assert only_slot(engine) is engine
         assert engine.target.options.parallel == 1
         assert any("one after the other" in note for note in engine.notes)
 
@@ -310,5 +305,5 @@ def test_what_turns_out_to_keep_a_state_answers_one_after_the_other(tiny: TinyFi
     """Of an architecture that was not known to."""
     with Engine.load(options(tiny.target, ctx_size=256, parallel=2)) as engine:
         engine.target.use_rollback(Fork.name)
-        assert engine.open_slots() == [engine]
+        assert only_slot(engine) is engine
         assert any("one after the other" in note for note in engine.notes)

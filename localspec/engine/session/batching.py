@@ -1,0 +1,205 @@
+"""Continuous batching: one pass for the slots that wait for one.
+
+The answer of a slot is ordinary code in a greenlet, a coroutine that may switch in the middle of a
+call. It switches to the session's loop where it needs a pass of a shared context, and goes on with
+the logits. All of them run on one thread, so what slots share needs no locks.
+"""
+
+import time
+from collections.abc import Sequence
+
+from greenlet import getcurrent, greenlet
+
+from localspec.core.interrupt import held_interrupt
+from localspec.engine.session.llama_context import BatchEntry, SharedContext
+from localspec.speculative.loop import ALONE, BatchShare, Clock, Logits
+
+WIDE = 128  # tokens of a pass that reads a prompt while others wait for it
+_SLOW = 0.25  # seconds: a pass that takes longer is made half as wide, for twice as many rounds
+_LEAST = 32  # prompt tokens beside rounds, however wide these are
+
+
+class SlotTask(greenlet):
+    """A computation in a slot that switches to its parent, the loop, to wait.
+
+    It switches with the `SequenceHandle` that waits for a pass, or with None to let the loop look
+    after others.
+    """
+
+    def wait(self, handle: "SequenceHandle | None" = None) -> None:
+        """Switch to the loop, within the task, until the pass is made or others had a turn."""
+        assert self.parent is not None
+        self.parent.switch(handle)
+
+
+def pause() -> None:
+    """Let the loop look after others, where a `SlotTask` calls this."""
+    current = getcurrent()
+    if isinstance(current, SlotTask):
+        current.wait()
+
+
+class SequenceHandle:
+    """A slot's place in the batches; ``batch_share`` says how its last pass was batched."""
+
+    def __init__(self, batcher: "Batcher") -> None:
+        self._batcher = batcher
+        self.batch_share = ALONE
+        self.entry: BatchEntry  # to be read; while it waits for a pass
+        self.found: Logits | Exception | None = None
+        self.spent = 0.0  # seconds of the pass that are this slot's own
+
+    def read(self, entry: BatchEntry) -> tuple[int, Logits]:
+        """How many tokens of an entry one pass has read, and their logits.
+
+        A prompt may be read in parts, without logits then. Outside a `SlotTask` nothing shares the
+        pass. Raises what the pass raised.
+        """
+        began = self._batcher.clock()
+        self.entry, self.found = entry, None
+        current = getcurrent()
+        if isinstance(current, SlotTask):
+            current.wait(self)
+        else:
+            self._batcher.make_pass([self], 1)
+        waited = self.batch_share.waited + self._batcher.clock() - began - self.spent
+        self.batch_share = self.batch_share._replace(waited=waited)
+        found = self.found
+        assert found is not None
+        if isinstance(found, Exception):
+            raise found
+        return len(self.entry.tokens), found
+
+
+class Batcher:
+    """Makes passes for waiting slots, as many in one as fit.
+
+    Rounds come first on ``contexts[0]``, the draft's if there is one, so that all draft in step,
+    then on the target's. Prompts are read in the same passes, a chunk in each; where they cannot
+    be, as on the draft's context while no slot drafts, they take turns with rounds.
+    """
+
+    def __init__(self, contexts: Sequence[SharedContext], clock: Clock = time.perf_counter) -> None:
+        self._contexts = contexts
+        self.clock = clock
+        self._prompt_next = False
+        self._token_seconds = dict.fromkeys(map(id, contexts), 0.0)  # of a pass with a prompt
+
+    def make_pass(
+        self, waiting: Sequence[SequenceHandle], answering: int
+    ) -> Sequence[SequenceHandle]:
+        """One pass for as many entries as fit; returns their handles, which can go on.
+
+        ``waiting`` has the oldest first; so many slots are ``answering``, these included.
+        """
+        with held_interrupt():
+            chosen = self._choose(waiting, answering)
+            began = self.clock()
+            _read(chosen)
+            seconds = self.clock() - began
+            _account(chosen, seconds)
+            if chosen[0].batch_share.mixed:
+                context = chosen[0].entry.context
+                self._token_seconds[id(context)] = seconds / _width(chosen)
+        return chosen
+
+    def _choose(self, waiting: Sequence[SequenceHandle], answering: int) -> list[SequenceHandle]:
+        """The next batch: the rounds of one context with prompts, or prompts alone.
+
+        All rounds of the target carry prompts, but only the first draft step before each does.
+        """
+        prompts = [handle for handle in waiting if handle.entry.is_prompt]
+        rounds = [handle for handle in waiting if not handle.entry.is_prompt]
+        for context in self._contexts:
+            of_context = [handle for handle in rounds if handle.entry.context is context]
+            if not of_context:
+                continue
+            is_target = context is self._contexts[-1]
+            reads = prompts if is_target or self._prompt_next else []
+            chosen = self._fitting(context, of_context, reads, answering)
+            if is_target and self._prompt_next and prompts and prompts[0] not in chosen:
+                break
+            self._prompt_next = is_target or (self._prompt_next and len(chosen) <= len(of_context))
+            return chosen
+        self._prompt_next = False
+        return self._fitting(prompts[0].entry.context, [], prompts, answering)
+
+    def _fitting(
+        self,
+        context: SharedContext,
+        rounds: Sequence[SequenceHandle],
+        prompts: Sequence[SequenceHandle],
+        answering: int,
+    ) -> list[SequenceHandle]:
+        """As many as fit into a pass, at least one; prompts are cut to what fits."""
+        tokens, rows = context.most_tokens, context.most_rows
+        chosen: list[SequenceHandle] = []
+        for handle in rounds:
+            entry = handle.entry
+            tokens, rows = tokens - len(entry.tokens), rows - entry.rows
+            if chosen and min(tokens, rows) < 0:
+                return chosen
+            chosen.append(handle)
+        if answering > 1:
+            tokens = min(tokens, self._chunk(context, _width(chosen)))
+        for handle in prompts:
+            entry = handle.entry
+            if entry.context is not context:
+                continue
+            entry = entry.beginning(tokens)
+            if not entry.tokens or entry.rows > rows:
+                break
+            handle.entry = entry
+            tokens, rows = tokens - len(entry.tokens), rows - entry.rows
+            chosen.append(handle)
+        return chosen
+
+    def _chunk(self, context: SharedContext, width: int) -> int:
+        """Most prompt tokens in a pass with rounds of this width.
+
+        Half of `WIDE` is as narrow as costs little more for each token: llama.cpp's attention on
+        processors computes 64 tokens at once, and fewer one by one.
+        """
+        is_slow = width and self._token_seconds[id(context)] * WIDE > _SLOW
+        return max(_LEAST, (WIDE // 2 if is_slow else WIDE) - width)
+
+
+def _read(chosen: Sequence[SequenceHandle]) -> None:
+    """Make the pass; where it fails, one for each entry."""
+    entries = [handle.entry for handle in chosen]
+    try:
+        for handle, found in zip(chosen, entries[0].context.read(entries), strict=True):
+            handle.found = found
+    except Exception as error:
+        if len(chosen) == 1:
+            chosen[0].found = error
+            return
+        for handle in chosen:
+            _read([handle])
+            if not isinstance(handle.found, Exception) and handle.found is not None:
+                handle.found = handle.found.copy()  # before the next one's pass
+
+
+def _width(handles: Sequence[SequenceHandle]) -> int:
+    return sum(len(handle.entry.tokens) for handle in handles)
+
+
+def _account(chosen: Sequence[SequenceHandle], seconds: float) -> None:
+    """Record how the pass was batched, and each handle's own share of its seconds.
+
+    A round is charged for all rounds of the pass, as costs are learnt by their width. Prompts and
+    rounds share a mixed pass by their tokens.
+    """
+    rounds = [handle for handle in chosen if not handle.entry.is_prompt]
+    width, every = _width(rounds), _width(chosen)
+    mixed = 0 < len(rounds) < len(chosen)
+    for handle in chosen:
+        own, waited = len(handle.entry.tokens), handle.batch_share.waited
+        if handle.entry.is_prompt:
+            handle.batch_share, handle.spent = (
+                BatchShare(1, 0, waited, mixed),
+                seconds * own / every,
+            )
+        else:
+            handle.batch_share = BatchShare(len(rounds), width - own, waited, mixed)
+            handle.spent = seconds * width / every

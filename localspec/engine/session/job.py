@@ -1,0 +1,199 @@
+"""One requested answer, and its pieces on their way from the compute thread to a reader."""
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from localspec.chat.answer import Piece
+from localspec.core.compute import COMPUTE
+from localspec.core.errors import LocalspecError
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.speculative.loop import Clock
+
+_WAKE_UPS = 1 / 30  # seconds between two: each takes a core from llama.cpp for a moment
+Arrival = Piece | BaseException | None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """Arguments of `stream_generate`; only requests of the same ``owner`` share caches.
+
+    ``on_prompt`` is called in the compute thread.
+    """
+
+    prompt: Sequence[int]
+    options: GenerateOptions = GenerateOptions()
+    on_prompt: Callable[[], None] | None = None
+    clock: Clock = time.perf_counter
+    owner: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """An answer that waits for a slot, is under way in one, or has ended.
+
+    Its pieces are produced whether they are read or not, and read once: by `Stream` or `received`.
+    ``begun_at`` (`time.monotonic`) is when a slot took it; ``withdraw`` is called when it is
+    cancelled.
+    """
+
+    request: GenerationRequest
+    withdraw: "Callable[[Job], None]" = lambda job: None
+    made_at: float = field(default_factory=time.monotonic)
+    begun_at: float | None = None
+    cancelled: bool = False
+    reason: LocalspecError | None = None
+    _arrivals: deque[Arrival] = field(default_factory=deque)
+    _has_ended: bool = False
+    _wake: Callable[[], None] = lambda: None
+    _woken_at: float = 0.0
+
+    def cancel(self, reason: LocalspecError | None = None) -> None:
+        """The answer is no longer needed: leave the queue now, or the slot within a round.
+
+        The reader gets ``reason``, or just the end. Thread-safe and idempotent.
+        """
+        if not self.cancelled:
+            self.reason = reason
+            self.cancelled = True
+            self.withdraw(self)
+
+    @property
+    def has_arrivals(self) -> bool:
+        """Whether `take` gives something."""
+        return bool(self._arrivals)
+
+    def take(self) -> list[Arrival]:
+        """What has arrived since the last call: pieces, and at the end an error or None."""
+        return [self._arrivals.popleft() for _ in range(len(self._arrivals))]
+
+    def listen(self, wake: Callable[[], None]) -> None:
+        """Call ``wake``, in any thread, when something has arrived: up to 30 times a second."""
+        self._wake = wake
+        if self._arrivals:
+            wake()
+
+    def put(self, piece: Piece) -> None:
+        """Pass on a piece; the reader may hear of it with the next one only, or by `flush`."""
+        self._arrivals.append(piece)
+        if time.monotonic() - self._woken_at >= _WAKE_UPS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Wake the reader if something waits for it."""
+        if self._arrivals:
+            self._woken_at = time.monotonic()
+            self._wake()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """The answer is complete, or ended by an error; nothing where it has ended before."""
+        if not self._has_ended:
+            self._has_ended = True
+            self._arrivals.append(error)
+            self._wake()
+
+
+async def received(jobs: Sequence[Job]) -> AsyncGenerator[tuple[Job, Piece | None], None]:
+    """The pieces of jobs as they come, each with its job; None at the end of a job.
+
+    Iterate once for each job. Raises the error of the first job that fails; ending the iteration
+    early cancels all jobs.
+    """
+    arrived = _listening(jobs)
+    left = len(jobs)
+    try:
+        while left:
+            await arrived.wait()
+            arrived.clear()
+            for job in jobs:
+                for item in job.take():
+                    if isinstance(item, BaseException):
+                        raise item
+                    left -= item is None
+                    yield job, item
+    finally:
+        for job in jobs:
+            job.cancel()
+
+
+def _listening(jobs: Sequence[Job]) -> asyncio.Event:
+    """An event of the running event loop that is set when something arrives."""
+    loop, arrived = asyncio.get_running_loop(), asyncio.Event()
+
+    def wake() -> None:
+        with suppress(RuntimeError):  # the event loop is closed: nothing reads the answer
+            loop.call_soon_threadsafe(arrived.set)
+
+    for job in jobs:
+        job.listen(wake)
+    return arrived
+
+
+class Stream(Iterator[Piece], AsyncIterator[Piece]):
+    """The pieces of a job, for ``for`` or ``async for``; closing or dropping it ends the answer."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._taken: deque[Arrival] = deque()
+        self._ended = False
+
+    def __iter__(self) -> "Stream":
+        return self
+
+    def __aiter__(self) -> "Stream":
+        return self
+
+    def __next__(self) -> Piece:
+        while not self._has_next():
+            if COMPUTE.is_current:
+                COMPUTE.run_until(lambda: self._job.has_arrivals)
+                continue
+            arrived = threading.Event()
+            self._job.listen(arrived.set)
+            arrived.wait()
+        piece = self._next()
+        if piece is None:
+            raise StopIteration
+        return piece
+
+    async def __anext__(self) -> Piece:
+        while not self._has_next():
+            await _listening([self._job]).wait()
+        piece = self._next()
+        if piece is None:
+            raise StopAsyncIteration
+        return piece
+
+    def close(self) -> None:
+        """End the answer, if it has not ended."""
+        self._job.cancel()
+        if COMPUTE.is_current and not self._ended:
+            COMPUTE.run_until(self._drained)
+        self._ended = True
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # of a stream that was not made
+            self._job.cancelled = True  # no `cancel`: a thread may hold its lock meanwhile
+
+    def _has_next(self) -> bool:
+        self._taken.extend(self._job.take())
+        return self._ended or bool(self._taken)
+
+    def _next(self) -> Piece | None:
+        """The next piece; None after the last. Raises the error that ended the answer, once."""
+        item = None if self._ended else self._taken.popleft()
+        if isinstance(item, Piece):
+            return item
+        self._ended = True
+        if item is not None:
+            raise item
+        return None
+
+    def _drained(self) -> bool:
+        """Drop what has arrived; whether the end has."""
+        self._ended = self._ended or any(not isinstance(item, Piece) for item in self._job.take())
+        return self._ended

@@ -1,0 +1,430 @@
+"""Session: the slots of a loaded pair, and the queue of answers in front of them."""
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import closing, suppress
+from typing import NamedTuple, TypeVar
+
+from greenlet import GreenletExit
+
+from localspec.chat.answer import Piece
+from localspec.core.compute import COMPUTE
+from localspec.core.errors import LocalspecError, UsageError
+from localspec.core.interrupt import Cancelled, held_interrupt, require_wanted, stopped_when
+from localspec.engine.caches.prefix_cache import WORTH_KEEPING, PrefixCache
+from localspec.engine.generate import TextEngine, stream_generate
+from localspec.engine.session.batching import Batcher, SequenceHandle, SlotTask, pause
+from localspec.engine.session.job import GenerationRequest, Job, Stream
+from localspec.engine.session.limits import (
+    NO_LIMITS,
+    AnswerTimeout,
+    Closing,
+    Limits,
+    QueueFull,
+    QueueTimeout,
+    Stalled,
+)
+from localspec.speculative.history import OwnedHistories
+from localspec.speculative.prefix import common_prefix
+
+T = TypeVar("T")
+_RECENT = 16  # answers whose mean duration estimates Retry-After
+_SAVE_PROFILE = 60.0  # seconds at least between two writes of the pair profile
+
+
+class SlotState(NamedTuple):
+    """A slot, and whether it answers a request now."""
+
+    id: int
+    is_processing: bool
+
+
+class _Seat:
+    """A slot with the task that it is at; ``waits`` for a pass, or else can go on.
+
+    What it holds belongs to one owner.
+    """
+
+    def __init__(self, engine: TextEngine) -> None:
+        self.engine = engine
+        self._owner = ""
+        self.calls: deque[Callable[[], None]] = deque()  # to be made between two answers
+        self.job: Job | None = None
+        self.task: SlotTask | None = None
+        self.waits: SequenceHandle | None = None
+
+    def shared(self, request: GenerationRequest) -> int:
+        """Tokens of the prompt in the owner's cache; 0 for too few to prefer this slot."""
+        held = self.engine.target.tokens if request.owner == self._owner else []
+        shared = common_prefix(held, list(request.prompt))
+        return shared if shared >= WORTH_KEEPING else 0
+
+    def claim(self, owner: str, prefixes: PrefixCache) -> None:
+        """Let the slot hold nothing of another owner."""
+        if owner != self._owner:
+            prefixes.vacate(self.engine, self._owner)
+            self._owner = owner
+
+
+class Session:
+    """Answers jobs in the slots of a pair, on the compute thread.
+
+    Jobs begin in the order in which they were submitted. Of several free slots, the one whose cache
+    shares the longest prefix with the prompt takes the job, else the least recently used one, as
+    in llama.cpp's server (`get_available_slot`). ``prefixes`` stores caches that slots overwrite.
+    An answer goes on until it needs a pass that ``batcher`` makes for all slots that wait for one;
+    a slot without a batcher makes its own. Prefixes and earlier answers are those of the job's
+    owner alone.
+
+    An error goes to the reader of its answer, and the next job begins as usual: a model recovers
+    by itself from a pass that was cut off. Methods are thread-safe.
+    """
+
+    def __init__(
+        self,
+        slots: Sequence[TextEngine],
+        batcher: Batcher | None = None,
+        limits: Limits = NO_LIMITS,
+        prefixes: PrefixCache | None = None,
+    ) -> None:
+        self._limits = limits
+        self._batcher = batcher
+        self._prefixes = PrefixCache(0) if prefixes is None else prefixes
+        self._histories = OwnedHistories(slots[0].history if slots else None)
+        self._lock = threading.Lock()
+        self._ended = threading.Condition(self._lock)  # an answer
+        self._waiting: deque[Job] = deque()
+        self._seats = [_Seat(slot) for slot in slots]  # least recently used first
+        self._by_id = list(self._seats)
+        self._unread: list[_Seat] = []  # that wait for a pass, oldest first
+        self._read: list[_Seat] = []  # of the last pass
+        self._seconds: deque[float] = deque(maxlen=_RECENT)
+        self._refusal: LocalspecError | None = None  # of all jobs, once it closes
+        self._saved_at = self._alive_at = time.monotonic()
+        self._closed = threading.Event()
+        COMPUTE.add(self)
+        if min(limits.queue_seconds, limits.step_seconds) < math.inf:
+            threading.Thread(target=self._watch, name="watching slots", daemon=True).start()
+
+    @property
+    def waiting(self) -> int:
+        """How many jobs wait for a slot."""
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        """How many jobs are under way."""
+        return len(self._running())
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._refusal is not None
+
+    def require_progress(self) -> None:
+        """Raise Stalled while the compute thread makes no progress."""
+        if self._is_stalled():
+            raise Stalled(self._limits.step_seconds, self.running)
+
+    def submit(self, requests: Sequence[GenerationRequest]) -> list[Job]:
+        """Queue answers in this order, all or none.
+
+        A job that waits too long ends with QueueTimeout. Raises QueueFull where the queue has no
+        room for all now, UsageError where it never has, Stalled while no slot makes progress, and
+        after `close` what it was given.
+        """
+        jobs = [Job(request, self._withdraw) for request in requests]
+        with self._lock:
+            self._require_queue_room(len(jobs))
+            if not self._running():
+                self._alive_at = time.monotonic()
+            self._waiting.extend(jobs)
+            self._assign()
+        COMPUTE.post(_nothing)
+        return jobs
+
+    def stream(self, request: GenerationRequest) -> Stream:
+        """The pieces of one answer; raises what `submit` raises."""
+        return Stream(self.submit([request])[0])
+
+    def slots(self) -> list[SlotState]:
+        """What each slot does now."""
+        return [SlotState(i, seat.job is not None) for i, seat in enumerate(self._by_id)]
+
+    def run(self, slot: int, act: Callable[[TextEngine], T], owner: str = "") -> Future[T]:
+        """Call ``act`` with a slot, after its answer under way.
+
+        It finds the slot empty where that held what is another owner's.
+        Raises UsageError where there is no such slot, and after `close` what it was given.
+        """
+        if not 0 <= slot < len(self._by_id):
+            raise UsageError(
+                f"There is no slot {slot}.", f"The last one is {len(self._by_id) - 1}."
+            )
+        seat, future = self._by_id[slot], Future[T]()
+
+        def call() -> None:
+            try:
+                seat.claim(owner, self._prefixes)
+                future.set_result(act(seat.engine))
+            except BaseException as error:
+                future.set_exception(error)
+
+        with self._lock:
+            if self._refusal is not None:
+                raise self._refusal
+            seat.calls.append(call)
+        COMPUTE.post(_nothing)
+        return future
+
+    def close(self, seconds: float = 0.0, reason: LocalspecError | None = None) -> None:
+        """Refuse waiting and new jobs, and return when those under way have ended.
+
+        They are ended after so many seconds. Readers get ``reason``, Closing by default. Blocks:
+        call outside of an event loop in which answers are read. Idempotent.
+        """
+        with self._lock:
+            self._refusal = reason = self._refusal or reason or Closing()
+            refused = list(self._waiting)
+        for job in refused:
+            job.cancel(reason)
+        self._wait_idle(seconds)
+        self._cancel_running(reason)
+        self._wait_idle(math.inf)
+        self._closed.set()
+        COMPUTE.remove(self)
+
+    def _wait_idle(self, seconds: float) -> None:
+        """Return when no slot is busy, or after so many seconds."""
+        ends = time.monotonic() + seconds
+        if COMPUTE.is_current:
+            COMPUTE.run_until(lambda: not self.is_busy or time.monotonic() > ends)
+            return
+        with self._ended:
+            self._ended.wait_for(
+                lambda: not self.is_busy, None if seconds == math.inf else max(0.0, seconds)
+            )
+
+    def _cancel_running(self, reason: LocalspecError) -> None:
+        for job in self._running():
+            job.cancel(reason)
+
+    def _running(self) -> list[Job]:
+        return [job for seat in self._by_id if (job := seat.job) is not None]
+
+    # -- in a thread of its own ----------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """End the answers of a compute thread that makes no progress, and jobs that wait long."""
+        most = min(1.0, self._limits.step_seconds, self._limits.queue_seconds / 4)
+        while not self._closed.wait(most):
+            if self._is_stalled():
+                with self._lock:  # which an answer needs to end
+                    for job in self._running():
+                        job.reason = job.reason or Stalled(self._limits.step_seconds)
+                        job.cancelled = True
+                        job.end(job.reason)
+            latest = time.monotonic() - self._limits.queue_seconds
+            for job in [job for job in list(self._waiting) if job.made_at < latest]:
+                self._give_up(job)
+
+    def _is_stalled(self) -> bool:
+        late = time.monotonic() - self._alive_at > self._limits.step_seconds
+        return late and bool(self._running())
+
+    def _give_up(self, job: Job) -> None:
+        if self._remove(job):
+            with self._lock:
+                again = self._retry_after()
+            job.end(QueueTimeout(self._limits.queue_seconds, again))
+
+    def _withdraw(self, job: Job) -> None:
+        """Remove a cancelled job from the queue; a running one is ended by its slot."""
+        if self._remove(job):
+            job.end(job.reason)
+
+    def _remove(self, job: Job) -> bool:
+        """Whether the job was waiting."""
+        with self._lock, suppress(ValueError):
+            self._waiting.remove(job)
+            return True
+        return False
+
+    # -- under the lock ------------------------------------------------------------------------
+
+    def _require_queue_room(self, requested: int) -> None:
+        slots = len(self._by_id)
+        if self._refusal is not None:
+            raise self._refusal
+        self.require_progress()
+        if requested > self._limits.waiting + slots:
+            raise UsageError(
+                f"{requested} answers were requested at once; the limit is "
+                f"{self._limits.waiting + slots}.",
+                "Ask for fewer.",
+            )
+        idle = slots - len(self._running())
+        if len(self._waiting) + requested > self._limits.waiting + idle:
+            raise QueueFull(len(self._waiting), self._retry_after())
+
+    def _retry_after(self) -> int:
+        """Seconds until all waiting jobs have begun, by the mean duration of recent answers."""
+        mean = sum(self._seconds) / max(1, len(self._seconds))
+        return max(1, math.ceil(mean * len(self._waiting) / len(self._by_id)))
+
+    def _assign(self) -> None:
+        """Give waiting jobs to idle slots."""
+        idle = [seat for seat in self._seats if seat.job is None and not seat.calls]
+        while self._waiting and idle:
+            job = self._waiting.popleft()
+            seat = max(idle, key=lambda seat: seat.shared(job.request))
+            job.begun_at, seat.job = time.monotonic(), job
+            idle.remove(seat)
+
+    # -- on the compute thread -----------------------------------------------------------------
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a slot has a job or a call."""
+        return any(seat.job is not None or seat.calls for seat in self._by_id)
+
+    def turn(self) -> None:
+        """Let all slots go on until each waits for a pass, then make one."""
+        self._alive_at = time.monotonic()
+        others = [seat for seat in self._by_id if seat not in self._read]
+        for seat in (*self._read, *others):
+            if seat.task is None:
+                self._begin(seat)
+            if seat.task is not None and seat.waits is None:
+                self._resume(seat)
+        if self._unread and self._batcher is not None:
+            with held_interrupt():  # a pass is made once
+                self._make_pass(self._batcher)
+
+    def fail(self, error: BaseException) -> None:
+        """End all answers under way with an error of the loop itself."""
+        for seat in self._by_id:
+            if seat.task is not None:
+                self._free(seat, error)
+
+    def abandon(self) -> None:
+        """End all answers under way."""
+        self._refusal = self._refusal or Closing()
+        self._cancel_running(self._refusal)
+
+    def _make_pass(self, batcher: Batcher) -> None:
+        """Make the next pass, and let the slots go on that waited for it."""
+        busy = sum(seat.task is not None for seat in self._by_id)
+        waiting = [seat.waits for seat in self._unread if seat.waits is not None]
+        if any(handle.entry.is_prompt for handle in waiting):  # which takes long
+            for job in self._running():
+                job.flush()
+        chosen = batcher.make_pass(waiting, busy)
+        self._read = [seat for seat in self._unread if seat.waits in chosen]
+        for seat in self._read:
+            self._unread.remove(seat)
+            seat.waits = None
+
+    def _begin(self, seat: _Seat) -> None:
+        """Let an idle slot begin its job, or else its next call."""
+        if (job := seat.job) is not None:
+            seat.task = SlotTask(lambda: self._answer(seat, job))
+        elif seat.calls:
+            seat.task = SlotTask(seat.calls[0])
+
+    def _resume(self, seat: _Seat) -> None:
+        """Let a slot go on until it waits or ends."""
+        assert seat.task is not None
+        error: BaseException | None = None
+        try:
+            if not seat.task.dead:
+                seat.waits = seat.task.switch()
+            if not seat.task.dead:
+                if seat.waits is not None:
+                    self._unread.append(seat)
+                return
+        except BaseException as raised:
+            error = raised
+        self._free(seat, error)
+
+    def _free(self, seat: _Seat, error: BaseException | None) -> None:
+        """End a slot's task."""
+        if seat.task is not None and not seat.task.dead:
+            with suppress(BaseException):
+                seat.task.throw(error or GreenletExit())
+        with held_interrupt(), self._lock:
+            job, seat.job, seat.task, seat.waits = seat.job, None, None, None
+            self._unread = [each for each in self._unread if each is not seat]
+            if job is None:
+                seat.calls.popleft()
+            else:
+                assert job.begun_at is not None
+                self._seconds.append(time.monotonic() - job.begun_at)
+                self._seats.remove(seat)
+                self._seats.append(seat)
+            self._assign()
+            self._ended.notify_all()
+        if job is not None:  # its reader may ask whether the slot is free
+            job.end(error)
+
+    def _answer(self, seat: _Seat, job: Job) -> None:
+        """Put the pieces; after `Limits.answer_seconds` the answer ends as it is."""
+        ends = time.monotonic() + self._limits.answer_seconds
+        engine, request = seat.engine, job.request
+        last: Piece | None = None
+
+        def is_over() -> bool:
+            self._alive_at = time.monotonic()
+            return job.cancelled or time.monotonic() > ends
+
+        try:
+            with stopped_when(is_over):
+                require_wanted()
+                seat.claim(request.owner, self._prefixes)
+                self._prefixes.take_up(engine, list(request.prompt), request.owner)
+                if request.owner:
+                    engine.history = self._histories.of(request.owner)
+                pieces = stream_generate(
+                    engine,
+                    request.prompt,
+                    request.options,
+                    on_prompt=request.on_prompt,
+                    clock=request.clock,
+                )
+                with closing(pieces):
+                    for last in pieces:
+                        job.put(last)
+                        if last.finish_reason is None:
+                            if self._batcher is None:
+                                pause()
+                            require_wanted()
+        except Cancelled:
+            if job.reason is not None:
+                raise job.reason from None
+            if not job.cancelled:
+                job.put(_cut_off(last, self._limits.answer_seconds))
+        self._save_profile(engine)
+
+    def _save_profile(self, engine: TextEngine) -> None:
+        """Save the pair profile now and then: a server may run for days."""
+        if time.monotonic() - self._saved_at > _SAVE_PROFILE:
+            engine.profile.save()
+            self._saved_at = time.monotonic()
+
+
+def _nothing() -> None:
+    """Wake the compute thread, which then finds what to do."""
+
+
+def _cut_off(last: Piece | None, seconds: float) -> Piece:
+    """The last piece of an answer that took too long, with the text that was held back.
+
+    Raises AnswerTimeout where there was no piece yet.
+    """
+    if last is None:
+        raise AnswerTimeout(seconds) from None
+    return Piece(last.held, (), last.stats, "length", last.draft_tokens, last.status)

@@ -1,1 +1,0 @@
-"""The queue in front of the engine: limits, the order of jobs, a thread for each slot."""

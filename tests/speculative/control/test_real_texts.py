@@ -1,0 +1,39 @@
+"""Auto on recorded answers of a real pair: kinds of text in turn, with one profile."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+
+from cost_tables import COST_TABLES
+from kinds import in_turn, seconds
+from replay import auto, fixed, plain
+from traces import Trace, read_traces
+
+FILE = Path(__file__).parents[3] / "benchmarks" / "real_traces.jsonl"
+
+
+@pytest.fixture(scope="module")
+def traces() -> list[Trace]:
+    """Two answers of each kind."""
+    found = in_turn(list(read_traces(FILE)))
+    return found[: 2 * len({trace.task for trace in found})]
+
+
+@pytest.mark.parametrize(
+    ("machine", "over_best", "over_plain"),
+    [("Zen 5 F16", 0.9, 0.97), ("3090 8B Q4_0", 0.9, 1.4), ("Zen 3 Q4_K_M", 1.0, 1.0)],
+)
+def test_no_kind_of_text_suffers_from_the_one_before(
+    traces: list[Trace], machine: str, over_best: float, over_plain: float
+) -> None:
+    (costs,) = (each for each in COST_TABLES if each.name == machine)
+    usual = seconds(traces, costs, plain)
+    lengths = [seconds(traces, costs, fixed(length)) for length in (1, 2, 4, 8)]
+    ours = seconds(traces, costs, auto(costs.calibrated()))
+    for kind, spent in ours.items():
+        best = min(usual[kind], *(each[kind] for each in lengths))
+        assert spent <= best / over_best + 1e-9, (kind, best / spent)
+        assert spent <= usual[kind] / over_plain + 1e-9, (kind, usual[kind] / spent)
