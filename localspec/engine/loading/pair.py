@@ -94,7 +94,7 @@ def load_pair(
     model = load_target(header, target, say, drafted=draft is not None)
     notes += stretched(model)
     try:
-        if target.exact and model.can_roll_back:
+        if target.exact:
             notes += slow_exact(use_exact_passes(model, say))
         drafter = _load_draft(model, draft_header, draft, notes)
     except BaseException:

@@ -50,6 +50,10 @@ def test_a_slot_is_saved_restored_and_erased(server: Site, tmp_path: Path) -> No
     restored = asked(server, "/slots/0?action=restore", filename="a")
     assert (restored["n_restored"], restored["n_read"]) == (tokens, saved["n_written"])
     assert asked(server, "/completion", prompt=TEXT, **GREEDY)["timings"]["prompt_n"] == 1
+    other = "Another conversation, long enough to be kept. " * 9
+    asked(server, "/completion", prompt=other, **GREEDY)
+    asked(server, "/slots/0?action=restore", filename="a")
+    assert asked(server, "/completion", prompt=other, **GREEDY)["timings"]["prompt_n"] == 1
     server.service.slot_files = None
     for path, status, sentence in (
         ("/slots/0?action=save", 400, "Start it with --slot-save-path"),
