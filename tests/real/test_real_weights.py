@@ -75,7 +75,8 @@ def test_texts_differ_by_no_more_than_rounding(real_engine: Engine, question: st
 
 def test_a_tool_is_called(real_site: Site) -> None:
     messages = asked("What is the weather in Oslo?")
-    reply = real_site.ask(messages=messages, tools=[WEATHER], temperature=0, max_tokens=48)
+    body = {"tools": [WEATHER], "tool_choice": "required", "temperature": 0, "max_tokens": 48}
+    reply = real_site.ask(messages=messages, **body)
     (choice,) = reply["choices"]
     assert choice["finish_reason"] == "tool_calls"
     (call,) = choice["message"]["tool_calls"]
