@@ -26,14 +26,13 @@ import re
 import statistics
 import sys
 import tempfile
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
+from client import Json, ask
 from common import Parser, conditions, listening, padded_pair, span, write_json
 
 import localspec
@@ -72,8 +71,6 @@ SYSTEM = "You are a coding agent. Work on the repository with the tools, one cal
 PEERS = ("none", "draft-simple", "ngram-simple", "ngram-mod", "draft-simple,ngram-mod")
 SOURCES = ("draft", "lookup", "history", "forced")
 _ACCEPTED = re.compile(r'^localspec_accepted_tokens_total\{source="(\w+)"\} (\S+)$', re.M)
-
-Json = dict[str, Any]
 
 
 def conversation() -> Iterator[list[Json]]:
@@ -132,55 +129,20 @@ class Answer:
     text: str
 
 
-def ask(port: int, messages: list[Json], *, call: bool, tokens: int) -> Answer:
+def answer(port: int, messages: list[Json], *, call: bool, tokens: int) -> Answer:
     """The answer of one turn."""
-    body = {"messages": messages, "tools": tools(), "max_tokens": tokens, "temperature": 0}
-    body |= {"tool_choice": "required" if call else "auto", "stream": True}
-    before = accepted(port)
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{port}/v1/chat/completions",
-        json.dumps(body).encode(),
-        {"Content-Type": "application/json"},
-    )
-    began, ttft = time.perf_counter(), None
-    said: list[str] = []
-    timings: Json = {}
-    with urllib.request.urlopen(request) as response:
-        for chunk in events(response):
-            parts = list(parts_of(chunk))
-            if any(parts) and ttft is None:
-                ttft = time.perf_counter() - began
-            said += parts
-            timings = chunk.get("timings") or timings
-    assert ttft is not None and timings, "the answer is empty"
+    choice, before = "required" if call else "auto", accepted(port)
+    reply = ask(port, messages, stream=True, tools=tools(), tool_choice=choice, max_tokens=tokens)
+    assert reply.ttft is not None, "the answer is empty"
     now = accepted(port)
     return Answer(
-        ttft,
-        timings["prompt_n"],
-        timings["predicted_n"],
-        timings["predicted_per_second"],
+        reply.ttft,
+        reply.timings["prompt_n"],
+        reply.tokens,
+        reply.timings["predicted_per_second"],
         {source: now[source] - before.get(source, 0) for source in now},
-        "".join(said),
+        reply.text,
     )
-
-
-def events(response: Any) -> Iterator[Json]:
-    """The JSON objects of a stream; raises RuntimeError for an error among them."""
-    for line in response:
-        if line.startswith(b"data: {"):
-            chunk = json.loads(line[6:])
-            if "error" in chunk:
-                raise RuntimeError(chunk["error"])
-            yield chunk
-
-
-def parts_of(chunk: Json) -> Iterator[str]:
-    """Texts, names of tools and parts of arguments in an event."""
-    for choice in chunk["choices"]:
-        delta = choice["delta"]
-        yield delta.get("reasoning_content") or delta.get("content") or ""
-        for call in delta.get("tool_calls") or ():
-            yield (call["function"].get("name") or "") + (call["function"].get("arguments") or "")
 
 
 def accepted(port: int) -> dict[str, int]:
@@ -224,11 +186,11 @@ def measure(args: argparse.Namespace) -> dict[str, list[Answer]]:
         answers: dict[str, list[Answer]] = {name: [] for name in ports}
         for turn, messages in enumerate(itertools.islice(conversation(), args.turns), start=1):
             for name, port in ports.items():
-                answer = ask(port, messages, call=bool(turn % 4), tokens=args.tokens)
-                answers[name].append(answer)
+                found = answer(port, messages, call=bool(turn % 4), tokens=args.tokens)
+                answers[name].append(found)
                 print(
-                    f"turn {turn:2}  {name:32} prompt {answer.prompt:5}, {answer.ttft:6.2f} s,"
-                    f" {answer.tokens:4} tokens at {answer.speed:6.1f} tok/s",
+                    f"turn {turn:2}  {name:32} prompt {found.prompt:5}, {found.ttft:6.2f} s,"
+                    f" {found.tokens:4} tokens at {found.speed:6.1f} tok/s",
                     file=sys.stderr,
                 )
     return answers

@@ -3,12 +3,12 @@
     python benchmarks/parallel.py
 
 So many clients ask the padded demo pair a question each at the same time, once with a single slot
-and once with a slot for each; both take turns. Counted are all tokens over the time until the last
-client has its answer, reading of prompts included, and for each client the time to its first token.
-Prints a table in Markdown for each quantization, with the least and the largest ratio over the
-batches of questions, and where a text is not that of a single slot, by how much it falls short of
-what plain decoding picks behind the same tokens, beside what kernels round. With --cpu-time, for a
-busy machine, seconds are those of the processor.
+and once with a slot for each; both take turns. The clients are threads of the library's user;
+nothing is drafted from earlier text. Counted are all tokens over the time until the last client has
+its answer, reading of prompts included, and for each client the time to its first token. Prints a
+table in Markdown for each quantization, with the least and the largest ratio over the batches of
+questions, and where a text is not that of a single slot, by how much it falls short of what plain
+decoding picks behind the same tokens, beside what kernels round.
 
 With --prompt, a prompt of so many tokens comes in while three clients have answers under way:
 tokens per second of the three until its first token, the longest pause of one of them, and the
@@ -16,6 +16,7 @@ seconds to that first token.
 """
 
 import argparse
+import itertools
 import math
 import os
 import statistics
@@ -23,25 +24,28 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from common import CTX_SIZE, Parser, conditions, padded_pair, span, timing
+from common import CTX_SIZE, Parser, conditions, padded_pair, span
 
+import localspec
+from localspec.api import Model
 from localspec.bench.demo import QUANTIZATIONS, QUESTIONS
 from localspec.bench.equality import audit_answers, rounding
 from localspec.bench.plan import BenchPlan
-from localspec.chat.answer import Answer, Piece, collect
+from localspec.chat.answer import Answer, collect
 from localspec.core import machine
-from localspec.core.options.generate_options import GenerateOptions
-from localspec.core.options.load_options import DraftTokens, LoadOptions
+from localspec.core.options.load_options import DraftTokens
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
-from localspec.engine.generate import TextEngine, stream_generate
 from localspec.engine.text_stream import Prompt
-from localspec.speculative.loop import Clock
 
+# Without prompt lookup: answers to the same question would be drafted from each other.
+ASKED: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "prompt_lookup": False}
 PARAMS = SamplingParams(temperature=0, ignore_eos=True)
 QUESTIONS_HERE = (
     *QUESTIONS,
@@ -76,61 +80,39 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Slots that answer what is asked by the first that is free, as a server's scheduler does."""
+    """A model that answers clients in threads of their own; those beyond its slots wait."""
 
-    slots: Sequence[TextEngine]
+    model: Model
     tokens: int
-    clock: Clock
 
     def serve(self, prompts: Sequence[Prompt], clients: int, length: DraftTokens) -> Served:
-        """Answer all prompts; each client asks the next one when it has its answer.
-
-        A single slot answers one client after the other.
-        """
+        """Answer all prompts; each client asks the next one when it has its answer."""
         waiting, served = deque(enumerate(prompts)), Served()
-        began = self.clock()
-        asked = deque([began] * clients)
 
-        def work(slot: TextEngine) -> None:
+        def work() -> None:
             while waiting:
-                (number, prompt), at = waiting.popleft(), asked.popleft()
-                with slot.answering():
-                    rounds = self._rounds(slot, prompt, length, partial(heard, at))
-                    served.answers[number] = collect(rounds)
-                asked.append(self.clock())
+                number, prompt = waiting.popleft()
+                asked = time.perf_counter()
+                pieces = self.model.stream(
+                    prompt, draft_tokens=length, max_tokens=self.tokens, **ASKED
+                )
+                first = next(pieces)
+                served.first.append(time.perf_counter() - asked)
+                served.answers[number] = collect(itertools.chain([first], pieces))
 
-        def heard(asked_at: float) -> None:
-            served.first.append(self.clock() - asked_at)
-
-        slots = self.slots[:clients]
-        threads = [threading.Thread(target=work, args=(slot,)) for slot in slots]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        served.seconds = self.clock() - began
+        began = time.perf_counter()
+        run_all([work] * clients)
+        served.seconds = time.perf_counter() - began
         return served
 
-    def _rounds(
-        self, slot: TextEngine, prompt: Prompt, length: DraftTokens, heard: Callable[[], None]
-    ) -> Iterator[Piece]:
-        """An answer from empty caches; ``heard`` is called when its first token is there."""
-        empty(slot)
-        rounds = stream_generate(
-            slot, prompt, GenerateOptions(PARAMS, length, max_tokens=self.tokens), clock=self.clock
-        )
-        yield next(rounds)
-        heard()
-        yield from rounds
 
-
-def empty(slot: TextEngine) -> None:
-    """Let a slot forget all that it has read."""
-    slot.prompt_lookup.update([])
-    slot.conversations.clear()
-    for model in (slot.target, slot.draft):
-        if model is not None:
-            model.truncate(0)
+def run_all(work: Sequence[Callable[[], None]]) -> None:
+    """Run everything, each in a thread of its own."""
+    threads = [threading.Thread(target=each) for each in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,15 +181,14 @@ def waited(batches: Sequence[Served]) -> float:
 
 def measure(args: argparse.Namespace, files: Sequence[Path]) -> Iterator[Row]:
     """All variants with each number of clients."""
-    target, draft = (LoadOptions(path, ctx_size=CTX_SIZE, threads=args.threads) for path in files)
+    options = {"ctx_size": CTX_SIZE, "threads": args.threads}
+    most = max(2, *args.clients)
     with (
-        Engine.load(target, draft) as single,
-        Engine.load(replace(target, parallel=max(2, *args.clients)), draft) as many,
+        localspec.load(*files, **options) as one,
+        localspec.load(*files, parallel=most, **options) as many,
     ):
-        servers = [
-            Server(engine.open_slots(args.clock), args.tokens, args.clock)
-            for engine in (single, many)
-        ]
+        single = one.engine
+        servers = [Server(model, args.tokens) for model in (one, many)]
         prompts = [
             single.encode_chat([{"role": "user", "content": question}])
             for question in QUESTIONS_HERE
@@ -268,24 +249,16 @@ class Interrupted:
     """Three answers under way while a long prompt is read."""
 
     prompt: Prompt
-    clock: Clock
     said: list[float] = field(default_factory=list)  # when each token of the three came
-    gaps: list[float] = field(default_factory=list)  # between rounds of one of the three
+    gaps: list[float] = field(default_factory=list)  # between pieces of one of the three
     asked: float = 0.0
     first: float = 0.0
     _under_way: list[int] = field(default_factory=lambda: [0] * _DECODERS)
 
-    def run(
-        self, slots: Sequence[TextEngine], prompts: Sequence[Prompt], length: DraftTokens
-    ) -> None:
+    def run(self, model: Model, prompts: Sequence[Prompt], length: DraftTokens) -> None:
         """Start the decoders, then the prompt, and end all with its first token."""
-        work = [partial(self._decode, i, slots[i], prompts[i], length) for i in range(_DECODERS)]
-        threads = [threading.Thread(target=each) for each in work]
-        threads.append(threading.Thread(target=self._read, args=(slots[_DECODERS], length)))
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        decoders = [partial(self._decode, i, model, prompts[i], length) for i in range(_DECODERS)]
+        run_all([*decoders, partial(self._read, model, length)])
 
     @property
     def pace(self) -> float:
@@ -297,50 +270,44 @@ class Interrupted:
         """From the prompt to its first token."""
         return self.first - self.asked
 
-    def _decode(self, number: int, slot: TextEngine, prompt: Prompt, length: DraftTokens) -> None:
-        empty(slot)
-        with slot.answering():
-            before = 0.0
-            for response in stream_generate(
-                slot, prompt, GenerateOptions(PARAMS, length), clock=self.clock
-            ):
-                now = self.clock()
-                self._under_way[number] += len(response.tokens)
-                self.said += [now] * len(response.tokens)
+    def _decode(self, number: int, model: Model, prompt: Prompt, length: DraftTokens) -> None:
+        before = 0.0
+        with closing(model.stream(prompt, draft_tokens=length, **ASKED)) as pieces:
+            for piece in pieces:
+                now = time.perf_counter()
+                self._under_way[number] += len(piece.tokens)
+                self.said += [now] * len(piece.tokens)
                 if self.first:
                     return
                 if self.asked and before:
                     self.gaps.append(now - before)
                 before = now
 
-    def _read(self, slot: TextEngine, length: DraftTokens) -> None:
-        empty(slot)
+    def _read(self, model: Model, length: DraftTokens) -> None:
         while min(self._under_way) < _UNDER_WAY:
             time.sleep(0.001)
-        self.asked = self.clock()
-        with slot.answering():
-            next(
-                stream_generate(
-                    slot, self.prompt, GenerateOptions(PARAMS, length), clock=self.clock
-                )
-            )
-            self.first = self.clock()
+        self.asked = time.perf_counter()
+        with closing(model.stream(self.prompt, draft_tokens=length, **ASKED)) as pieces:
+            next(pieces)
+            self.first = time.perf_counter()
 
 
 def interrupt(args: argparse.Namespace, files: Sequence[Path]) -> Iterator[str]:
     """A line for each variant, about a long prompt among answers under way."""
     size = args.prompt + 2 * CTX_SIZE
-    options = [LoadOptions(path, ctx_size=size, threads=args.threads) for path in files]
-    with Engine.load(replace(options[0], parallel=_DECODERS + 1), options[1]) as engine:
-        slots = engine.open_slots(args.clock)
+    loaded = localspec.load(*files, parallel=_DECODERS + 1, ctx_size=size, threads=args.threads)
+    with loaded as model:
+        engine = model.engine
         prompts = [engine.encode_chat([{"role": "user", "content": q}]) for q in QUESTIONS_HERE]
-        text = " ".join(QUESTIONS_HERE) * (1 + args.prompt // 32)
-        long = engine.encode_chat([{"role": "user", "content": text}])
-        del long[args.prompt :]
         for length in WAYS:
-            found = [Interrupted(long, args.clock) for _ in range(args.repeats)]
-            for each in found:
-                each.run(slots, prompts, length)
+            found = []
+            for repeat in range(args.repeats):
+                # Another text each time, as the cache holds those that were read.
+                text = f"{length} {repeat} " + " ".join(QUESTIONS_HERE) * (1 + args.prompt // 32)
+                long = engine.encode_chat([{"role": "user", "content": text}])
+                del long[args.prompt :]
+                found.append(Interrupted(long))
+                found[-1].run(model, prompts, length)
             paces, gaps = [each.pace for each in found], [max(each.gaps) for each in found]
             cells = [
                 _WAY_NAMES.get(length, f"draft {length}"),
@@ -358,9 +325,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--files", type=Path, nargs=2, help="a target and a draft, in place")
     parser.integers(repeats=2, asks=2, tokens=64, prompt=0, threads=machine.physical_cores())
-    parser.cpu_time()
     args = parser.parse_args()
-    args.clock, args.threads = timing(args)
     load = f"load average {os.getloadavg()[0]:.1f} before"
     print(conditions(args.threads, f"{args.tokens} tokens a client", load))
     sources: dict[str, Callable[[], Sequence[Path]]] = (

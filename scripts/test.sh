@@ -3,12 +3,18 @@
 #
 #   bash scripts/test.sh                   everything
 #   bash scripts/test.sh --fast            the tests without llama.cpp, for everyday work
+#   bash scripts/test.sh --real FOLDER     the tests of real weights; docs/architecture.md names the files
 #   bash scripts/test.sh tests/hub -x      arguments are pytest's
 set -euo pipefail
+started_in=$PWD
 cd "$(dirname "$0")/.."
 if [ "${1:-}" = --fast ]; then
   shift
   set -- -m "not llama" "$@"
+elif [ "${1:-}" = --real ]; then
+  real=$(cd "$started_in" && cd "${2:?must be the folder of the weights}" && pwd)
+  shift 2
+  set -- -n 0 -m real --real "$real" "$@"  # one process: they are large
 fi
 
 installed=.venv/installed

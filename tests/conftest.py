@@ -39,6 +39,10 @@ FOREIGN = (
 ).split()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--real", type=Path, help="folder with real weights, for tests marked real")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Where tests with llama.cpp are left out, none of the others may load it."""
     if config.option.markexpr == "not llama":

@@ -464,7 +464,7 @@ class LlamaModel:
         that was is read again.
         """
         most = min(self.max_width, self.most_tokens)
-        most = max(rows, most - most % self.min_width)
+        most = max(rows, most // self.min_width * self.min_width or most)
         whole = (len(tokens) - rows) // self.min_width * self.min_width
         if self.min_width == 1 or self.trims or whole in (0, len(tokens)):
             return chunks(tokens, rows, most)
@@ -474,7 +474,7 @@ class LlamaModel:
         """How many tokens fill up a pass of ``width``."""
         if self.passes.alone and (rows or not self.passes.step):
             return 0
-        added = -width % self.min_width
+        added = min(-width % self.min_width, self.most_tokens - width)
         return min(added, max(0, MAX_ROWS - rows)) if rows else added
 
     def _read_pending(self) -> None:

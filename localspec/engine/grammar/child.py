@@ -31,6 +31,10 @@ class Steps:
             return "done", getattr(self, step)(*values)
         except GrammarError as error:
             return "refused", (error.message, error.hint)
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # of llguidance, which has no name for it
+                raise
+            return "refused", (f"The grammar cannot be read: {error}.", "Simplify it.")
 
     def read(self, notation: str, text: str) -> tuple[str, tuple[str, ...]]:
         """`source.convert`."""

@@ -25,20 +25,25 @@ def use_exact_passes(model: LlamaModel, say: Callable[[str], None] | None = None
 
     The class is the same with any draft, and without one.
     """
-    if not model.can_roll_back:  # all is read again wherever texts differ
-        model.use_class(PassClass(0, alone=True))
-        return model.passes
-    path = _path(model)
-    passes = _read(path)
-    if passes is None:
-        if say is not None:
-            say(
-                "New on this machine: finding out for --exact which widths of pass round alike, "
-                "which may take a minute."
-            )
-        passes = find_class(model)
-        save_json(path, asdict(passes))
+    passes = _found(model, say)
     model.use_class(passes)
+    return passes
+
+
+def _found(model: LlamaModel, say: Callable[[str], None] | None) -> PassClass:
+    """The stored class of a model, or else one that is found now and stored."""
+    if not model.can_roll_back:  # all is read again wherever texts differ
+        return PassClass(0, alone=True)
+    path = _path(model)
+    if (known := _read(path)) is not None:
+        return known
+    if say is not None:
+        say(
+            "New on this machine: finding out for --exact which widths of pass round alike, "
+            "which may take a minute."
+        )
+    passes = find_class(model)
+    save_json(path, asdict(passes))
     return passes
 
 

@@ -193,7 +193,7 @@ class Adaptive(Controller):
         """Why the draft model is not used: costs, wrong tokens, or what is passed in."""
         if self._draft is None:
             return DraftStatus.DRAFTING
-        if self._value.ideal_gain <= 0 or not self._is_known(MODEL):
+        if self._value.ideal_gain <= 0:
             return DraftStatus.VERIFICATION_TOO_SLOW
         return otherwise if self._value.gain > 0 else DraftStatus.DRAFT_TOO_OFTEN_WRONG
 

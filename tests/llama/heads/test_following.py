@@ -1,6 +1,8 @@
 """Heads beside a target: the same text, the target untouched, little memory, gaps and Ctrl-C."""
 
+import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -237,7 +239,8 @@ def test_ctrl_c_or_another_thread_stops_within_a_pass_of_a_head(
                 if ended is Cancelled:
                     unwanted.append(True)
                 else:
-                    signal.raise_signal(signal.SIGINT)
+                    os.kill(os.getpid(), signal.SIGINT)
+                    time.sleep(0.05)  # the main thread hears of it
             codes.append(process(*arguments))
             return codes[-1]
 

@@ -269,7 +269,6 @@ def test_a_forced_call_obeys_its_schema(tool_user: Site, choice: Any, stream: bo
 def test_choices_of_tools_that_cannot_be_obeyed_are_refused(tool_user: Site) -> None:
     other = {"type": "function", "function": {"name": "other"}}
     cases: list[tuple[str, dict[str, Any]]] = [
-        ("tool_choice", {"tools": [WEATHER], "grammar": 'root ::= "a"'}),
         ("other", {"tools": [WEATHER], "tool_choice": other}),
         ("no tools", {"tool_choice": "required"}),
     ]

@@ -24,7 +24,7 @@ def traces() -> list[Trace]:
 
 @pytest.mark.parametrize(
     ("machine", "over_best", "over_plain"),
-    [("Zen 5 F16", 0.9, 0.97), ("3090 8B Q4_0", 0.9, 1.4), ("Zen 3 Q4_K_M", 1.0, 1.0)],
+    [("Zen 5 F16", 0.9, 0.97), ("3090 8B Q4_0", 0.85, 1.2), ("Zen 3 Q4_K_M", 1.0, 1.0)],
 )
 def test_no_kind_of_text_suffers_from_the_one_before(
     traces: list[Trace], machine: str, over_best: float, over_plain: float

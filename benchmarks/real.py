@@ -1,0 +1,235 @@
+"""Measures drafting on real models and several kinds of text in mixed order, beside other servers.
+
+    python benchmarks/real.py TARGET.gguf DRAFT.gguf [--llama-server llama-build/bin/llama-server]
+    python benchmarks/real.py TARGET.gguf DRAFT.gguf --in-process --lengths 2 3 4 6 --lookup off
+
+Prompts are those of `benchmarks/real.jsonl`, of nine kinds, one of each kind in turn: what one
+kind teaches is carried into the next. Each prompt is answered greedily by every variant, one after
+the other, in an order that alternates; a prompt comes once, because all servers draft from earlier
+answers. Ratios are of tokens per second over `plain`, localspec without drafting: of all answers of
+a kind, then the least and the largest of one answer.
+
+By default variants are servers, all loaded at once: ``localspec serve`` (plain, ``auto``, fixed
+lengths), and llama-server and ik_llama.cpp's server where their programs are named. Seconds are
+those of the client from the request to the answer, less the time that the server reports for the
+prompt. Of the other servers no more is taken off than their own plain decoding needs for the same
+prompt, since they count the draft's reading of the prompt in it. `benchmarks/plain.py` says how to
+build llama-server.
+
+With --in-process the engine answers in this process, as ``localspec bench`` does. Each text of
+``auto`` that is not plain's is read again by plain decoding: it is rounding if no token falls short
+of plain's pick by more than passes of different widths differ on this text.
+
+With --output each answer is kept in a file as soon as it is there, and the same command goes on
+where it was stopped, for example by --minutes. The last line is everything as JSON.
+"""
+
+import argparse
+import itertools
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+from client import ask
+from common import GREEDY, Parser, conditions, listening, load
+from real_figures import IK, LLAMA, PLAIN, Figures, Record, Records, show
+
+from localspec.bench.equality import audit_answers, rounding
+from localspec.bench.plan import BenchPlan, Variant
+from localspec.bench.prompts import Prompt, by_task, read_prompts
+from localspec.chat.answer import Answer
+from localspec.core import machine
+from localspec.core.options.load_options import DraftTokens
+from localspec.engine.engine import Engine
+
+CTX_SIZE = 2048
+PROMPTS = Path(__file__).with_name("real.jsonl")
+
+
+Ask = Callable[[int, Prompt], Record]  # the answer to the prompt of this number
+
+
+def servers(args: argparse.Namespace) -> dict[str, list[str]]:
+    """The command of each server, by variant."""
+    common = ["-m", str(args.target), "-c", str(CTX_SIZE), "-t", str(args.threads), "-np", "1"]
+    drafting = ["-md", str(args.draft)]
+    mine = [sys.executable, "-m", "localspec", "serve", *common]
+    found = {PLAIN: [*mine, "--draft", "off"], "auto": [*mine, *drafting]}
+    found["auto"] += ["--prompt-lookup", args.lookup]
+    for length in args.lengths:
+        found[f"draft {length}"] = [*mine, *drafting, "--draft-tokens", str(length)]
+    if args.llama_server:
+        theirs = [str(args.llama_server), *common, "--cache-ram", "0", "--spec-type"]
+        found[f"{LLAMA} plain"] = [*theirs, "none"]
+        for length in args.peer_lengths:
+            limit = ["--spec-draft-n-max", str(length)]
+            found[f"{LLAMA} draft-simple {length}"] = [*theirs, "draft-simple", *drafting, *limit]
+        found[f"{LLAMA} ngram-mod"] = [*theirs, "ngram-mod"]
+        found[f"{LLAMA} draft-simple,ngram-mod"] = [*theirs, "draft-simple,ngram-mod", *drafting]
+    if args.ik_server:
+        theirs = [str(args.ik_server), *common, "--cache-ram", "0"]
+        draft = [*drafting, "--spec-type", "draft:n_max=3"]
+        found[f"{IK} plain"] = theirs
+        found[f"{IK} draft:n_max=3"] = [*theirs, *draft]
+        found[f"{IK} draft, autotune"] = [*theirs, *draft, "--spec-autotune"]
+        found[f"{IK} suffix, draft"] = [*theirs, "--spec-type", "suffix", *draft]
+    return found
+
+
+def ask_server(variant: str, port: int, tokens: int, number: int, prompt: Prompt) -> Record:
+    """The answer of a server."""
+    reply = ask(port, [dict(each) for each in prompt.messages], max_tokens=tokens)
+    return Record(
+        variant=variant,
+        kind=prompt.task,
+        prompt=number,
+        tokens=reply.tokens,
+        seconds=reply.seconds,
+        prompt_seconds=reply.prompt_seconds,
+        drafted=reply.timings.get("draft_n") or 0,
+        accepted=reply.timings.get("draft_n_accepted") or 0,
+        text=reply.text,
+    )
+
+
+@contextmanager
+def serving(args: argparse.Namespace) -> Iterator[dict[str, Ask]]:
+    """What asks each server, by variant."""
+    with ExitStack() as stack:
+        found: dict[str, Ask] = {}
+        for variant, command in servers(args).items():
+            if args.only and not any(each in variant for each in [PLAIN, *args.only]):
+                continue
+            port = stack.enter_context(listening(command))
+            print(f"{variant} is loaded", file=sys.stderr)
+            found[variant] = partial(ask_server, variant, port, args.max_tokens)
+            ask(port, [{"role": "user", "content": "Say hello."}], max_tokens=4)
+        yield found
+
+
+@dataclass
+class InProcess:
+    """An engine of this process, and plain decoding's answer to the last prompt."""
+
+    engine: Engine
+    plan: BenchPlan
+    plain: Answer | None = None
+
+    def answer(self, length: DraftTokens, number: int, prompt: Prompt) -> Record:
+        """The answer with a draft length, from empty caches; plain decoding comes first."""
+        variant = Variant(str(length), self.engine, self.plan, length)
+        ids = self.engine.encode_chat(list(prompt.messages))
+        answer = variant.answer(ids)
+        shortfall = explained = None
+        if length == 0:
+            self.plain = answer
+        elif self.plain is not None and answer.tokens != self.plain.tokens:
+            rows = [[self.plain], [answer]]
+            (audit,) = audit_answers(self.engine, "", ids, self.plan, rows)
+            shortfall = max((math.inf if m is None else m for _, m in audit.misses), default=0.0)
+            explained = 2 * rounding(self.engine, ids, answer.tokens)
+        stats = answer.stats
+        return Record(
+            variant=name_of(length),
+            kind=prompt.task,
+            prompt=number,
+            tokens=stats.tokens,
+            seconds=stats.prompt_seconds + stats.draft_prompt_seconds + stats.seconds,
+            prompt_seconds=stats.prompt_seconds,
+            drafted=stats.drafted,
+            accepted=stats.accepted,
+            text=answer.text,
+            shortfall=shortfall,
+            explained=explained,
+        )
+
+
+def name_of(length: DraftTokens) -> str:
+    """The variant of a draft length."""
+    return {0: PLAIN, "auto": "auto"}.get(length, f"draft {length}")
+
+
+@contextmanager
+def in_process(args: argparse.Namespace) -> Iterator[dict[str, Ask]]:
+    """What asks the engine, by variant."""
+    lengths: list[DraftTokens] = [0, "auto", *args.lengths]
+    with load([args.target, args.draft], args.threads, CTX_SIZE) as engine:
+        plan = BenchPlan(GREEDY, (0, "auto"), 1, args.max_tokens, args.lookup == "on")
+        mine = InProcess(engine, plan)
+        warm = engine.encode_chat([{"role": "user", "content": "Say hello."}])
+        for length in lengths:
+            Variant("", engine, plan, length).warm_up(warm)
+        yield {name_of(length): partial(mine.answer, length) for length in lengths}
+
+
+def chosen(args: argparse.Namespace) -> list[tuple[int, Prompt]]:
+    """The prompts, one of each kind in turn, with their numbers in the file."""
+    prompts = read_prompts(args.prompts)
+    groups = by_task(prompts, ",".join(args.kinds) if args.kinds else None)
+    turns = itertools.zip_longest(*(group[: args.per_kind] for group in groups.values()))
+    return [(prompts.index(each), each) for turn in turns for each in turn if each is not None]
+
+
+def measure(args: argparse.Namespace, kept: Records) -> None:
+    """Ask for every answer that is not there, until the time is over."""
+    begun = time.monotonic()
+    with in_process(args) if args.in_process else serving(args) as variants:
+        for number, prompt in chosen(args):
+            if all((name, number) in kept.answers for name in variants):
+                continue
+            if time.monotonic() - begun > 60 * args.minutes:
+                print("the time is over; the same command goes on", file=sys.stderr)
+                return
+            first, *others = variants  # plain decoding, whose text the others are compared with
+            for name in [first, *others[:: -1 if number % 2 else 1]]:
+                record = variants[name](number, prompt)
+                kept.add(record)
+                print(
+                    f"{number:3} {prompt.task:10} {name:36} {record.tokens:4} tokens in "
+                    f"{record.seconds:6.2f} s",
+                    file=sys.stderr,
+                )
+
+
+def main() -> None:
+    """Print progress on stderr, then a table and one line of JSON."""
+    parser = Parser(__doc__)
+    parser.add_argument("target", type=Path)
+    parser.add_argument("draft", type=Path)
+    parser.add_argument("--llama-server", type=Path, help="its program, to be compared with")
+    parser.add_argument("--ik-server", type=Path, help="ik_llama.cpp's llama-server, likewise")
+    parser.add_argument("--in-process", action="store_true", help="without servers")
+    parser.add_argument("--prompts", type=Path, default=PROMPTS)
+    parser.add_argument("--kinds", nargs="+", help="only these kinds of text")
+    parser.add_argument("--only", nargs="+", help="parts of the names of variants beside plain")
+    parser.add_argument("--lengths", type=int, nargs="*", default=[], help="fixed draft lengths")
+    parser.add_argument("--peer-lengths", type=int, nargs="*", default=[3], help="of draft-simple")
+    parser.add_argument("--lookup", choices=("on", "off"), default="on", help="in auto")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no prompt later")
+    parser.integers(max_tokens=80, per_kind=6, threads=machine.physical_cores())
+    parser.output()
+    args = parser.parse_args()
+    settings = [args.target.name, args.draft.name, args.max_tokens, args.lookup, args.in_process]
+    kept = Records(args.output, settings)
+    kept.read()
+    measure(args, kept)
+    figures = Figures(kept.answers)
+    on = conditions(args.threads, args.target.name, args.draft.name, f"{args.max_tokens} tokens")
+    print(on)
+    show(figures)
+    ratios = {
+        variant: {kind: asdict(ratio) for kind, ratio in kinds.items()}
+        for variant, kinds in figures.ratios().items()
+    }
+    texts = {variant: figures.texts(variant) for variant in figures.variants}
+    print(json.dumps({"conditions": on, "ratios": ratios, "texts": texts}))
+
+
+if __name__ == "__main__":
+    main()
