@@ -383,7 +383,7 @@ def test_ctrl_c_stops_within_a_batch_and_keeps_those_before(
 
     def pressed_while(*arguments: object) -> Any:
         if len(codes) == 1:  # the second batch
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # type: ignore[arg-type]
             time.sleep(0.05)  # the main thread hears of it
         codes.append(decode(*arguments))
         return codes[-1]

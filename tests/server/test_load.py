@@ -241,5 +241,5 @@ def test_slots_of_a_pair_with_cancellations(slots: int, tiny: TinyFiles) -> None
 
 def site_threads() -> int:
     """Threads but those that the process keeps: the compute thread, and readers of requests."""
-    kept = ("compute", "ThreadPoolExecutor", "localspec")
+    kept = ("compute", "reading")
     return sum(not each.name.startswith(kept) for each in threading.enumerate())

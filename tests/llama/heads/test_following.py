@@ -1,7 +1,7 @@
 """Heads beside a target: the same text, the target untouched, little memory, gaps and Ctrl-C."""
 
-import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -239,7 +239,7 @@ def test_ctrl_c_or_another_thread_stops_within_a_pass_of_a_head(
                 if ended is Cancelled:
                     unwanted.append(True)
                 else:
-                    os.kill(os.getpid(), signal.SIGINT)
+                    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # type: ignore[arg-type]
                     time.sleep(0.05)  # the main thread hears of it
             codes.append(process(*arguments))
             return codes[-1]
