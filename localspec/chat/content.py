@@ -1,4 +1,4 @@
-"""Content of messages in the form of any API as text; what is no text is named or left out."""
+"""Message content of any API as text; images and unknown blocks become notes or are dropped."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any

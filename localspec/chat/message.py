@@ -52,7 +52,7 @@ def _message(role: str, content: str, reasoning: str) -> Message:
 
 
 def read_messages(entries: Sequence[Mapping[str, object]]) -> list[Message]:
-    """Messages in OpenAI's form; raises UsageError for what is no message.
+    """Messages in OpenAI's form; raises UsageError for an entry that is not a message.
 
     What agents keep in their histories is taken: content of any form as `text_of` gives it, calls
     of functions in the form before ``tool_calls``, broken arguments, calls and results without

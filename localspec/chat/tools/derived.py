@@ -75,7 +75,7 @@ def _between(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """A call as a template writes it, and what it writes ``between`` two of them."""
+    """A call as a template writes it, and its separator ``between`` two calls."""
 
     text: str
     between: str

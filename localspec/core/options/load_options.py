@@ -294,8 +294,8 @@ class LoadOptions:
     exact: bool = _loading(
         False,
         "--exact",
-        "Identical text for every draft length, in long contexts too: tokens are never decoded "
-        "one at a time, which rounds differently. A little slower.",
+        "Fewer texts that rounding changes between draft lengths: tokens are never decoded one at "
+        "a time, which rounds differently. A little slower.",
         stored=True,
     )
     gpu_layers: int | None = _devices(

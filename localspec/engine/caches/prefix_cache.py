@@ -91,7 +91,7 @@ class PrefixCache:
         """Restore the owner's best states for the prompt, and save those that they replace.
 
         What the engine holds must be the owner's too: see `vacate`. To be called before an answer,
-        in the thread of the slot. Raises EngineError and Cancelled as a pass does: pending tokens
+        on the compute thread. Raises EngineError and Cancelled as a pass does: pending tokens
         are read before a state is copied.
         """
         models = _restorable(engine, len(prompt))

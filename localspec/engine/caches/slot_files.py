@@ -19,7 +19,7 @@ _NAME = re.compile(r"(?!.*\.draft$)[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 class SlotFiles:
     """Files below ``folder``: the target's state by a client's name, the draft's with `.draft`.
 
-    The methods return the number of tokens and of bytes, and are called in the thread of the slot.
+    The methods return the number of tokens and of bytes, and are called on the compute thread.
     They raise UsageError for a name that is no plain file name, for a file that cannot be used, and
     for a slot without tokens.
     """

@@ -199,7 +199,7 @@ class Session:
         COMPUTE.remove(self)
 
     def _wait_idle(self, seconds: float) -> None:
-        """Return when no slot is busy, or after so many seconds."""
+        """Wait until no slot is busy, at most for this many seconds."""
         ends = time.monotonic() + seconds
         if COMPUTE.is_current:
             COMPUTE.run_until(lambda: not self.is_busy or time.monotonic() > ends)

@@ -24,7 +24,7 @@ class TextPart(RequestObject):
 
 
 class OtherPart(BaseModel):
-    """A part of another type: what is text in it is passed on; see `chat.content`."""
+    """A part of another type, whose text is kept; see `chat.content`."""
 
     model_config = ConfigDict(extra="allow")
 

@@ -43,7 +43,7 @@ _NOT_SENT = (
 )  # fmt: skip
 _NOT_RETURNED = ("date", "server", "set-cookie")
 _MOST_HELD = 2 * 2**20  # bytes of a reply that its client has not taken yet
-_TAKING_SECONDS = 30.0  # for a client to make room again, with so many
+_TAKING_SECONDS = 30.0  # that a client may read nothing while so many bytes wait for it
 
 
 class FrontServer(Server):

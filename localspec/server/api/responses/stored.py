@@ -15,7 +15,7 @@ from localspec.server.errors import BadRequest
 
 MOST_RESPONSES = 1000
 MOST_BYTES = 64 * 2**20
-_SHARE = 4  # one response is at most one in so many of these bytes
+_SHARE = 4  # a response takes at most MOST_BYTES / _SHARE
 _MESSAGES: TypeAdapter[list[Message]] = TypeAdapter(list[Message])
 _RESPONSE: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
