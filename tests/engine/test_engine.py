@@ -1,7 +1,6 @@
 """Engine on real llama.cpp: the same text with any draft, a cache that is always what it says."""
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -42,6 +41,7 @@ from tests.support.real_pair import (
     interrupt,
     load_model,
     options,
+    press_ctrl_c,
     random_ids,
     retuned,
     unfinished_passes,
@@ -383,8 +383,7 @@ def test_ctrl_c_stops_within_a_batch_and_keeps_those_before(
 
     def pressed_while(*arguments: object) -> Any:
         if len(codes) == 1:  # the second batch
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # type: ignore[arg-type]
-            time.sleep(0.05)  # the main thread hears of it
+            press_ctrl_c()
         codes.append(decode(*arguments))
         return codes[-1]
 

@@ -3,6 +3,9 @@
 Shared fixtures and helpers. Everything runs on one thread unless a test is about threads.
 """
 
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +16,7 @@ import pytest
 
 from localspec.chat.answer import Answer, collect
 from localspec.core import paths
+from localspec.core.interrupt import is_unwanted
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import DraftTokens, LoadOptions
 from localspec.core.options.sampling_params import SamplingParams
@@ -165,6 +169,19 @@ def interrupt(
     cut = Interrupting(getattr(library, name), call, after)
     patch.setattr(library, name, cut)
     return cut
+
+
+def press_ctrl_c() -> None:
+    """Press Ctrl-C while the compute thread, which calls this, works for the main thread.
+
+    Python may miss a signal at the moment in which a thread begins to wait: it is sent again.
+    """
+    for tenth in range(600):
+        time.sleep(0.1)
+        if is_unwanted():  # the main thread passed it on
+            return
+        if tenth % 50 == 0:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
 def random_ids(count: int, seed: int = 0) -> list[int]:

@@ -1,8 +1,5 @@
 """Heads beside a target: the same text, the target untouched, little memory, gaps and Ctrl-C."""
 
-import signal
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -22,7 +19,7 @@ from localspec.llama.model import LlamaModel
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.sampling.sampler import Sampler
 from tests.support.llama.heads import PAIRS, HeadPair, head_pair
-from tests.support.real_pair import interrupt, random_ids, unfinished_passes
+from tests.support.real_pair import interrupt, press_ctrl_c, random_ids, unfinished_passes
 
 pytestmark = pytest.mark.llama
 
@@ -239,8 +236,7 @@ def test_ctrl_c_or_another_thread_stops_within_a_pass_of_a_head(
                 if ended is Cancelled:
                     unwanted.append(True)
                 else:
-                    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # type: ignore[arg-type]
-                    time.sleep(0.05)  # the main thread hears of it
+                    press_ctrl_c()
             codes.append(process(*arguments))
             return codes[-1]
 
