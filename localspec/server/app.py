@@ -116,7 +116,7 @@ def new_app(max_body: int) -> FastAPI:
 
 
 def guarded(
-    app: ASGIApp,
+    app: FastAPI,
     access: Access,
     max_body: int,
     say: Callable[[str], None],
@@ -132,7 +132,7 @@ def guarded(
             allow_headers=["*"],
             expose_headers=["x-request-id", WARNINGS_HEADER],
         )
-    return AccessLog(served, say, metrics)
+    return AccessLog(served, app.routes, say, metrics)
 
 
 def _add_refusal(app: FastAPI) -> None:
