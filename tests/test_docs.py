@@ -11,6 +11,7 @@ from localspec import cli
 from localspec.commands.flags.serving import ServingFlags
 from localspec.core.options.option import Bounds, options
 from localspec.core.options.sampling_params import SamplingParams
+from localspec.core.origins import ORIGINS
 from localspec.engine.session.session import Session
 from localspec.metadata.checks.heads import LAYER_TAPS
 from localspec.metadata.draft_kind import MTP_CHAINS, MTP_GRAPHS
@@ -171,6 +172,7 @@ def test_the_page_of_the_server_names_every_flag_field_and_figure() -> None:
     metrics = Metrics(Session([])).text().decode()
     figures = re.findall(r"^# TYPE localspec_(\S+) ", metrics, re.M)
     figures = [name for name in figures if not name.endswith("_created")]
+    figures += ORIGINS
     codes = re.findall(r"`([^`\n]+)`", text)
     named = {name for code in codes for name in re.findall(r"[\w-]+", code)}
     assert {each.opts[0] for each in own} | fields.keys() | set(figures) <= named

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, StreamingResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from localspec import __version__
+from localspec.core.origins import legend_items, style_sheet
 from localspec.engine.grammar.source import MOST_WAITING
 from localspec.server.api.answers import Answers
 from localspec.server.api.anthropic.reply import MessagesReply
@@ -350,9 +351,15 @@ def model_meta(service: Service) -> ModelMeta:
 def _add_page(app: FastAPI) -> None:
     """The page at / and its files, which need no network."""
 
+    html = (_PAGE / "index.html").read_text("utf-8").replace("<!-- origins -->", legend_items())
+
     @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
     async def page() -> Response:
-        return FileResponse(_PAGE / "index.html", headers=_PAGE_HEADERS)
+        return Response(html, headers=_PAGE_HEADERS, media_type="text/html")
+
+    @app.api_route("/page/origins.css", methods=["GET", "HEAD"], include_in_schema=False)
+    async def origins() -> Response:
+        return Response(style_sheet(), headers=_PAGE_HEADERS, media_type="text/css")
 
     app.mount("/page", _Page(directory=_PAGE))
 

@@ -36,15 +36,14 @@ class Candidate(NamedTuple):
 
     @property
     def source(self) -> str:
-        """Who proposed it: draft, lookup, history or forced."""
+        """The name of its origin."""
         return self.group.partition(" ")[0]
 
 
 class Lookup(Protocol):
-    """A source of candidates without a model.
+    """A source of candidates without a model, chosen in `engine.generate`.
 
-    A new one is chosen in `engine.generate`, named in `chat.answer.Origin`, and shown by
-    `display.pieces` and the server's page.
+    Their groups begin with a name of `core.origins.ORIGINS`.
     """
 
     def update(self, context: list[int]) -> None:

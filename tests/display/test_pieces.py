@@ -5,7 +5,6 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -14,10 +13,10 @@ from rich.color import ColorSystem
 from rich.console import Console
 from rich.style import Style
 
-from localspec.chat.answer import Origin, Piece, TextPart
+from localspec.chat.answer import Piece, TextPart
 from localspec.chat.stats import GenerationStats
+from localspec.core.origins import ORIGINS
 from localspec.display.pieces import (
-    LOOKS,
     AnswerStyle,
     AnswerWriter,
     ShownPieces,
@@ -138,9 +137,10 @@ def test_what_a_model_thinks_does_not_move_the_cursor(monkeypatch: pytest.Monkey
 
 # -- where tokens came from ---------------------------------------------------------------
 
-ORIGINS: tuple[Origin, ...] = get_args(Origin)
 rounds = st.lists(
-    st.builds(TextPart, st.text("ab \n", min_size=1), st.sampled_from(ORIGINS), st.booleans())
+    st.builds(
+        TextPart, st.text("ab \n", min_size=1), st.sampled_from(sorted(ORIGINS)), st.booleans()
+    )
 )
 
 
@@ -167,7 +167,7 @@ def test_line_ends_stay_behind_the_marks() -> None:
 
 @pytest.mark.parametrize("system", [ColorSystem.STANDARD, ColorSystem.EIGHT_BIT])
 def test_each_origin_has_a_colour_of_its_own(system: ColorSystem) -> None:
-    colours = [Style.parse(LOOKS[origin].style).color for origin in ORIGINS]
+    colours = [Style.parse(row.style).color for row in ORIGINS.values()]
     numbers = [None if colour is None else colour.downgrade(system).number for colour in colours]
     white, bright_white = 7, 15
     assert len(set(numbers)) == len(ORIGINS)
