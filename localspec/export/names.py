@@ -5,14 +5,31 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from localspec.core.errors import IncompatiblePair
-from localspec.core.options.option import options
+from localspec.core.options.option import option, options
 from localspec.core.options.sampling_params import SamplingParams, sampling_fields
 from localspec.metadata.filenames import HEADS
 
 if TYPE_CHECKING:  # the command line imports this
     from localspec.metadata.draft_kind import DraftKind
 
+_PANEL = "Serving on GPUs (vllm, sglang)"
 Names = Mapping[str, str]  # ours, of `PairSettings` and SamplingParams, to the engine's
+
+
+@dataclass(frozen=True, slots=True)
+class Repositories:
+    """Where engines on GPUs find the original weights; None: what the headers name."""
+
+    target_repo: str | None = option(
+        None,
+        "--target-repo",
+        "Repository of the target's safetensors. Default: the one that its header names.",
+        metavar="ORG/NAME",
+        panel=_PANEL,
+    )
+    draft_repo: str | None = option(
+        None, "--draft-repo", "The same for the draft.", metavar="ORG/NAME", panel=_PANEL
+    )
 
 
 @dataclass(frozen=True, slots=True)
