@@ -26,12 +26,14 @@ class Origin(NamedTuple):
     line: str = ""
 
 
+DRAFT = "draft"  # by draft model or heads; others are named in the table alone
+
 # Colours of the terminal after the palette of Okabe and Ito (2008), distinct with any colour
 # vision, on dark and on light ground; the purple is stronger, or 16 colours would make it white.
 _ROWS = (
     # Accepted tokens by what drafted them: the draft model or heads, prompt lookup, an earlier
     # answer, a grammar that allows one token only.
-    Origin("draft", "drafted", "draft model", "[]", "#56b4e9", "#0a5c9e", "#7cc4f2", "dotted"),
+    Origin(DRAFT, "drafted", "draft model", "[]", "#56b4e9", "#0a5c9e", "#7cc4f2", "dotted"),
     Origin(
         "lookup", "prompt lookup", "prompt lookup", "{}", "italic #c850b0",
         "#92278f", "#eb93de", "dashed",

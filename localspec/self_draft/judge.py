@@ -9,6 +9,7 @@ from localspec.bench.plan import BenchPlan, PromptIds, Variant
 from localspec.bench.run import compare_variants
 from localspec.bench.spent import FEWEST_PROMPTS, speedup_interval
 from localspec.chat.stats import SourceStats
+from localspec.core.origins import DRAFT
 from localspec.engine.engine import Engine
 from localspec.self_draft.trial import ANSWER_TOKENS, GREEDY
 from localspec.self_draft.verdict import DraftVerdict
@@ -88,6 +89,6 @@ def _accepted(side: Side, prompts: Sequence[int]) -> float | None:
     total = SourceStats()
     for row in side.stats(prompts):
         for stats in row:
-            if "draft" in stats.sources:
-                total = total.plus(*stats.sources["draft"])
+            if DRAFT in stats.sources:
+                total = total.plus(*stats.sources[DRAFT])
     return total.accepted / total.drafted if total.drafted else None

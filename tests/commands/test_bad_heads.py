@@ -18,12 +18,13 @@ Files = Callable[[str], Path]
 ANSWER = ("-n", "4", "-t", "1", "-c", "256", "--temp", "0", "--raw", "ab")
 
 
-def variant(path: Path, name: str, keys: Mapping[str, Any] | None = None, **changes: Any) -> Path:
+def variant(
+    path: Path, name: str, keys: Mapping[str, Any] | None = None, *, without: str = ""
+) -> Path:
     """A model or a sidecar with other keys, or without some tensors."""
     model = (MODELS | SIDECARS)[name]
-    without = "|".join(filter(None, (model.without, changes.pop("without", ""))))
-    model = replace(model, keys={**model.keys, **(keys or {})}, without=without, **changes)
-    return write_model(path, model)
+    missing = "|".join(filter(None, (model.without, without)))
+    return write_model(path, replace(model, keys={**model.keys, **(keys or {})}, without=missing))
 
 
 def test_a_sidecar_that_does_not_fit(
