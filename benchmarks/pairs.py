@@ -29,7 +29,7 @@ from localspec.bench.padding.pad import DEMO_DRAFT_SHAPE, DEMO_TARGET_SHAPE, pad
 from localspec.bench.plan import BenchPlan
 from localspec.bench.prompts import by_task, read_prompts
 from localspec.bench.run import run_bench
-from localspec.bench.spent import Interval
+from localspec.chat.stats import Interval
 from localspec.core import paths
 from localspec.core.options.load_options import DraftTokens
 from localspec.core.options.sampling_params import SamplingParams

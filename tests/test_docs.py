@@ -11,6 +11,7 @@ from localspec import cli
 from localspec.commands.flags.serving import ServingFlags
 from localspec.core.options.option import Bounds, options
 from localspec.core.options.sampling_params import SamplingParams
+from localspec.core.origins import ORIGINS
 from localspec.engine.session.session import Session
 from localspec.metadata.checks.heads import LAYER_TAPS
 from localspec.metadata.draft_kind import MTP_CHAINS, MTP_GRAPHS
@@ -44,8 +45,9 @@ def blocks(page: Path, language: str) -> list[str]:
 def command_lines() -> list[list[str]]:
     """What the pages tell to type after ``localspec``, a list of words for each line."""
     shell = "".join(block for page in PAGES for block in blocks(page, "sh"))
-    lines = shell.replace("\\\n", " ").splitlines()
-    typed = [line.partition("localspec ")[2] for line in lines if re.match(r"localspec ", line)]
+    typed = re.findall(r"^localspec (.+)", shell.replace("\\\n", " "), re.MULTILINE)
+    for page in PAGES:
+        typed += re.findall(r"`localspec ([^`]+)`", page.read_text(encoding="utf-8"))
     return [shlex.split(line, comments=True) for line in typed]
 
 
@@ -100,10 +102,33 @@ def test_files_that_architecture_names_exist() -> None:
     assert missing == [] and named > 40
 
 
+def test_programs_that_pages_name_exist_and_have_the_flags() -> None:
+    """A name is that of a file or the end of its path."""
+    others = {"/a.py", "/serve.sh", "/convert_hf_to_gguf.py"}  # a user's, and llama.cpp's
+    found = (path for name in ("localspec", "benchmarks", "scripts", "tests")
+             for path in (ROOT / name).rglob("*.*"))  # fmt: skip
+    there = {path.relative_to(ROOT).as_posix(): path for path in found}
+    ends = {f"/{name[i:]}" for name in there for i in range(len(name)) if name[i - 1] == "/"}
+    named, unknown = 0, []
+    for page in (*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "RESULTS.md"):
+        text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+        for name in re.findall(r"[\w./-]*\w\.(?:py|sh|js)\b", text):
+            end = "/" + re.sub(r"^(\.\.?/)+", "", name)
+            named += 1
+            if end not in ends | others and end[1:] not in there:
+                unknown.append(f"{page.name}: {name}")
+        for name, words in re.findall(r"(?:python|bash) (\w+/[\w/]+\.\w+)([^`\n#&]*)", text):
+            code = there[name].read_text() + (ROOT / "benchmarks" / "common.py").read_text()
+            known = set(re.findall(r"[^\W_]\w*", code.replace("-", "_")))  # or of a field
+            flags = [each.replace("-", "_") for each in re.findall(r" --(\w[\w-]*)", words)]
+            unknown += [f"{page.name}: {name} {flag}" for flag in flags if flag not in known]
+    assert unknown == [] and named > 100
+
+
 def test_commands_and_flags_of_the_pages_exist() -> None:
     program = typer.main.get_command(cli.app)
     lines = command_lines()
-    assert len(lines) > 10
+    assert len(lines) > 50
     unknown = []
     for words in lines:
         command = program
@@ -114,7 +139,7 @@ def test_commands_and_flags_of_the_pages_exist() -> None:
         }
         unknown += [word for word in words if re.match(r"--?[a-z]", word) and word not in known]
         if command is program:
-            unknown += words
+            unknown += [word for word in words if not word.startswith("-")]
     assert unknown == []
 
 
@@ -147,6 +172,7 @@ def test_the_page_of_the_server_names_every_flag_field_and_figure() -> None:
     metrics = Metrics(Session([])).text().decode()
     figures = re.findall(r"^# TYPE localspec_(\S+) ", metrics, re.M)
     figures = [name for name in figures if not name.endswith("_created")]
+    figures += ORIGINS
     codes = re.findall(r"`([^`\n]+)`", text)
     named = {name for code in codes for name in re.findall(r"[\w-]+", code)}
     assert {each.opts[0] for each in own} | fields.keys() | set(figures) <= named

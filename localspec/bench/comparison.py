@@ -11,13 +11,13 @@ from localspec.bench.figures import (
     AutoOverFixed,
     Figures,
     Limits,
-    SameText,
     Side,
     auto_over_fixed,
     hindsight_limits,
     side_figures,
 )
 from localspec.chat.answer import Answer
+from localspec.chat.stats import SameText
 from localspec.speculative.limits import Guess
 
 REPEATED_TOO_MUCH = 0.30  # share of repeated 8-grams from which a text counts as a loop

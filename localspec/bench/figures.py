@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
-from localspec.bench.spent import Interval, Spent, best_by_other_repeats, speedup_interval
+from localspec.bench.spent import Spent, best_by_other_repeats, speedup_interval
 from localspec.chat.answer import Answer
-from localspec.chat.stats import GenerationStats
+from localspec.chat.stats import GenerationStats, Interval, SameText
 from localspec.core.options.load_options import DraftTokens
 from localspec.speculative.control.costs import PassCosts
 from localspec.speculative.control.valuation import LONGEST_AUTO
@@ -23,8 +22,6 @@ from localspec.speculative.limits import (
 )
 
 _PLACES = 8  # of a draft, for which `Limits.shares` is computed
-
-SameText = Literal["same", "rounding", "different", "redrawn"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from localspec.chat.stats import Interval
+
 FEWEST_PROMPTS = 4  # for an interval: of three, one that says 90 % holds for 70 % or less
 _PERCENTILES = (5, 95)
 _RESAMPLES = 1000
 _SEED = 0
-
-Interval = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)

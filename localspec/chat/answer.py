@@ -12,20 +12,15 @@ from localspec.speculative.loop import DraftStatus, FinishReason
 if TYPE_CHECKING:  # `--help` imports this file, and need not wait for numpy
     from localspec.speculative.sampling.logprobs import TokenLogprob
 
-Origin = Literal["draft", "lookup", "history", "forced", "corrected", "plain"]
-
 
 class TextPart(NamedTuple):
-    """Text of one token, and where the token came from.
+    """Text of one token, and where the token came from: a name of `core.origins.ORIGINS`.
 
-    "draft", "lookup", "history" and "forced": an accepted token, drafted by the draft model, by
-    prompt lookup, from an earlier answer or as the only token that a grammar allows; "corrected":
-    the target's, where a drafted token was rejected; "plain": the target's, where nothing was
-    drafted. Text that was held back belongs to the token that released it.
+    Text that was held back belongs to the token that released it.
     """
 
     text: str
-    origin: Origin
+    origin: str
     reasoning: bool = False
 
 

@@ -8,6 +8,9 @@ from typing import Literal, NamedTuple
 from localspec.speculative.loop import Prefill, Round
 
 Drafter = Literal["", "draft model", "prediction heads"]
+Interval = tuple[float, float]  # of a speedup, between which it lies by 90 %
+# Whether drafted and plain texts agree: up to rounding, not at all, or as rejection draws.
+SameText = Literal["same", "rounding", "different", "redrawn"]
 _ESTIMATED_FROM = 32  # tokens: one pause weighs more in fewer
 
 

@@ -16,8 +16,7 @@ from localspec.core.files import appearing_when_complete, file_problem
 from localspec.core.options.load_options import CTX_SIZE, TRAINED_CTX_SIZE
 from localspec.core.options.model_options import PairOptions
 from localspec.display import console
-from localspec.export.deployment import Cluster
-from localspec.export.names import DIALECTS
+from localspec.export.names import DIALECTS, Repositories
 from localspec.library.pairs.catalog import MTP
 from localspec.library.resolve import FIND
 
@@ -42,7 +41,7 @@ def export(
     ] = None,
     *,
     given: Annotated[Given, PairOptions],
-    cluster: Cluster,
+    repositories: Repositories,
     name: NameArgument = None,
     ctx_size: Annotated[
         int | None,
@@ -70,7 +69,7 @@ def export(
 
     if to is None:
         raise UsageError("No engine was given.", f"Add --to with one of: {', '.join(DIALECTS)}.")
-    if to not in _ON_GPUS and (ignored := given_flags(cluster)):
+    if to not in _ON_GPUS and (ignored := given_flags(repositories)):
         console.note(f"Ignored, since only {' and '.join(_ON_GPUS)} use it: {', '.join(ignored)}.")
     if output is not None and output.exists():
         raise FileProblem(f"{output} exists already.", "Choose another name, or remove it first.")
@@ -78,7 +77,7 @@ def export(
         given = {**given, "ctx_size": ctx_size}
     request = make_request(name, given)
     verdict = _checked(request)
-    exported = export_pair(to, _facts(request, verdict, cluster))
+    exported = export_pair(to, _facts(request, verdict, repositories))
     for sentence in exported.notes:
         console.note(sentence)
     if output is None:
@@ -131,7 +130,7 @@ def _length(request: Request, verdict: "PairCheck") -> "DraftLength":
     return learnt_length(verdict.target, verdict.draft)
 
 
-def _facts(request: Request, verdict: "PairCheck", cluster: Cluster) -> "PairFacts":
+def _facts(request: Request, verdict: "PairCheck", repositories: Repositories) -> "PairFacts":
     """Everything that an export depends on."""
     from localspec.export.facts import PairFacts
     from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size
@@ -148,7 +147,7 @@ def _facts(request: Request, verdict: "PairCheck", cluster: Cluster) -> "PairFac
         ctx_size,
         settings,
         request.sampling,
-        cluster,
+        repositories,
     )
 
 

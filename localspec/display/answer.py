@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from localspec.chat.stats import GenerationStats
 from localspec.core.formatting import number, percent
+from localspec.core.origins import DRAFT, ORIGINS
 from localspec.display.console import note
 from localspec.speculative.loop import DraftStatus
 
@@ -18,7 +19,6 @@ STATUS_WORDS = {
     DraftStatus.DRAFT_TOO_OFTEN_WRONG: "too often wrong",
     DraftStatus.ANSWER_TOO_SHORT: "reading the prompt costs more than it would gain",
 }
-_SOURCES = {"lookup": "prompt lookup", "history": "earlier answers", "forced": "grammar"}
 _STOPPED = {
     "context": "stopped at the end of the context (--ctx-size)",
     "length": "stopped at --max-tokens",
@@ -68,7 +68,7 @@ def _generated(
         found.append(_accepted(stats))
     if reason := STATUS_WORDS[status]:
         everything = status is DraftStatus.RECENTLY_SLOWER or not stats.drafter
-        what, source = ("drafting", None) if everything else (stats.drafter, "draft")
+        what, source = ("drafting", None) if everything else (stats.drafter, DRAFT)
         began = stats.drafted if source is None else source in stats.sources
         found.append(f"{what} {'now ' if began else ''}off ({reason})")
     elif not stats.drafted and status is not DraftStatus.OFF:
@@ -81,7 +81,8 @@ def _generated(
 
 def _accepted(stats: GenerationStats) -> str:
     """How many drafted tokens were accepted, by what drafted them."""
-    names = {"draft": stats.drafter or "draft model", **_SOURCES}
+    names = {name: row.drafter for name, row in ORIGINS.items()}
+    names[DRAFT] = stats.drafter or names[DRAFT]  # which may be heads
     each = {names[name]: f"{s.accepted} of {s.drafted}" for name, s in stats.sources.items()}
     if len(each) == 1:
         ((name, share),) = each.items()

@@ -10,7 +10,8 @@ from rich.cells import cell_len, set_cell_size
 from localspec.bench.comparison import Comparison, together
 from localspec.bench.equality import Audit, Difference
 from localspec.bench.figures import Figures
-from localspec.bench.spent import FEWEST_PROMPTS, Interval
+from localspec.bench.spent import FEWEST_PROMPTS
+from localspec.chat.stats import Interval
 from localspec.core.formatting import count, number, one_line, percent
 from localspec.core.options.load_options import DraftTokens
 from localspec.display.console import make_console, note

@@ -4,37 +4,18 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
+from localspec.core.origins import ORIGINS
 from localspec.display import console
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from localspec.chat.answer import Origin, Piece, TextPart
+    from localspec.chat.answer import Piece, TextPart
 
 Origins = Literal["hidden", "colours", "marks"]
-
-
-class OriginLook(NamedTuple):
-    """How tokens of one origin are named in the legend, marked in a pipe and coloured by rich."""
-
-    words: str
-    marks: str
-    style: str
-
-
-# Colours after the palette of Okabe and Ito (2008), distinct with any colour vision, on dark and on
-# light ground; the purple is stronger, or 16 colours would make it white.
-LOOKS: "dict[Origin, OriginLook]" = {
-    "draft": OriginLook("drafted", "[]", "#56b4e9"),
-    "lookup": OriginLook("prompt lookup", "{}", "italic #c850b0"),
-    "history": OriginLook("earlier answer", "()", "italic #0072b2"),
-    "forced": OriginLook("forced", "||", "#2ca02c"),
-    "corrected": OriginLook("corrected", "<>", "underline #d55e00"),
-    "plain": OriginLook("plain", "", ""),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +45,7 @@ class AnswerStyle:
 
     def style_of(self, part: "TextPart") -> str:
         """Rich's style for a part, empty for none."""
-        colour = LOOKS[part.origin].style if self.origins == "colours" else ""
+        colour = ORIGINS[part.origin].style if self.origins == "colours" else ""
         return f"dim {colour}".strip() if part.reasoning else colour
 
 
@@ -150,8 +131,8 @@ def legend(origins: Origins) -> "Text":
     from rich.text import Text
 
     parts = (
-        Text(look.words, look.style) if origins == "colours" else Text(_between(look.words, origin))
-        for origin, look in LOOKS.items()
+        Text(row.label, row.style) if origins == "colours" else Text(_between(row.label, name))
+        for name, row in ORIGINS.items()
     )
     return Text(" · ").join(parts)
 
@@ -164,8 +145,8 @@ def marked(parts: "Iterable[TextPart]") -> "Iterator[TextPart]":
         yield first._replace(text=_between(text, origin), origin=origin, reasoning=reasoning)
 
 
-def _between(text: str, origin: "Origin") -> str:
+def _between(text: str, origin: str) -> str:
     """The text between its marks; line ends stay outside, so that a text still ends its line."""
     body = text.rstrip("\n")
-    marks = LOOKS[origin].marks
+    marks = ORIGINS[origin].marks
     return f"{marks[:1]}{body}{marks[1:]}{text[len(body) :]}" if body else text

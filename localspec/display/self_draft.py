@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from localspec.bench.spent import Interval
+from localspec.chat.stats import Interval
 from localspec.core.formatting import one_line, percent, size
 from localspec.display.console import make_console
 from localspec.display.models import table

@@ -2,7 +2,7 @@
 
 from localspec.chat.stats import GenerationStats
 from localspec.core.options.sampling_params import SamplingParams
-from localspec.speculative.drafters import MODEL
+from localspec.core.origins import DRAFT
 
 _ENOUGH_DRAFTED = 40  # tokens of the draft model; below, a share says little
 _ENOUGH_SAID = 64  # tokens of an answer
@@ -10,7 +10,6 @@ _LOW = 0.35  # accepted of drafted
 _SLOW_STEP = 0.3  # of a plain pass, for one draft step
 _HOT = 1.0  # temperature
 _MOSTLY_READING = 0.5  # of all time after the target's own reading, spent reading with the draft
-_SOURCE = MODEL.partition(" ")[0]
 
 
 def advise(stats: GenerationStats, params: SamplingParams) -> str | None:
@@ -24,7 +23,7 @@ def advise(stats: GenerationStats, params: SamplingParams) -> str | None:
             f"{stats.seconds:.1f} s: for long prompts with short answers a smaller "
             "--draft-ctx-size, or --draft off, is faster."
         )
-    model = stats.sources.get(_SOURCE)
+    model = stats.sources.get(DRAFT)
     if model is None or model.drafted < _ENOUGH_DRAFTED or stats.tokens < _ENOUGH_SAID:
         return None
     rate = model.accepted / model.drafted
@@ -54,7 +53,7 @@ def advise(stats: GenerationStats, params: SamplingParams) -> str | None:
 
 def _draft_step(stats: GenerationStats) -> float | None:
     """A draft step in plain passes of the target; None where no pass was plain."""
-    plain, model = stats.passes.get(1), stats.sources[_SOURCE]
+    plain, model = stats.passes.get(1), stats.sources[DRAFT]
     if plain is None or not plain.passes or not plain.seconds:
         return None
     return stats.draft_seconds / model.drafted / (plain.seconds / plain.passes)

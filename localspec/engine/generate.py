@@ -1,11 +1,11 @@
 """Streaming generation: text, tokens and statistics of one answer, round by round."""
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
-from typing import Protocol, get_args
+from typing import Protocol
 
-from localspec.chat.answer import Origin, Piece, TextPart
+from localspec.chat.answer import Piece, TextPart
 from localspec.chat.reasoning import closing_mark
 from localspec.chat.stats import Drafter, GenerationStats
 from localspec.chat.window import require_prompt_fits
@@ -350,13 +350,10 @@ def _held(stream: TextStream) -> tuple[TextPart, ...]:
     return tuple([TextPart(text, "plain", reasoning) for text, reasoning in stream.held])
 
 
-_ORIGINS: Mapping[str, Origin] = {each: each for each in get_args(Origin)}
-
-
-def _origin(outcome: Round, i: int) -> Origin:
-    """Where the token at this place of the round came from."""
+def _origin(outcome: Round, i: int) -> str:
+    """Where the token at this place of the round came from, by name."""
     if i < outcome.accepted:
-        return _ORIGINS.get(outcome.sources[i], "draft")
+        return outcome.sources[i]
     return "corrected" if outcome.corrected else "plain"
 
 

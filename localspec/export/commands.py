@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from localspec.core.errors import IncompatiblePair
 from localspec.core.formatting import one_line
 from localspec.core.options.load_options import ALL_LAYERS
-from localspec.export.cluster import split_pair
 from localspec.export.facts import Exported, PairFacts, local_path, on_hub
 from localspec.export.names import Dialect, Names
 from localspec.export.repositories import original_repos
@@ -16,16 +15,6 @@ from localspec.metadata.header import ModelHeader
 Words = Sequence[str]  # of one line: an option and its value
 
 _FIRST_LENGTH = 3  # for vLLM, which asks for a number, where nothing is known
-_RAY_PORT, _SGLANG_PORT = 6379, 20000
-_HEAD = ': "${HEAD:?set HEAD to the address of the first machine}"'
-_RANK = ': "${RANK:?set RANK to the number of this machine, 0 for the first}"'
-_RAY = (
-    _HEAD,
-    'if [ "${1-}" = worker ]; then',
-    f'  exec ray start --address="$HEAD:{_RAY_PORT}" --block',
-    "fi",
-    f'ray start --head --node-ip-address="$HEAD" --port={_RAY_PORT}',
-)
 
 
 def llama_cpp(dialect: Dialect, facts: PairFacts) -> Exported:
@@ -55,31 +44,20 @@ def ik_llama(dialect: Dialect, facts: PairFacts) -> Exported:
 
 
 def vllm(dialect: Dialect, facts: PairFacts) -> Exported:
-    """The command, with the speculation as JSON, and Ray around it for several machines."""
+    """The command, with the speculation as JSON."""
     target, draft = original_repos(facts, dialect.label)
-    split, machines = split_pair(facts, pipeline=True), facts.cluster.machines
     config, notes = _speculation(dialect, facts, draft)
-    options = {
-        "--max-model-len": str(facts.ctx_size),
-        "--tensor-parallel-size": str(split.tensor) if split.tensor > 1 else "",
-        "--pipeline-parallel-size": str(split.pipeline) if split.pipeline > 1 else "",
-        "--distributed-executor-backend": "ray" if machines > 1 else "",
-        "--speculative-config": json.dumps(config),
-        "--override-generation-config": _sampling_json(facts.sampling, dialect.sampling),
-    }
-    command = [["vllm", "serve", target], *([n, value] for n, value in options.items() if value)]
-    comments = [f"{split.sentence}."]
-    if machines > 1:
-        comments += [
-            f"On the first of the {machines} machines: HEAD=ADDRESS sh THIS_FILE",
-            "On each of the others, after it: HEAD=ADDRESS sh THIS_FILE worker",
-        ]
-    before = _RAY if machines > 1 else ()
-    return Exported(_script(dialect, facts, command, comments, before), tuple(notes))
+    command = [
+        ["vllm", "serve", target],
+        ["--max-model-len", str(facts.ctx_size)],
+        ["--speculative-config", json.dumps(config)],
+        ["--override-generation-config", _sampling_json(facts.sampling, dialect.sampling)],
+    ]
+    return Exported(_script(dialect, facts, _given(command)), tuple(notes))
 
 
 def sglang(dialect: Dialect, facts: PairFacts) -> Exported:
-    """The command; pipeline parallelism is not used, which SGLang refuses beside these drafts."""
+    """The command."""
     if facts.kind.is_model and facts.target.n_tokens != facts.draft.n_tokens:
         raise IncompatiblePair(
             "SGLang cannot run this pair: its STANDALONE asks for vocabularies of the same size, "
@@ -87,53 +65,34 @@ def sglang(dialect: Dialect, facts: PairFacts) -> Exported:
             "vLLM translates between them: --to vllm",
         )
     target, draft = original_repos(facts, dialect.label)
-    split, machines = split_pair(facts, pipeline=False), facts.cluster.machines
     length = facts.length.tokens
     # Without a length SGLang chooses one. Heads and models draft one token after the other, as a
     # chain, and a verification holds the token before them too.
     chained = length is not None and not facts.kind.block_size
-    options = {
-        "--model-path": target,
-        "--context-length": str(facts.ctx_size),
-        "--tp-size": str(split.tensor) if split.tensor > 1 else "",
-        "--speculative-algorithm": dialect.draft(facts.kind),
-        "--speculative-draft-model-path": draft,
-        "--speculative-num-steps": str(length) if chained else "",
-        "--speculative-eagle-topk": "1" if chained else "",
-        "--speculative-num-draft-tokens": "" if length is None else str(length + 1),
-        "--preferred-sampling-params": _sampling_json(facts.sampling, dialect.sampling),
-    }
-    command = [["python", "-m", "sglang.launch_server"]]
-    command += [[name, value] for name, value in options.items() if value]
-    comments = [f"{split.sentence}."]
-    if machines == 1:
-        return Exported(_script(dialect, facts, command, comments))
-    comments.append(
-        f"On each of the {machines} machines, RANK from 0 on the first: "
-        "HEAD=ADDRESS_OF_THE_FIRST RANK=0 sh THIS_FILE"
-    )
-    place = f'--nnodes {machines} --node-rank "$RANK" --dist-init-addr "$HEAD:{_SGLANG_PORT}"'
-    return Exported(_script(dialect, facts, command, comments, (_HEAD, _RANK), (place,)))
+    command = [
+        ["python", "-m", "sglang.launch_server"],
+        ["--model-path", target],
+        ["--context-length", str(facts.ctx_size)],
+        ["--speculative-algorithm", dialect.draft(facts.kind)],
+        ["--speculative-draft-model-path", draft or ""],
+        ["--speculative-num-steps", str(length) if chained else ""],
+        ["--speculative-eagle-topk", "1" if chained else ""],
+        ["--speculative-num-draft-tokens", "" if length is None else str(length + 1)],
+        ["--preferred-sampling-params", _sampling_json(facts.sampling, dialect.sampling)],
+    ]
+    return Exported(_script(dialect, facts, _given(command)))
 
 
-def _script(
-    dialect: Dialect,
-    facts: PairFacts,
-    command: Sequence[Words],
-    comments: Iterable[str] = (),
-    before: Iterable[str] = (),
-    after: Iterable[str] = (),
-) -> str:
-    """A POSIX shell script that runs one command; more arguments are handed on to it.
+def _given(command: Iterable[Words]) -> list[Words]:
+    """The command without options whose value is empty."""
+    return [words for words in command if words[-1]]
 
-    ``before`` are lines of shell as they are, ``after`` more options as they are; all else is
-    quoted.
-    """
-    said = [*facts.heading(dialect.version), *comments]
-    lines = ["#!/bin/sh", *(f"# {one_line(each)}" for each in said), *before]
+
+def _script(dialect: Dialect, facts: PairFacts, command: Iterable[Words]) -> str:
+    """A POSIX shell script that runs one command; more arguments are handed on to it."""
+    comments = [f"# {one_line(each)}" for each in facts.heading(dialect.version)]
     quoted = [shlex.join(words) for words in command]
-    lines.append(" \\\n  ".join([*quoted, *after, '"$@"']))
-    return "\n".join(lines) + "\n"
+    return "\n".join(["#!/bin/sh", *comments, " \\\n  ".join([*quoted, '"$@"'])]) + "\n"
 
 
 def _flags(dialect: Dialect, facts: PairFacts) -> Iterator[Words]:

@@ -10,7 +10,7 @@ from localspec.core.errors import IncompatiblePair
 from localspec.core.formatting import one_line
 from localspec.core.options.sampling_choice import choose_sampling
 from localspec.core.options.sampling_params import RANDOM_SEED
-from localspec.export.deployment import Cluster
+from localspec.export.names import Repositories
 from localspec.hub.reference import Reference, parse_reference
 from localspec.metadata.draft_kind import DraftKind, claimed_heads, draft_kind
 from localspec.metadata.header import ModelHeader
@@ -46,7 +46,7 @@ class PairFacts:
     ctx_size: int
     settings: Mapping[str, object] = field(default_factory=dict)
     sampling: Mapping[str, object] = field(default_factory=dict)
-    cluster: Cluster = Cluster()
+    repositories: Repositories = Repositories()
 
     @property
     def own_heads(self) -> bool:

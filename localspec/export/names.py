@@ -5,13 +5,31 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from localspec.core.errors import IncompatiblePair
-from localspec.core.options.option import options
+from localspec.core.options.option import option, options
 from localspec.core.options.sampling_params import SamplingParams, sampling_fields
+from localspec.metadata.filenames import HEADS
 
 if TYPE_CHECKING:  # the command line imports this
     from localspec.metadata.draft_kind import DraftKind
 
+_PANEL = "Serving on GPUs (vllm, sglang)"
 Names = Mapping[str, str]  # ours, of `PairSettings` and SamplingParams, to the engine's
+
+
+@dataclass(frozen=True, slots=True)
+class Repositories:
+    """Where engines on GPUs find the original weights; None: what the headers name."""
+
+    target_repo: str | None = option(
+        None,
+        "--target-repo",
+        "Repository of the target's safetensors. Default: the one that its header names.",
+        metavar="ORG/NAME",
+        panel=_PANEL,
+    )
+    draft_repo: str | None = option(
+        None, "--draft-repo", "The same for the draft.", metavar="ORG/NAME", panel=_PANEL
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +66,7 @@ def _same(*names: str) -> dict[str, str]:
     return {name: name for name in names}
 
 
-_KINDS = ("draft-simple", "draft-mtp", "draft-eagle3", "draft-dflash")
+_KINDS = ("draft-simple", *(f"draft-{kind}" for kind in HEADS))
 
 # common/arg.cpp of the llama.cpp inside llama-cpp-python 0.3.36.
 _LLAMA_CPP = "llama.cpp 0c1e570 (October 2026)"
@@ -124,7 +142,7 @@ DIALECTS: Mapping[str, Dialect] = {
     "vllm": Dialect(
         "vLLM",
         "vLLM 0.33",
-        dict(zip(_KINDS, ("draft_model", "mtp", "eagle3", "dflash"), strict=True)),
+        dict(zip(_KINDS, ("draft_model", "mtp", "eagle3", "dflash"), strict=False)),
         {},
         _GENERATION_CONFIG,
         on_gpus=True,
@@ -133,7 +151,7 @@ DIALECTS: Mapping[str, Dialect] = {
     "sglang": Dialect(
         "SGLang",
         "SGLang 0.5.23",
-        dict(zip(_KINDS, ("STANDALONE", "NEXTN", "EAGLE3", "DFLASH"), strict=True)),
+        dict(zip(_KINDS, ("STANDALONE", "NEXTN", "EAGLE3", "DFLASH"), strict=False)),
         {},
         _GENERATION_CONFIG | _same("presence_penalty", "frequency_penalty"),
         on_gpus=True,

@@ -34,10 +34,10 @@ def original_repos(facts: PairFacts, engine: str) -> tuple[str, str | None]:
             f"{engine} cannot draft with the heads of a {one_line(target.architecture)} model.",
             "llama.cpp can: --to llama-server",
         )
-    repo = original_repo(target, facts.cluster.target_repo, "--target-repo")
+    repo = original_repo(target, facts.repositories.target_repo, "--target-repo")
     if with_target:
         return repo, None
-    return repo, original_repo(draft, facts.cluster.draft_repo, "--draft-repo")
+    return repo, original_repo(draft, facts.repositories.draft_repo, "--draft-repo")
 
 
 def original_repo(header: ModelHeader, given: str | None, option: str) -> str:

@@ -2,11 +2,9 @@
 
 import re
 from dataclasses import dataclass
-from typing import Literal
 
+from localspec.metadata.filenames import HEADS
 from localspec.metadata.header import ModelHeader
-
-Kind = Literal["model", "mtp", "eagle3", "dflash"]
 
 # Architectures with a graph for NextN layers (`LLM_GRAPH_TYPE_DECODER_MTP` in `build_arch_graph` of
 # src/models/*.cpp); glm5-next only throws there. Those of the first list run several in a chain,
@@ -32,15 +30,16 @@ _VARIANTS = {"markov_w1.weight": "DSpark", "selector_hidden.weight": "DFlash2"}
 class DraftKind:
     """Kind of a draft, and its header's facts about the target; unchecked.
 
-    ``heads`` counts NextN layers. The inputs of ``target_layers`` are read, numbered from 0; the
-    number of layers stands for the output of the last one. ``target_width`` is the number of floats
-    in a hidden state of the target; ``block_size`` counts the tokens of a DFlash pass, of which the
-    first is known and all others are ``mask_token``; if ``causal``, they see no later ones.
-    ``reduced_vocabulary`` is the number of tokens that a draft with a map (`d2t`) or a trimmed
-    vocabulary can propose. Facts that do not apply are 0, empty or None.
+    ``kind`` is "model" or one of `HEADS`. ``heads`` counts NextN layers. The inputs of
+    ``target_layers`` are read, numbered from 0; the number of layers stands for the output of the
+    last one. ``target_width`` is the number of floats in a hidden state of the target;
+    ``block_size`` counts the tokens of a DFlash pass, of which the first is known and all others
+    are ``mask_token``; if ``causal``, they see no later ones. ``reduced_vocabulary`` is the number
+    of tokens that a draft with a map (`d2t`) or a trimmed vocabulary can propose. Facts that do not
+    apply are 0, empty or None.
     """
 
-    kind: Kind = "model"
+    kind: str = "model"
     heads: int = 0
     target_layers: tuple[int, ...] = ()
     target_width: int | None = None
@@ -77,8 +76,7 @@ class DraftKind:
             return f"{self.heads} multi-token prediction head{'' if self.heads == 1 else 's'}"
         if self.is_trimmed:
             return "a draft with a trimmed vocabulary"
-        names = {"eagle3": "an EAGLE-3 head", "dflash": "a DFlash head"}
-        return names.get(self.kind, "a model")
+        return HEADS.get(self.kind, "a model")
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -94,8 +92,8 @@ class DraftKind:
 def draft_kind(header: ModelHeader) -> DraftKind:
     """Kind of a file as a draft; by its architecture alone if the header is not complete."""
     architecture = header.architecture
-    if architecture in ("eagle3", "dflash"):
-        return _tapping(header, architecture == "eagle3")
+    if architecture in HEADS and architecture != "mtp":
+        return _tapping(header, architecture)
     if architecture in ASSISTANTS:  # whose NextN layers are those of one head
         return DraftKind("mtp", 1, target_width=output_width(header))
     if header.complete and _holds_only_heads(header):
@@ -160,9 +158,9 @@ def _holds_only_heads(header: ModelHeader) -> bool:
     return known and "blk.0.attn_norm.weight" not in names
 
 
-def _tapping(header: ModelHeader, is_eagle3: bool) -> DraftKind:
+def _tapping(header: ModelHeader, kind: str) -> DraftKind:
     """EAGLE-3 or DFlash, which read the inputs of their target's layers."""
-    layers = header.get("target_layers")
+    is_eagle3, layers = kind == "eagle3", header.get("target_layers")
     numbers = layers if isinstance(layers, tuple) else ()
     tensors = {tensor.name: tensor for tensor in header.tensors}
     mapped = tensors.get("d2t")
@@ -172,7 +170,7 @@ def _tapping(header: ModelHeader, is_eagle3: bool) -> DraftKind:
         variant = "DSpark"
     mask = header.values.get(_MASK)
     return DraftKind(
-        "eagle3" if is_eagle3 else "dflash",
+        kind,
         target_layers=tuple(n for n in numbers if type(n) is int),
         target_width=width,
         block_size=0 if is_eagle3 else whole_number(header, "block_size") or DEFAULT_BLOCK,

@@ -3,19 +3,26 @@
 import re
 import shlex
 from pathlib import Path
-from typing import Literal
 
 # Stem, number and count of a part: as llama.cpp writes it, and in upper or lower case on the Hub.
 PART_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
 PART_NAME_IN_ANY_CASE = re.compile(PART_NAME.pattern, re.DOTALL | re.IGNORECASE)
 QUANTISATION = re.compile(r"(?:I?Q|TQ)\d\w*|B?F\d\d|F32|(?:MX|NV)FP4\w*", re.IGNORECASE)
 
+# Kinds of prediction heads by name: in file names, as an architecture, and behind "draft-" in
+# llama.cpp (`common_speculative_type`); with a description for sentences.
+HEADS = {
+    "mtp": "multi-token prediction heads",
+    "eagle3": "an EAGLE-3 head",
+    "dflash": "a DFlash head",
+}
+
 MAX_PARTS = 1000  # of a split model; real ones have some dozens
 
 # Heads inside a target put "-MTP-" into its name, so only a leading "mtp-" tells a lone head; in
 # flat caches the repository and "_" stand before it.
 _NO_DRAFT = re.compile(r"mmproj|imatrix|(?:^|[-_.])dspark[-_.]", re.IGNORECASE)
-_HEADS = re.compile(r"(?:^|_)(mtp)-|(?:^|[-_.])(eagle3|dflash)(?=[-_.])", re.IGNORECASE)
+_HEADS = re.compile(rf"(?:^|_)(mtp)-|(?:^|[-_.])(?!mtp)({'|'.join(HEADS)})(?=[-_.])", re.IGNORECASE)
 
 
 def is_sidecar(path: str) -> bool:
@@ -26,13 +33,12 @@ def is_sidecar(path: str) -> bool:
     return bool(_NO_DRAFT.search(path.rpartition("/")[2])) or heads_kind(path) is not None
 
 
-def heads_kind(path: str) -> Literal["mtp", "eagle3", "dflash"] | None:
-    """Kind of the prediction heads in a sidecar, by its name or folder; None for other files."""
+def heads_kind(path: str) -> str | None:
+    """Kind of the prediction heads in a sidecar, of `HEADS`, by its name or folder; else None."""
     folder, _, name = path.rpartition("/")
     found = None if _NO_DRAFT.search(name) else _HEADS.search(name)
     if found is not None:
-        kind = (found[1] or found[2]).lower()
-        return "mtp" if kind == "mtp" else "eagle3" if kind == "eagle3" else "dflash"
+        return (found[1] or found[2]).lower()
     return "mtp" if folder.rpartition("/")[2].lower() == "mtp" else None
 
 

@@ -14,11 +14,12 @@ from localspec.engine.engine import Engine
 from localspec.metadata.draft_kind import n_layers
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.self_draft import store
+from localspec.self_draft.judge import judge
 from localspec.self_draft.make import KEEP, Recipe, require_model
 from localspec.self_draft.search import COUNT_BUDGET, Progress, Search, proposals
 from localspec.self_draft.trial import Trials, questions, record
 from localspec.self_draft.trim import require_trimmable
-from localspec.self_draft.verdict import DraftVerdict, judge
+from localspec.self_draft.verdict import DraftVerdict
 
 SEARCH_BUDGET, VERDICT_BUDGET = 240.0, 120.0  # seconds
 _RECORD_SHARE = 1 / 6  # of the search, for the target's own answers

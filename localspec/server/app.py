@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, StreamingResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from localspec import __version__
+from localspec.core.origins import legend_items, style_sheet
 from localspec.engine.grammar.source import MOST_WAITING
 from localspec.server.api.answers import Answers
 from localspec.server.api.anthropic.reply import MessagesReply
@@ -116,7 +117,7 @@ def new_app(max_body: int) -> FastAPI:
 
 
 def guarded(
-    app: ASGIApp,
+    app: FastAPI,
     access: Access,
     max_body: int,
     say: Callable[[str], None],
@@ -132,7 +133,7 @@ def guarded(
             allow_headers=["*"],
             expose_headers=["x-request-id", WARNINGS_HEADER],
         )
-    return AccessLog(served, say, metrics)
+    return AccessLog(served, app.routes, say, metrics)
 
 
 def _add_refusal(app: FastAPI) -> None:
@@ -350,9 +351,15 @@ def model_meta(service: Service) -> ModelMeta:
 def _add_page(app: FastAPI) -> None:
     """The page at / and its files, which need no network."""
 
+    html = (_PAGE / "index.html").read_text("utf-8").replace("<!-- origins -->", legend_items())
+
     @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
     async def page() -> Response:
-        return FileResponse(_PAGE / "index.html", headers=_PAGE_HEADERS)
+        return Response(html, headers=_PAGE_HEADERS, media_type="text/html")
+
+    @app.api_route("/page/origins.css", methods=["GET", "HEAD"], include_in_schema=False)
+    async def origins() -> Response:
+        return Response(style_sheet(), headers=_PAGE_HEADERS, media_type="text/css")
 
     app.mount("/page", _Page(directory=_PAGE))
 

@@ -2,8 +2,9 @@
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from localspec.chat.stats import GenerationStats
@@ -11,23 +12,25 @@ from localspec.core.formatting import one_line
 from localspec.server.metrics import RequestMetrics
 
 _QUIET = ("/health", "/v1/health", "/metrics")  # polled every few seconds: not logged
-_PATHS = (
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/responses",
-    "/v1/embeddings",
-    "/v1/models",
-    "/props",
-    "/v1/messages",
-    "/v1/messages/count_tokens",
-)
 
 
 class AccessLog:
-    """Middleware that gives each request an id, and ``say`` a line at its end."""
+    """Middleware that gives each request an id, and ``say`` a line at its end.
 
-    def __init__(self, app: ASGIApp, say: Callable[[str], None], metrics: RequestMetrics) -> None:
+    Requests are counted by the path of the first of ``routes`` that matches; one that takes any
+    path counts as none.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        routes: Sequence[BaseRoute],
+        say: Callable[[str], None],
+        metrics: RequestMetrics,
+    ) -> None:
         self._app = app
+        known = [route for route in routes if isinstance(route, Route)]
+        self._routes = [route for route in known if not route.path.startswith("/{")]
         self._say = say
         self._metrics = metrics
 
@@ -65,12 +68,17 @@ class AccessLog:
     def _record(self, scope: Scope, status: int, seconds: float) -> None:
         """Count the request, and write its line."""
         path, state = scope["path"], scope["state"]
-        self._metrics.count_request(path if path in _PATHS else "other", status, seconds)
+        self._metrics.count_request(self._route(scope), status, seconds)
         if path not in _QUIET:
             numbers = figures(state["stats"]) if "stats" in state else ""
             ended = " cut off" if state.get("cut_off") else ""
             request = f"{scope['method']} {one_line(path[:200])}"
             self._say(f"{request} {status}{ended} {seconds:.2f} s{numbers}")
+
+    def _route(self, scope: Scope) -> str:
+        """The path of the request's route, such as /slots/{slot}, or "other"."""
+        found = (each for each in self._routes if each.matches(scope)[0] is not Match.NONE)
+        return next((each.path_format for each in found), "other")
 
 
 def figures(stats: GenerationStats) -> str:

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from localspec.core.origins import DRAFT
 from localspec.speculative.loop import BatchShare, TokenModel
 from localspec.speculative.prefix import SharedPrefix
 
@@ -13,9 +14,9 @@ if TYPE_CHECKING:
 
 # Groups of candidates: of a draft model, of a grammar that allows one token only, and the model's
 # second and third choices. At the same distance to the first, a third is right half as often.
-MODEL = "draft model"
+MODEL = f"{DRAFT} model"
 FORCED = "forced"
-RUNNERS_UP = ("draft runner-up", "draft third choice")
+RUNNERS_UP = (f"{DRAFT} runner-up", f"{DRAFT} third choice")
 TAIL = 32  # tokens that a review reads before those it compares
 
 
@@ -36,15 +37,14 @@ class Candidate(NamedTuple):
 
     @property
     def source(self) -> str:
-        """Who proposed it: draft, lookup, history or forced."""
+        """The name of its origin."""
         return self.group.partition(" ")[0]
 
 
 class Lookup(Protocol):
-    """A source of candidates without a model.
+    """A source of candidates without a model, chosen in `engine.generate`.
 
-    A new one is chosen in `engine.generate`, named in `chat.answer.Origin`, and shown by
-    `display.pieces` and the server's page.
+    Their groups begin with a name of `core.origins.ORIGINS`.
     """
 
     def update(self, context: list[int]) -> None:

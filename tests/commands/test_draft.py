@@ -11,7 +11,7 @@ import pytest
 from localspec.core.errors import DraftNotMade
 from localspec.engine.engine import Engine
 from localspec.metadata.header import ModelHeader, read_header
-from localspec.self_draft import search, selection, store, verdict
+from localspec.self_draft import judge, search, selection, store
 from localspec.self_draft.make import Recipe, make_draft
 from localspec.self_draft.verdict import DraftVerdict
 from tests.support.command import HELLO, Command
@@ -24,7 +24,7 @@ RECIPE = Recipe(2)
 
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verdict, "ANSWER_TOKENS", 8)
+    monkeypatch.setattr(judge, "ANSWER_TOKENS", 8)
     monkeypatch.setattr(selection, "VERDICT_BUDGET", 0.0)
 
 

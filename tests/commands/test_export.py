@@ -80,10 +80,6 @@ def test_own_heads_are_found(localspec: Command, tmp_path: Path) -> None:
     [
         (["--draft", "off"], 2, "Draft length 0 drafts nothing"),
         (["--draft", "2,4"], 2, "takes one draft length, not a list"),
-        (["--gpu-memory", "much"], 2, "expected a size such as 24GiB"),
-        (["--gpu-memory", "0G"], 2, "expected a size such as 24GiB"),
-        (["--gpu-memory", "24"], 2, "expected a size such as 24GiB"),
-        (["--gpus", "0"], 2, "whole number from 1 to"),
         (["-c", "7"], 2, "expected a whole number from 8 to"),
     ],
 )

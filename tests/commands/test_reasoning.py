@@ -15,6 +15,7 @@ from tests.support.files.tiny_models import CHATML
 
 pytestmark = pytest.mark.llama
 
+SHOWN = (templates.HARMONY, templates.NEW_MODEL)  # all: chat/templates/test_template.py
 FLAGS = ("--stats", "-t", "1", "--temp", "0", "--draft", "off")
 
 
@@ -34,7 +35,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str | 
 Model = Callable[[str | None], Path]
 
 
-@pytest.mark.parametrize("template", templates.SPOKEN, ids=lambda source: source[:12])
+@pytest.mark.parametrize("template", SHOWN, ids=lambda source: source[:12])
 def test_a_conversation_of_two_turns(
     localspec: Command, model: Model, tmp_path: Path, template: str
 ) -> None:
@@ -65,7 +66,7 @@ def test_thoughts_stay_out_of_a_pipe(localspec: Command, model: Model) -> None:
     assert len(document["token_ids"]) == document["tokens"] > 6
 
 
-@pytest.mark.parametrize("template", templates.SPOKEN, ids=lambda source: source[:12])
+@pytest.mark.parametrize("template", SHOWN, ids=lambda source: source[:12])
 def test_an_answer_cut_inside_its_thoughts(localspec: Command, model: Model, template: str) -> None:
     before = templates.SPOKEN[template].partition("think.")[0]
     with reciting(before + "and think " * 50) as prompts:

@@ -13,7 +13,7 @@ from typing import get_type_hints
 import pytest
 
 from localspec.core import paths
-from localspec.core.errors import IncompatiblePair, UsageError
+from localspec.core.errors import IncompatiblePair
 from localspec.core.options.load_options import ALL_LAYERS
 from localspec.export.engines import export_pair
 from localspec.export.facts import DraftLength, PairFacts
@@ -230,8 +230,7 @@ def flat(kind):
     inner = get_args(kind)
     return {kind} if not inner else set().union(*map(flat, inner))
 assert read.speculative_config["method"] in flat(SpeculativeMethod)
-names = "tensor_parallel_size pipeline_parallel_size max_model_len distributed_executor_backend"
-shown = {name: getattr(read, name) for name in names.split()}
+shown = {name: getattr(read, name) for name in ("tensor_parallel_size", "max_model_len")}
 print(json.dumps([read.model_tag, read.speculative_config, read.override_generation_config, shown]))
 """
 
@@ -301,19 +300,6 @@ def test_sampling_for_vllm_is_a_generation_config(facts: Facts, tmp_path: Path) 
     assert made.notes == ("Left out, since vLLM has no such setting: xtc_threshold.",)
 
 
-def test_several_machines_join_by_ray(facts: Facts, tmp_path: Path) -> None:
-    made = export_pair("vllm", facts("own heads", gpus=2, machines=2, **REPOS))
-    tools = ["ray", "vllm"]
-    head = {"HEAD": "10.0.0.1"}
-    joined, served = arguments(made.text, tmp_path, programs=tools, **head)
-    assert joined == ["ray", "start", "--head", "--node-ip-address=10.0.0.1", "--port=6379"]
-    assert option(served, "--tensor-parallel-size") == "2"
-    assert option(served, "--pipeline-parallel-size") == "2"
-    assert option(served, "--distributed-executor-backend") == "ray"
-    (worker,) = arguments(made.text, tmp_path, "worker", programs=tools, **head)
-    assert worker == ["ray", "start", "--address=10.0.0.1:6379", "--block"]
-
-
 def test_an_unknown_repository_is_asked_for(facts: Facts) -> None:
     with pytest.raises(IncompatiblePair, match="safetensors.* its header names none"):
         export_pair("vllm", facts())
@@ -322,29 +308,17 @@ def test_an_unknown_repository_is_asked_for(facts: Facts) -> None:
 @pytest.mark.parametrize("kind", ["model", "own heads", "assistant", "eagle3", "dflash"])
 def test_vllms_own_parser_takes_the_arguments(facts: Facts, tmp_path: Path, kind: str) -> None:
     python = Path(program("vllm")).with_name("python")
-    known = facts(
-        kind,
-        gpus=2,
-        machines=2,
-        sampling={"temperature": 0.5, "top_k": 5},
-        **REPOS,
-    )
-    calls = arguments(
-        export_pair("vllm", known).text, tmp_path, programs=["ray", "vllm"], HEAD="10.0.0.1"
-    )
-    words = calls[-1][2:]
+    known = facts(kind, sampling={"temperature": 0.5, "top_k": 5}, **REPOS)
+    more = ("--tensor-parallel-size", "2")
+    (words,) = arguments(export_pair("vllm", known).text, tmp_path, *more, programs=["vllm"])
+    words = words[2:]
     done = subprocess.run([python, "-c", PARSE_VLLM, *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     model_tag, config, generation, shown = json.loads(done.stdout.splitlines()[-1])
     assert model_tag == "org/Big"
     assert config == speculation(words)
     assert generation == {"temperature": 0.5, "top_k": 5}
-    assert shown == {
-        "tensor_parallel_size": 2,
-        "pipeline_parallel_size": 2,
-        "max_model_len": 4096,
-        "distributed_executor_backend": "ray",
-    }
+    assert shown == {"tensor_parallel_size": 2, "max_model_len": 4096}
 
 
 # -- SGLang -------------
@@ -358,7 +332,7 @@ SpeculativeAlgorithm.from_string(read.speculative_algorithm)
 print(json.dumps({name: getattr(read, name) for name in NAMES.split()}))
 """
 NAMES = (
-    "model_path context_length tp_size pp_size nnodes node_rank dist_init_addr "
+    "model_path context_length tp_size "
     "speculative_algorithm speculative_draft_model_path speculative_num_steps "
     "speculative_eagle_topk speculative_num_draft_tokens preferred_sampling_params"
 )
@@ -399,36 +373,18 @@ def test_vocabularies_of_sglang_must_have_one_size(tmp_path: Path) -> None:
         export_pair("sglang", facts_of(pair[0], pair[1], **REPOS))
 
 
-def test_machines_of_sglang_share_every_layer(facts: Facts, tmp_path: Path) -> None:
-    made = export_pair("sglang", facts(gpus=2, machines=2, **REPOS))
-    place = {"HEAD": "10.0.0.1", "RANK": "1"}
-    (words,) = arguments(made.text, tmp_path, programs=["python"], **place)
-    assert option(words, "--tp-size") == "4" and "--pp-size" not in words
-    assert option(words, "--nnodes") == "2" and option(words, "--node-rank") == "1"
-    assert option(words, "--dist-init-addr") == "10.0.0.1:20000"
-
-
-def test_gpus_that_cannot_share_the_heads(facts: Facts) -> None:
-    with pytest.raises(UsageError, match="6 GPUs cannot share the 4 and 4 attention heads") as told:
-        export_pair("sglang", facts(gpus=3, machines=2, **REPOS))
-
-    assert "make 1 or 2 or 4 in all" in told.value.hint
-
-
 @pytest.mark.parametrize("kind", ["model", "own heads", "assistant", "eagle3", "dflash"])
 def test_sglangs_own_parser_takes_the_arguments(facts: Facts, tmp_path: Path, kind: str) -> None:
     python = Path(program("sglang")).with_name("python")
-    known = facts(kind, gpus=2, machines=2, sampling={"temperature": 0.5}, **REPOS)
-    place = {"HEAD": "10.0.0.1", "RANK": "1"}
-    (words,) = arguments(export_pair("sglang", known).text, tmp_path, programs=["python"], **place)
+    known = facts(kind, sampling={"temperature": 0.5}, **REPOS)
+    text = export_pair("sglang", known).text
+    (words,) = arguments(text, tmp_path, "--tp-size", "2", programs=["python"])
     parse = PARSE_SGLANG.replace("NAMES", repr(NAMES))
     done = subprocess.run([python, "-c", parse, *words[3:]], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     read = json.loads(done.stdout.splitlines()[-1])
     assert read["model_path"] == "org/Big" and read["context_length"] == 4096
-    assert (read["tp_size"], read["pp_size"]) == (4, 1)
-    assert (read["nnodes"], read["node_rank"]) == (2, 1)
-    assert read["dist_init_addr"] == "10.0.0.1:20000"
+    assert read["tp_size"] == 2
     assert read["speculative_algorithm"] == option(words, "--speculative-algorithm")
     assert read["speculative_num_draft_tokens"] == 5
     assert read["preferred_sampling_params"] == {"temperature": 0.5}

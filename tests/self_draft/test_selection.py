@@ -13,7 +13,8 @@ from localspec.engine.engine import Engine
 from localspec.metadata.gguf_writer import copied, write_copy
 from localspec.metadata.header import read_header
 from localspec.metadata.splits import read_part
-from localspec.self_draft import search, selection, store, verdict
+from localspec.self_draft import judge as judging
+from localspec.self_draft import search, selection, store
 from localspec.self_draft.make import KEEP, LAYERS_KEY, Recipe, make_draft
 from localspec.self_draft.selection import Selection, SelfDraftOptions, selected
 from localspec.self_draft.trial import Trial, Trials
@@ -30,7 +31,7 @@ def load(target: Path, draft: Path | None) -> tuple[LoadOptions, LoadOptions | N
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers of few tokens, and a verdict on few prompts; the search may take as long as ever."""
-    monkeypatch.setattr(verdict, "ANSWER_TOKENS", 8)
+    monkeypatch.setattr(judging, "ANSWER_TOKENS", 8)
     monkeypatch.setattr(selection, "VERDICT_BUDGET", 0.0)
 
 
@@ -204,7 +205,7 @@ def test_ctrl_c_in_the_verdict_keeps_the_draft(
 ) -> None:
     def judge(*arguments: object, **more: object) -> object:
         interrupt(monkeypatch, 30)
-        return verdict.judge(*arguments, **more)  # type: ignore[arg-type]
+        return judging.judge(*arguments, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(selection, "judge", judge)
     found, _, _ = choose(silent_target, SelfDraftOptions(2, KEEP))

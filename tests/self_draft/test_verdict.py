@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from localspec.engine.engine import Engine
-from localspec.self_draft import verdict as module
+from localspec.self_draft import judge as module
+from localspec.self_draft.judge import judge
 from localspec.self_draft.trial import ANSWER_TOKENS
-from localspec.self_draft.verdict import DraftVerdict, judge
+from localspec.self_draft.verdict import DraftVerdict
 from tests.support.llama.self_drafts import LOSES, PAYS
 from tests.support.real_pair import TinyFiles, options
 

@@ -143,6 +143,9 @@ def test_metrics_count_what_was_answered() -> None:
     with serving(ServedToy()) as site:
         told = [site.ask(max_tokens=20, draft_tokens=4)["timings"] for _ in range(2)]
         site.refused(n=0)
+        site.post("/tokenize", {"content": "a"})
+        site.post("/slots/7?action=erase", {})
+        site.get("/nothing")
         metrics = dict(
             re.findall(r"^localspec_(\S+) (\S+)$", site.get("/metrics").text, re.MULTILINE)
         )
@@ -157,6 +160,10 @@ def test_metrics_count_what_was_answered() -> None:
         assert float(metrics[name]) == sum(each[key] for each in told) > 0
     assert metrics['requests_total{path="/v1/chat/completions",status="200"}'] == "2.0"
     assert metrics['requests_total{path="/v1/chat/completions",status="400"}'] == "1.0"
+    counted = [name for name in metrics if name.startswith("requests_total")]
+    assert metrics['requests_total{path="/tokenize",status="200"}'] == "1.0"
+    assert any('path="/slots/{slot}"' in name for name in counted)
+    assert metrics['requests_total{path="other",status="404"}'] == "1.0"
     assert metrics["requests_processing"] == metrics["requests_deferred"] == "0.0"
     assert metrics["time_to_first_token_seconds_count"] == "2.0"
     assert metrics['request_seconds_count{path="/v1/chat/completions"}'] == "3.0"

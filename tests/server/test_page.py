@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from localspec.chat.answer import Origin
 from localspec.chat.stats import GenerationStats
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.sampling_params import SamplingParams
+from localspec.core.origins import ORIGINS
 from localspec.display.answer import STATUS_WORDS, meter
-from localspec.display.pieces import LOOKS
 from localspec.engine.session.limits import Limits
 from localspec.server import app
 from localspec.server.api.replies import timings
@@ -73,7 +72,7 @@ def page(load: Open, toy_server: Site) -> Page:
 # -- what is served -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", ["/", "/page/page.js", "/page/page.css"])
+@pytest.mark.parametrize("path", ["/", "/page/page.js", "/page/page.css", "/page/origins.css"])
 def test_a_page_may_load_nothing_from_elsewhere(toy_server: Site, path: str) -> None:
     headers = toy_server.get(path).headers
     rules = dict(rule.split(" ", 1) for rule in headers["content-security-policy"].split("; "))
@@ -99,11 +98,13 @@ def test_the_words_are_the_terminals() -> None:
     script = (FOLDER / "answer.js").read_text("utf-8")
     for status, words in STATUS_WORDS.items():
         assert not words or f'{status.value}: "{words}"' in script
-    html = (FOLDER / "index.html").read_text("utf-8")
-    assert set(LOOKS) == set(get_args(Origin))
-    for origin, look in LOOKS.items():
-        assert f'<li class="{origin}">{look.words}</li>' in html
-        assert f'"{origin}"' in (FOLDER / "markdown.js").read_text("utf-8")
+
+
+def test_the_page_shows_every_origin(toy_server: Site) -> None:
+    html, css = toy_server.get("/").text, toy_server.get("/page/origins.css").text
+    rows = re.findall(r'<li class="(\w+)">([^<]+)</li>', html)
+    assert rows == [(row.name, row.label) for row in ORIGINS.values()]
+    assert re.findall(r"\.(\w+) \{ color: light-dark\(#\w{6}, #\w{6}\);", css) == [*ORIGINS][:-1]
 
 
 # -- an answer ------------------------------------------------------------------------------
@@ -539,7 +540,7 @@ def test_origins_differ_in_more_than_colour_and_can_be_hidden(page: Page) -> Non
 
     def looks() -> dict[str, tuple[str, str]]:
         found = {}
-        for name in get_args(Origin):
+        for name in ORIGINS:
             item = page.browser.find_element(By.CSS_SELECTOR, f"#legend .{name}")
             line = item.value_of_css_property("text-decoration-line")
             style = item.value_of_css_property("text-decoration-style")

@@ -149,7 +149,7 @@ def parse_shares(text: str) -> Shares:
 
 
 _loading = partial(option, panel="Loading")
-_devices = partial(option, panel="Devices")
+_devices = partial(option, panel="Devices", state=False)
 _adapting = partial(option, (), panel="Rope and adapters")
 _rope = partial(option, None, panel="Rope and adapters")
 
@@ -220,6 +220,7 @@ class LoadOptions:
         words={"0": TRAINED_CTX_SIZE},
         everyday=True,
         stored=True,
+        state=False,
         draft=DraftFlag(
             "--draft-ctx-size -cd",
             "Context of the draft in tokens; of a longer text it sees the most recent part. "
@@ -235,6 +236,7 @@ class LoadOptions:
         bounds=THREADS,
         everyday=True,
         stored=True,
+        state=False,
         draft=DraftFlag(
             "--draft-threads -td", "Threads of the draft. Default: as --threads.", stored=True
         ),
@@ -245,22 +247,28 @@ class LoadOptions:
         "CPU threads for prompts and verification. Default: as --threads.",
         bounds=THREADS,
         stored=True,
+        state=False,
     )
     batch_size: int = _loading(
         DEFAULT_BATCH,
         "--batch-size -b",
         "Most tokens of a prompt in one call of llama.cpp.",
         bounds=BATCH,
+        state=False,
     )
     ubatch_size: int = _loading(
         DEFAULT_BATCH,
         "--ubatch-size -ub",
         "Most tokens that llama.cpp computes at once; more take more memory.",
         bounds=BATCH,
+        state=False,
     )
     mlock: bool = _loading(False, "--mlock", "Lock the models in RAM.", profile=False)
     mmap: bool = _loading(
-        True, "--no-mmap", "Read the models into memory instead of mapping their files."
+        True,
+        "--no-mmap",
+        "Read the models into memory instead of mapping their files.",
+        state=False,
     )
     flash_attention: FlashAttention = _loading(
         "auto",
@@ -382,7 +390,7 @@ class LoadOptions:
         parse=parse_key_value,
     )
     load_heads: bool = False
-    parallel: int = option(1, bounds=PARALLEL)
+    parallel: int = option(1, bounds=PARALLEL, state=False)
     branches: Branches = 1
 
     def __post_init__(self) -> None:

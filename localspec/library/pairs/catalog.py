@@ -70,7 +70,7 @@ class PairSpec:
     vocab: Literal["predicted", "reported", "preset", "made-for", "unknown"]
     advice: str
     draft: ModelSpec | None = None
-    spec_type: Literal["draft-simple", "draft-mtp", "draft-eagle3", "draft-dflash"] = "draft-simple"
+    spec_type: str = "draft-simple"
     gotchas: tuple[str, ...] = ()
     gain: Gain | None = None
     sources: tuple[str, ...] = ()

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 
 from localspec.core.errors import FileProblem
 from localspec.core.files import appearing_when_complete, open_regular, remove_abandoned
+from localspec.core.options.load_options import LoadOptions
+from localspec.core.options.option import options
 from localspec.llama.cache.copies import Copy
 from localspec.llama.model import LlamaModel
 
@@ -29,11 +31,9 @@ _MAX_HEADER = 2**16  # bytes
 _TRIED = 4  # tokens behind a restored state
 _CELL = 64  # bytes llama.cpp writes of a cell besides keys and values, or more
 _SAMPLES, _SAMPLE, _BEGINNING = 256, 4096, 2**20  # of each of a model's files
-# Settings of a model that its state does not depend on, but for rounding.
-_FREE = frozenset(
-    "file name parameters quantization device gpu_layers cpu_moe_layers override_tensors "
-    "tensor_split main_gpu split_mode rpc parallel mmap batch_size ubatch_size ctx_size threads "
-    "threads_batch rollback branches".split()
+# Settings of a model that its state does not depend on; the file has a fingerprint.
+_FREE = {"file", "name", "parameters", "quantization", "rollback", "branches"}.union(
+    name for name, row in options(LoadOptions).items() if not row.state
 )
 
 

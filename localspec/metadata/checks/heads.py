@@ -86,8 +86,8 @@ def check_heads(header: ModelHeader, kind: DraftKind) -> Iterator[Finding]:
     elif kind.kind == "mtp":
         yield from _check_nextn(header)
     else:
-        faults = _eagle3_faults if kind.kind == "eagle3" else _dflash_faults
-        yield from _damaged(header, faults(header, kind))
+        faults = {"eagle3": _eagle3_faults, "dflash": _dflash_faults}
+        yield from _damaged(header, faults[kind.kind](header, kind))
         yield from _damaged(header, _map_faults(header))
 
 

@@ -90,6 +90,8 @@ def make_front(
         headers = _sent(request)  # which may be refused, before a model is loaded
         return _Relay(client, models, *await _routed(request, models), headers)
 
+    for path in ANSWERED:  # for their own counts in the metrics
+        app.add_api_route(path, forward, methods=["POST"], include_in_schema=False)
     return guarded(app, access, max_body, say, metrics)
 
 

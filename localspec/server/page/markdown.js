@@ -1,6 +1,7 @@
 // Markdown as elements, also while it streams. Text is never read as HTML.
 
-const ORIGINS = ["draft", "lookup", "history", "forced", "corrected", "plain"];
+const origins = ["plain"]; // met so far
+const FIRST = 33; // code of the mark of the first: no white space
 const DEEPEST = 8; // lists, quotes or spans within each other
 
 /** An element with a class and a text; what a model or a user wrote is never read as HTML. */
@@ -24,15 +25,16 @@ export function copyButton(text) {
   return button;
 }
 
-/** A text, and in `marks` one digit for each of its characters: the index of its origin. */
+/** A text, and in `marks` a character for each of its own, which stands for its origin. */
 class Marked {
   constructor(text = "", marks = "") {
     this.text = text;
     this.marks = marks;
   }
 
-  plus({ text, origin }) {
-    const mark = String(ORIGINS.includes(origin) ? ORIGINS.indexOf(origin) : 5);
+  plus({ text, origin = "plain" }) {
+    if (!origins.includes(origin)) origins.push(origin);
+    const mark = String.fromCharCode(FIRST + origins.indexOf(origin));
     return new Marked(this.text + text, this.marks + mark.repeat(text.length));
   }
 
@@ -281,7 +283,7 @@ function appendOrigins(parent, { text, marks }) {
     for (let from = index, to; from < end; from = to) {
       for (to = from + 1; to < end && (marks[to] === marks[from] || text[to] === "\n"); ) to += 1;
       const piece = text.slice(from, to);
-      parent.append(element("span", piece.trim() ? ORIGINS[marks[from]] : "indent", piece));
+      parent.append(element("span", piece.trim() ? origins[marks.charCodeAt(from) - FIRST] : "indent", piece));
     }
   }
 }

@@ -9,50 +9,13 @@ from localspec.chat.reasoning import tagged
 from localspec.engine.text_stream import Prompt, Reading
 from tests.support.served import HELLO, ServedToy, Site, serving
 
-MESSAGES, COUNT = "/v1/messages", "/v1/messages/count_tokens"
-TEXT = {"type": "text", "text": "and", "cache_control": {"type": "ephemeral"}}
-USE = {"type": "tool_use", "id": "a", "name": "weather", "input": {"city": "Rome"}}
-RESULT = {"type": "tool_result", "tool_use_id": "a", "is_error": True, "content": [TEXT]}
-SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
-TOOL = {"name": "weather", "description": "Tells it", "input_schema": SCHEMA}
-BILLING = "x-anthropic-billing-header: cc_version=2; cch=1;"
+MESSAGES = "/v1/messages"
 
 
-def asked(site: Site, path: str = MESSAGES, **fields: object) -> Any:
-    reply = site.post(path, {"messages": HELLO} | fields)
+def asked(site: Site, **fields: object) -> Any:
+    reply = site.post(MESSAGES, {"messages": HELLO} | fields)
     assert reply.status_code == 200, reply.text
     return reply.json()
-
-
-def test_turns_become_messages_of_a_chat(toy_server: Site) -> None:
-    turns = [
-        {"role": "user", "content": "hello"},
-        {"role": "user", "content": [TEXT, TEXT]},
-        {"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}, TEXT, USE]},
-        {"role": "user", "content": [RESULT, TEXT]},
-    ]
-    system = [{"type": "text", "text": BILLING}, {"type": "text", "text": "Be brief."}]
-    counted = asked(toy_server, COUNT, messages=turns, system=system)
-    chat = [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "hello"},
-        {"role": "user", "content": "and\nand"},
-        {"role": "assistant", "content": "and"},
-        {"role": "tool", "content": "Error: and", "tool_call_id": "a"},
-        {"role": "user", "content": "and"},
-    ]
-    theirs = toy_server.ask(messages=chat)["usage"]["prompt_tokens"]
-    assert counted == {"input_tokens": theirs}
-
-
-def test_tools_and_thinking_are_those_of_a_chat(toy_server: Site) -> None:
-    choice = {"type": "tool", "name": "weather", "disable_parallel_tool_use": True}
-    thinking = {"type": "disabled", "budget_tokens": 5}
-    asked(toy_server, tools=[TOOL], tool_choice=choice, thinking=thinking)
-    told: Any = toy_server.service.engine.told[-1]  # type: ignore[attr-defined]
-    assert told["tool_choice"] == {"type": "function", "function": {"name": "weather"}}
-    assert told["tools"][0]["function"]["parameters"] == SCHEMA
-    assert (told["thinking"], told["variables"]) == (False, {"thinking_budget": 5})
 
 
 class Thinker(ServedToy):

@@ -126,25 +126,6 @@ def test_the_newer_limit_wins_and_the_server_s_holds_without_any(toy_server: Sit
     assert tokens(max_tokens=0) == 0
 
 
-def test_messages_reach_the_template(toy_server: Site) -> None:
-    toy = toy_server.service.engine
-    assert isinstance(toy, ServedToy)
-    toy_server.ask(
-        messages=[
-            {"role": "developer", "content": "be brief"},
-            {"role": "user", "content": [{"type": "text", "text": text} for text in "ab"]},
-            {"role": "assistant", "content": "c", "reasoning_content": "hm"},
-            {"role": "user", "content": "d"},
-        ]
-    )  # fmt: skip
-    assert toy.asked[-1] == [
-        {"role": "system", "content": "be brief"},
-        {"role": "user", "content": "a\nb"},
-        {"role": "assistant", "content": "c", "reasoning_content": "hm"},
-        {"role": "user", "content": "d"},
-    ]
-
-
 def test_a_prefix_is_read_once(toy_server: Site) -> None:
     question = [{"role": "user", "content": "a long question " * 9}]
     toy_server.ask(messages=question)
@@ -175,61 +156,6 @@ def test_an_answer_that_fills_the_context_ends_for_its_length(toy_server: Site) 
     assert choice["finish_reason"] == "length"
     *_, last = toy_server.stream(max_tokens=-1)
     assert last["choices"][0]["finish_reason"] == "length"
-
-
-def told(site: Site, **fields: object) -> dict[str, object]:
-    """What the engine is told besides the messages."""
-    toy = site.service.engine
-    assert isinstance(toy, ServedToy)
-    site.ask(max_tokens=1, **fields)
-    return toy.told[-1]
-
-
-def test_tools_reach_the_template_in_openai_s_form(toy_server: Site) -> None:
-    tool = {"type": "function", "function": {"name": "look", "description": "Look around."}}
-    assert told(toy_server, tools=[tool])["tools"] == [tool]
-    forced = {"type": "function", "function": {"name": "look"}}
-    assert told(toy_server, tools=[tool], tool_choice=forced)["tool_choice"] == forced
-    assert told(toy_server, tools=None, parallel_tool_calls=False)["tool_choice"] == "auto"
-
-
-def test_calls_and_their_results_reach_the_template(toy_server: Site) -> None:
-    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
-    toy_server.ask(
-        messages=[
-            *HELLO,
-            {"role": "assistant", "content": None, "tool_calls": [call], "refusal": None},
-            {"role": "tool", "tool_call_id": "c1", "content": "a tree"},
-        ]
-    )
-    toy = toy_server.service.engine
-    assert isinstance(toy, ServedToy)
-    _, called, result = toy.asked[-1]
-    assert called["tool_calls"][0]["function"] == {"name": "f", "arguments": {"a": 1}}
-    assert result["content"] == "a tree" and result["tool_call_id"] == "c1"
-
-
-@pytest.mark.parametrize(
-    ("fields", "thinking", "variables"),
-    [
-        ({}, None, {}),
-        ({"reasoning_effort": "default"}, None, {}),
-        ({"reasoning_effort": "high"}, None, {"reasoning_effort": "high"}),
-        ({"reasoning_effort": "none"}, False, {}),
-        ({"enable_thinking": True}, True, {}),
-        ({"chat_template_kwargs": {"a": [1]}}, None, {"a": [1]}),
-        (
-            {"reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "max"}},
-            None,
-            {"reasoning_effort": "max"},
-        ),
-    ],
-)
-def test_thinking_is_the_template_s(
-    toy_server: Site, fields: dict[str, object], thinking: bool | None, variables: object
-) -> None:
-    heard = told(toy_server, **fields)
-    assert (heard["thinking"], heard["variables"]) == (thinking, variables)
 
 
 def test_thoughts_come_apart() -> None:

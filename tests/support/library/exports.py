@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from localspec.export.deployment import Cluster
 from localspec.export.facts import DraftLength, PairFacts
+from localspec.export.names import Repositories
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.pairing import check_own_heads, check_pair
 from tests.support.files.gguf_files import (
@@ -42,11 +42,12 @@ KINDS = ("model", "own heads", "mtp", "assistant", "eagle3", "dflash")
 def facts_of(target: ModelHeader, draft: ModelHeader | None = None, **more: Any) -> PairFacts:
     """A pair, or a target with heads of its own; what is not given is four drafted tokens.
 
-    Fields of `Cluster` may be given too.
+    Fields of `Repositories` may be given too.
     """
     judged = check_own_heads(target) if draft is None else check_pair(target, draft, lenient=True)
-    cluster = {each.name: more.pop(each.name) for each in fields(Cluster) if each.name in more}
-    known = {"length": LENGTH, "ctx_size": 4096, "cluster": Cluster(**cluster), **more}
+    names = [each.name for each in fields(Repositories) if each.name in more]
+    repositories = Repositories(**{name: more.pop(name) for name in names})
+    known = {"length": LENGTH, "ctx_size": 4096, "repositories": repositories, **more}
     return PairFacts(target, draft or target, judged, **known)
 
 
