@@ -202,8 +202,9 @@ class LoadOptions:
     """How one model is loaded. None means "decide from the file and the machine".
 
     Sizes are in tokens, threads in operating-system threads. ``ctx_size`` 0 is the context the
-    model was trained for. ``exact`` makes every decode at least two tokens wide, because
-    llama.cpp's one-token kernels may round differently from all others. ``load_heads`` also loads
+    model was trained for. ``exact`` makes all passes of widths that round alike, because
+    llama.cpp's kernels round differently at different widths; they are found once per file and
+    machine. ``load_heads`` also loads
     the MTP (NextN) heads that the file may have. ``parallel`` is the number of slots, each with a
     context of ``ctx_size``. ``branches`` is the most candidates at one place of a tree that the
     target verifies in one pass: 1 is a chain; "auto" allows as many as there may be, but only where
@@ -294,8 +295,9 @@ class LoadOptions:
     exact: bool = _loading(
         False,
         "--exact",
-        "Fewer texts that rounding changes between draft lengths: tokens are never decoded one at "
-        "a time, which rounds differently. A little slower.",
+        "Identical text for every draft length and whatever is cached: all passes have widths that "
+        "round alike, which are found at the first start. Slower, and without drafts where one "
+        "token at a time is faster.",
         stored=True,
     )
     gpu_layers: int | None = _devices(
@@ -401,6 +403,11 @@ class LoadOptions:
         """
         has_trees = self.branches != 1 and self.parallel == 1 and not self.exact
         return MAX_PATHS if has_trees else self.parallel
+
+    @property
+    def filling(self) -> int:
+        """Tokens of room that passes need behind the text to be filled up."""
+        return MAX_ROWS if self.exact else 0
 
     @property
     def resident(self) -> bool:

@@ -154,6 +154,11 @@ class ToyModel:
         return self._cache
 
     pending = 0
+
+    @property
+    def reusable(self) -> int:
+        return len(self.tokens)
+
     block_size: int | None = None
     reads_along = False
     gives_prompt_row = False
