@@ -125,8 +125,7 @@ class LlamaModel:
         return len(self.tokens)
 
     def use_class(self, passes: PassClass) -> None:
-        """Make all passes of a class, for ``exact``."""
-        self.truncate(0)
+        """Make all later passes of a class, for ``exact``."""
         self.passes = passes
         self.min_width = max(1, passes.step)
         self.max_width = min(passes.widest, self.options.batch_size)

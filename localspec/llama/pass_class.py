@@ -6,25 +6,29 @@ and context, so they are found by trying.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
+from localspec.core.options.load_options import MAX_ROWS
 from localspec.speculative.loop import Clock, Logits
 
 STEPS = (1, 2, 4, 8, 16, 32)  # tokens: all passes are filled up to a multiple of one of these
 _GROUPS = (8, 1, 3, 2, 4, 5, 9, 17, 56)  # real tokens of the passes that are compared
+_FILLED = (1, 3)  # of these where a pass is filled up
 _COMPARED = 9  # tokens that are read in each way, or fewer in narrow groups
 _REPEATS = 4  # passes of a narrow group
 _SHORT, _LONG = 24, 530  # tokens before them; kernels change where threads share 512 and more
-_REREAD = 40  # tokens of a prompt, read in one pass and in narrow ones
+_TAIL, _NARROW = 24, 5  # the last of these are read in one pass, and in passes of so many
 _WIDEST = 56  # tokens of a pass with logits: flash attention changes at 64
-_ACCEPTANCE = 0.8  # of drafted tokens, to weigh wide passes against plain ones
-_WEIGHED = (1, 2, 4, 8)  # steps in a pass
-_MOST_WEIGHED = 32  # tokens of a pass
-_TRIES = 3
+_READ = 128  # tokens of a pass of a prompt, where these round alike too
+_ACCEPTANCE = 0.8  # of drafted tokens, to weigh filled passes against plain ones
+_DRAFT_COST = 0.2  # of a plain pass: what a drafted token costs
+_WEIGHED = (1, 2, 4)  # steps in a pass
+_MOST_WEIGHED = 16  # tokens of a pass
+_TRIES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,7 @@ class PassClass:
     """
 
     step: int = 1
-    widest: int = 2**16
+    widest: int = 2**16  # no limit
     alone: bool = False
 
     def __str__(self) -> str:
@@ -71,7 +75,7 @@ class ClassedModel(Protocol):
         """Whether tokens are forgotten at no cost."""
 
     def use_class(self, passes: PassClass) -> None:
-        """Make all passes of this class."""
+        """Make all later passes of this class."""
 
     def decode(self, tokens: Sequence[int], rows: int) -> Logits: ...
 
@@ -81,99 +85,103 @@ class ClassedModel(Protocol):
 def find_class(model: ClassedModel, clock: Clock = time.perf_counter) -> PassClass:
     """The fastest passes that round alike, by decoding the same tokens in many ways.
 
-    The model's cache is left empty, its class `NATURAL`.
+    The model is left empty, its class `NATURAL`.
     """
     most = max(0, model.n_ctx - max(_GROUPS))
     pasts = sorted({min(_SHORT, most), min(_LONG if model.trims else 2 * _SHORT, most)})
+    steps = [*STEPS]
     try:
-        found = next(filter(None, (_valid(model, step, pasts) for step in STEPS)), None)
-        if found is None:
+        for past in pasts:  # the multiples of a step are among those of the steps before it
+            text = _Text(model, past)
+            while steps and not _alike(text, _narrow(steps[0])):
+                steps.pop(0)
+        if not steps:
             return PassClass(0, alone=True)
-        return _choose(model, found, pasts[-1], clock)
+        alone = steps[0] > 1 and not _pays(text, steps[0], clock)
+        found, wide = _narrow(steps[0]), PassClass(steps[0], _READ)
+        return replace(wide if text.reads_alike(found, wide) else found, alone=alone)
     finally:
         model.use_class(NATURAL)
         model.truncate(0)
 
 
-def _valid(model: ClassedModel, step: int, pasts: Sequence[int]) -> PassClass | None:
-    """The class of multiples of ``step``; None where they do not round alike."""
-    passes = PassClass(step, _WIDEST // step * step)
-    if not all(_alike(model, passes, past) for past in pasts):
-        return None
-    wide = replace(passes, widest=2**16)
-    return wide if _reads_alike(model, passes, wide, pasts[-1]) else passes
+class _Text:
+    """The same tokens, read in many ways behind ``past`` others, most of which are read once."""
+
+    def __init__(self, model: ClassedModel, past: int) -> None:
+        self._model = model
+        self._tokens = [(7919 * i + 1) % model.n_vocab for i in range(past + max(_GROUPS))]
+        self._past, self._base = past, max(0, past - _TAIL)
+        self._read: tuple[PassClass, int] | None = None  # how the end of the past was read
+        self._begin()
+
+    def _begin(self) -> None:
+        self._model.truncate(0)
+        self._model.use_class(NATURAL)
+        self._model.decode(self._tokens[: self._base], 0)
+
+    def hold_past(self, passes: PassClass, size: int = _TAIL) -> None:
+        """Hold the past, whose end is read in passes of ``size`` tokens and of a class."""
+        if self._model.trims and self._read == (passes, size):
+            self._model.truncate(self._past)
+            return
+        if self._model.trims:
+            self._model.truncate(self._base)
+        else:
+            self._begin()
+        self._model.use_class(passes)
+        for part in _parts(self._tokens[self._base : self._past], size):
+            self._model.decode(part, 0)
+        self._read = passes, size
+
+    def rows(self, group: int, count: int) -> Logits:
+        """Logits of ``count`` tokens behind the past, read in groups."""
+        parts = _parts(self._tokens[self._past : self._past + count], group)
+        return np.concatenate([self._model.decode(part, len(part)).copy() for part in parts])
+
+    def reads_alike(self, first: PassClass, second: PassClass) -> bool:
+        """Whether a prompt that is read in passes of two classes goes on alike."""
+        count = min(_READ, self._past)
+        rows = []
+        for passes in (first, second):
+            self._model.truncate(0)
+            self._model.use_class(passes)
+            self._model.decode(self._tokens[:count], 0)
+            behind = self._tokens[count:][:MAX_ROWS]
+            rows.append(self._model.decode(behind, len(behind)).copy())
+        return np.array_equal(rows[0], rows[1])
 
 
-def _alike(model: ClassedModel, passes: PassClass, past: int) -> bool:
-    """Whether tokens behind ``past`` others have the same logits however they are read."""
-    tokens = _tokens(model, past + max(_GROUPS))
-    model.use_class(passes)
-    readings = _readings(model, tokens, past)
-    known = next(readings)
-    for rows in readings:
+def _parts(tokens: list[int], size: int) -> list[list[int]]:
+    return [tokens[i : i + size] for i in range(0, len(tokens), size)]
+
+
+def _narrow(step: int) -> PassClass:
+    """The multiples of a step up to the widest pass with logits."""
+    return PassClass(step, _WIDEST // step * step)
+
+
+def _alike(text: _Text, passes: PassClass) -> bool:
+    """Whether tokens have the same logits in whatever passes of a class they are read."""
+    known = np.empty((0, 0), np.float32)
+    groups = [each for each in _GROUPS if each in _FILLED or each >= passes.step]
+    for size, group in [*((_TAIL, group) for group in groups), (_NARROW, _COMPARED)]:
+        text.hold_past(passes, size)
+        rows = text.rows(group, max(group, min(_REPEATS * group, _COMPARED)))
         both = min(len(known), len(rows))
-        if not np.array_equal(rows[:both], known[:both]):
+        if both and not np.array_equal(rows[:both], known[:both]):
             return False
         known = max(known, rows, key=len)
     return True
 
 
-def _readings(model: ClassedModel, tokens: list[int], past: int) -> Iterator[Logits]:
-    """Logits of the tokens behind ``past``, read in groups of different sizes."""
-    model.decode(tokens[:past], 0)
-    for group in _GROUPS:
-        count = max(group, min(_REPEATS * group, _COMPARED))
-        yield _grouped(model, tokens[past : past + count], group)
-        _return(model, tokens, past)
-    begin = max(0, past - _REREAD)
-    _return(model, tokens, begin)
-    for at in range(begin, past, 3):
-        model.decode(tokens[at : min(at + 3, past)], 0)
-    yield _grouped(model, tokens[past : past + _COMPARED], _COMPARED)
-
-
-def _reads_alike(model: ClassedModel, first: PassClass, second: PassClass, past: int) -> bool:
-    """Whether a prompt of ``past`` tokens, read in passes of two classes, goes on alike."""
-    rows = [_rows_behind(model, passes, past) for passes in (first, second)]
-    return np.array_equal(rows[0], rows[1])
-
-
-def _rows_behind(model: ClassedModel, passes: PassClass, past: int) -> Logits:
-    tokens = _tokens(model, past + _COMPARED)
-    model.use_class(passes)
-    model.decode(tokens[:past], 0)
-    return model.decode(tokens[past:], _COMPARED).copy()
-
-
-def _return(model: ClassedModel, tokens: list[int], length: int) -> None:
-    """Let the model hold so many tokens, read as they were at first."""
-    if model.trims:
-        model.truncate(length)
-    else:
-        model.truncate(0)
-        model.decode(tokens[:length], 0)
-
-
-def _tokens(model: ClassedModel, count: int) -> list[int]:
-    return [(7919 * i + 1) % model.n_vocab for i in range(count)]
-
-
-def _grouped(model: ClassedModel, tokens: list[int], group: int) -> Logits:
-    rows = [
-        model.decode(tokens[i : i + group], len(tokens[i : i + group])).copy()
-        for i in range(0, len(tokens), group)
-    ]
-    return np.concatenate(rows)
-
-
-def _choose(model: ClassedModel, found: PassClass, past: int, clock: Clock) -> PassClass:
-    """The class itself, or one token at a time where no filled pass is expected to be faster."""
-    if found.step == 1:
-        return found
-    wide = [w for n in _WEIGHED if (w := n * found.step) <= _MOST_WEIGHED]
-    seconds = _seconds(model, [1, *wide], past, clock)
-    best = min(seconds[width] / _expected_tokens(width) for width in wide)
-    return found if best <= seconds[1] else replace(found, alone=True)
+def _pays(text: _Text, step: int, clock: Clock) -> bool:
+    """Whether drafts in passes that are filled up may be faster than one token at a time."""
+    widths = [width for n in _WEIGHED if (width := n * step) <= max(step, _MOST_WEIGHED)]
+    seconds = _seconds(text, sorted({1, *widths}), clock)
+    costs = (seconds[w] + (w - 1) * _DRAFT_COST * seconds[1] for w in widths)
+    best = min(cost / _expected_tokens(w) for cost, w in zip(costs, widths, strict=True))
+    return best <= seconds[1]
 
 
 def _expected_tokens(width: int) -> float:
@@ -181,17 +189,12 @@ def _expected_tokens(width: int) -> float:
     return float(sum(_ACCEPTANCE**i for i in range(width)))
 
 
-def _seconds(
-    model: ClassedModel, widths: Sequence[int], past: int, clock: Clock
-) -> dict[int, float]:
+def _seconds(text: _Text, widths: Sequence[int], clock: Clock) -> dict[int, float]:
     """The least seconds of passes by their width, all measured in turn."""
-    model.use_class(NATURAL)
-    tokens = _tokens(model, past + max(widths))
-    model.decode(tokens[:past], 0)
     seconds = dict.fromkeys(widths, float("inf"))
     for width in _TRIES * [*widths]:
-        _return(model, tokens, past)
+        text.hold_past(NATURAL)
         began = clock()
-        model.decode(tokens[past : past + width], width)
+        text.rows(width, width)
         seconds[width] = min(seconds[width], clock() - began)
     return seconds
