@@ -36,8 +36,8 @@ class PassClass:
     """Passes that round alike: multiples of ``step`` tokens, up to ``widest``.
 
     With ``step`` 0 no such passes were found. ``alone``: answers are decoded one token at a time,
-    without drafts, because that is faster or nothing else is there; prompts are then read in
-    passes of the class, and what an answer wrote is read again.
+    without drafts, because that is faster or there is no class; prompts are then read in passes of
+    the class, and tokens of an answer are read again.
     """
 
     step: int = 1

@@ -204,12 +204,11 @@ class LoadOptions:
     Sizes are in tokens, threads in operating-system threads. ``ctx_size`` 0 is the context the
     model was trained for. ``exact`` makes all passes of widths that round alike, because
     llama.cpp's kernels round differently at different widths; they are found once per file and
-    machine. ``load_heads`` also loads
-    the MTP (NextN) heads that the file may have. ``parallel`` is the number of slots, each with a
-    context of ``ctx_size``. ``branches`` is the most candidates at one place of a tree that the
-    target verifies in one pass: 1 is a chain; "auto" allows as many as there may be, but only where
-    they pay, so that a fixed draft length stays a chain. ``path`` may be given as a text. Raises
-    UsageError for a value of a wrong type or outside its bounds.
+    machine. ``load_heads`` also loads the MTP (NextN) heads that the file may have. ``parallel`` is
+    the number of slots, each with a context of ``ctx_size``. ``branches`` is the most candidates at
+    one place of a tree that the target verifies in one pass: 1 is a chain; "auto" allows as many as
+    there may be, but only where they pay, so that a fixed draft length stays a chain. ``path`` may
+    be given as a text. Raises UsageError for a value of a wrong type or outside its bounds.
     """
 
     path: Path
@@ -295,9 +294,9 @@ class LoadOptions:
     exact: bool = _loading(
         False,
         "--exact",
-        "Identical text for every draft length and whatever is cached: all passes have widths that "
-        "round alike, which are found at the first start. Slower, and without drafts where one "
-        "token at a time is faster.",
+        "Identical text for every draft length and any state of the caches: all passes have widths "
+        "that round alike, found at the first start. Slower; no drafts where plain decoding is "
+        "faster.",
         stored=True,
     )
     gpu_layers: int | None = _devices(
