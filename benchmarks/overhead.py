@@ -84,6 +84,11 @@ class InstantModel:
         self._rows[row, self._says[position]] = self._leads[position]
 
     pending = 0
+
+    @property
+    def reusable(self) -> int:
+        return len(self.tokens)
+
     block_size: int | None = None
     reads_along = False
     gives_prompt_row = True

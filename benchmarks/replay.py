@@ -74,6 +74,11 @@ class TraceTarget:
         return out
 
     pending = 0
+
+    @property
+    def reusable(self) -> int:
+        return len(self.tokens)
+
     block_size: int | None = None
     reads_along = False
     gives_prompt_row = False

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from localspec.bench.plan import BenchPlan, PromptIds, Variant, widest_pass
+from localspec.bench.plan import FILLED, BenchPlan, PromptIds, Variant, widest_pass
 from localspec.chat.answer import Answer
 from localspec.core.options.load_options import DraftTokens
 from localspec.engine.engine import Engine
@@ -90,13 +90,9 @@ class DifferenceFinder:
         )
 
     def _proven_at(self, variant: Variant) -> int | None:
-        """The width of pass at which plain and drafted text are the same: two, or the widest.
-
-        Two suffices on a CPU, where all wider passes round alike; GPU kernels change again at
-        larger widths, so there both sides are brought to the same one.
-        """
+        """The width of pass at which plain and drafted text are the same; see `filled_widths`."""
         engine = variant.engine
-        for width in sorted({2, widest_pass(variant.length), _widest_tree(variant)}):
+        for width in filled_widths(widest_pass(variant.length), _widest_tree(variant)):
             needed = variant.plan.needed_ctx(len(self._prompt), width)
             if width > engine.min_width and needed <= engine.target.n_ctx:
                 if self._replay(_plain(variant), width) == self._replay(variant, width):
@@ -122,6 +118,15 @@ class DifferenceFinder:
         return Sampler(params, variant.engine.token_rules(params)).margin(
             row, len(context), context
         )
+
+
+def filled_widths(*widest: int) -> list[int]:
+    """Widths to whose multiples passes are filled to prove rounding, the narrowest first.
+
+    On processors all passes of multiples of `FILLED` tokens round alike; GPU kernels change at
+    larger widths again, so that both sides are brought to the same one.
+    """
+    return sorted({FILLED, *(-(-width // FILLED) * FILLED for width in widest)})
 
 
 def _plain(variant: Variant) -> Variant:

@@ -15,6 +15,7 @@ from localspec.speculative.loop import Clock
 
 PromptIds = Sequence[int]
 
+FILLED = 8  # tokens: passes of multiples round alike on the processors that were tried
 _WARM_UP_TOKENS = 16
 
 
@@ -35,8 +36,8 @@ class BenchPlan:
 
     @property
     def width(self) -> int:
-        """Tokens in the widest pass of any length, at least two."""
-        return max(map(widest_pass, self.lengths))
+        """Tokens in the widest pass of any length, filled up as for a proof of rounding."""
+        return -(-max(map(widest_pass, self.lengths)) // FILLED) * FILLED
 
     def needed_ctx(self, prompt: int, width: int) -> int:
         """Context size for a prompt of ``prompt`` tokens, its answer and passes of ``width``.

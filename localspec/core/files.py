@@ -118,18 +118,21 @@ def file_problem(what: str, hint: str) -> Iterator[None]:
 
 
 @contextmanager
-def appearing_when_complete(destination: Path, *, new: bool = False) -> Iterator[Path]:
+def appearing_when_complete(
+    destination: Path, *, new: bool = False, itself: bool = False
+) -> Iterator[Path]:
     """Atomic write: a temporary path beside `destination`, renamed to it if the block succeeds.
 
-    With ``new``, raises FileExistsError for a name that is taken by then.
+    With ``new``, raises FileExistsError for a name that is taken by then. With ``itself``, a link
+    or a pipe of this name is replaced, not written to.
 
     Several processes may write at once. Links are followed, and a replaced file passes on its
     permissions. A device or an open stream is written in place; a pipe without a reader is an
     OSError. What killed processes left of their writes to `destination` is removed.
     """
-    place = Path(os.path.realpath(destination))
+    place = destination if itself else Path(os.path.realpath(destination))
     is_stream = str(destination).startswith(("/dev/", "/proc/"))  # a rename would replace it
-    if is_stream or (place.exists() and not place.is_file()):
+    if is_stream or (not itself and place.exists() and not place.is_file()):
         stream = os.open(destination, os.O_WRONLY | _AT_ONCE)  # open until its writer has it open
         try:
             yield destination
@@ -143,7 +146,7 @@ def appearing_when_complete(destination: Path, *, new: bool = False) -> Iterator
         yield partial
         if new:  # of several processes, one creates the file
             os.close(os.open(destination, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        elif destination.exists():
+        elif destination.exists() and not itself:
             shutil.copymode(destination, partial)
         partial.replace(destination)
     finally:

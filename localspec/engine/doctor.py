@@ -46,6 +46,7 @@ def examine() -> DoctorReport:
         facts["cache_folder"] = str(paths.cache_folder())
         _examine_build(result)
         facts["demo"] = _try_demo(result)
+        facts["exact"] = _exact()
     except LocalspecError as error:
         result.healthy = False
         facts["demo"] = f"fails: {error.message}"
@@ -102,6 +103,13 @@ def _heads(result: DoctorReport) -> bool:
         result.advice.append(f"{error.message} {error.hint}")
         return False
     return True
+
+
+def _exact() -> str:
+    """The passes that `--exact` makes of the bundled target."""
+    options = LoadOptions(paths.demo_pair()[0], ctx_size=128, threads=1, exact=True)
+    with Engine.load(options, None) as engine:
+        return str(engine.target.passes)
 
 
 def _try_demo(result: DoctorReport) -> str:

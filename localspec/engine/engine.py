@@ -301,7 +301,7 @@ class Engine:
 
     @contextmanager
     def widened(self, width: int) -> Iterator[None]:
-        """Let no pass of the target be narrower than ``width`` tokens inside the block.
+        """Fill passes of the target up to multiples of ``width`` tokens inside the block.
 
         The context must have room for ``width`` more tokens than are generated. Costs of such
         passes are not learnt.
@@ -316,7 +316,7 @@ class Engine:
 
     @property
     def min_width(self) -> int:
-        """Tokens of the target's narrowest pass."""
+        """The target's passes are filled up to multiples of so many tokens."""
         return self.target.min_width
 
     def close(self) -> None:

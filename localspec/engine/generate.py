@@ -132,6 +132,8 @@ def stream_generate(
     controller = _make_controller(engine, options, constraint, lookups, own)
     controller.begin_answer()
     stats = GenerationStats(drafter=_drafter(engine.draft))
+    if not options.cache_prompt:
+        _empty(engine)
     read = _read_prompt(engine.target, lookups, prompt, clock)
     stats.start(read)
     if on_prompt is not None:
@@ -232,6 +234,13 @@ def _pieces(
         began = ended + clock() - shown
     # max_tokens is 0.
     yield Piece((), (), stats, "length", controller.length, controller.status)
+
+
+def _empty(engine: TextEngine) -> None:
+    """Let both models forget what they have read."""
+    engine.target.truncate(0)
+    if engine.draft is not None:
+        engine.draft.truncate(0)
 
 
 def _drafter(draft: TokenModel | None) -> Drafter:

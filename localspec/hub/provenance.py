@@ -91,9 +91,7 @@ def read_record(path: Path) -> Provenance | None:
 def write_record(path: Path, origin: Provenance) -> None:
     """Write the record of a file, atomically and synced to the disk; raises OSError."""
     record = record_path(path)
-    if record.is_fifo() or record.is_symlink():  # which would be written to, and not replaced
-        record.unlink()
-    with appearing_when_complete(record) as partial, partial.open("w") as file:
+    with appearing_when_complete(record, itself=True) as partial, partial.open("w") as file:
         file.write(json.dumps(asdict(origin), indent=1) + "\n")
         file.flush()
         os.fsync(file.fileno())

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from localspec.core import machine
 from localspec.core.errors import EngineError
 from localspec.core.interrupt import held_interrupt
-from localspec.core.options.load_options import MAX_DRAFT_TOKENS, LoadOptions
+from localspec.core.options.load_options import MAX_DRAFT_TOKENS, MAX_ROWS, LoadOptions
 from localspec.llama import llama_library
 from localspec.llama.batch import AnyBatch, Batch, chunks, decode, read_logits
 from localspec.llama.cache.branches import LlamaTrees
@@ -28,6 +28,7 @@ from localspec.llama.cache.rollback import Fork, Rollback, Trim, make_rollback
 from localspec.llama.memory.attention import with_attention
 from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size
 from localspec.llama.parameters import context_parameters, has_branches, uses_devices
+from localspec.llama.pass_class import NATURAL, PassClass
 from localspec.llama.vocabulary.tokenizer import SHORT, require_text_fits, tokenize, written_text
 from localspec.llama.weights import Weights
 from localspec.metadata.header import ModelHeader
@@ -41,8 +42,9 @@ _ALIKE = 0.05  # of the greatest logit: a state that is wrong changes them far m
 class LlamaModel:
     """One GGUF model with its context: a TokenModel of the loop.
 
-    Passes narrower than ``min_width`` tokens are filled up with others, taken back at once:
-    llama.cpp's kernels round differently at different widths. ``memory`` is what llama.cpp
+    Passes are filled up to multiples of ``min_width`` tokens with others, taken back at once, and
+    are no wider than ``max_width``: llama.cpp's kernels round differently at different widths; see
+    `pass_class`. ``memory`` is what llama.cpp
     allocated; of a ``weightless`` one, which can do nothing else, what it would allocate.
     ``context`` and ``vocab`` are llama.cpp's handles, valid until this is closed; ``overridden``
     are the keys whose values it took from ``options.override_kv`` instead of the file.
@@ -75,7 +77,9 @@ class LlamaModel:
         self._torn = False  # true while our list and llama.cpp's cache may differ
         self._first_row = 0  # of the logits that were asked for, among those of the last pass
         self.listener: Callable[[Sequence[int], int], None] | None = None
-        self.min_width = 2 if options.exact else 1
+        self.passes = NATURAL
+        self.min_width, self.max_width = 1, options.batch_size
+        self._alike = 0  # so many tokens from the first were read in passes of the class
         self.keeps_prompts = False
         self._weightless = weightless
         self.context: Any = None
@@ -102,8 +106,31 @@ class LlamaModel:
 
     @property
     def can_roll_back(self) -> bool:
-        """Whether the last tokens can be forgotten without reading all again."""
-        return self.rollback.name != Rollback.name
+        """Whether the last tokens can be forgotten without reading all again, for drafts."""
+        return self.rollback.name != Rollback.name and not self.passes.alone
+
+    @property
+    def trims(self) -> bool:
+        """Whether tokens are forgotten at no cost."""
+        return self.rollback.name == Trim.name
+
+    @property
+    def reusable(self) -> int:
+        """How many of the tokens a prompt may find in the cache.
+
+        With ``exact`` and tokens decoded one at a time, those read in passes of the class.
+        """
+        if self.passes.alone:
+            return self._alike if self.passes.step else 0
+        return len(self.tokens)
+
+    def use_class(self, passes: PassClass) -> None:
+        """Make all later passes of a class, for ``exact``."""
+        self.passes = passes
+        self.min_width = max(1, passes.step)
+        self.max_width = min(passes.widest, self.options.batch_size)
+        if passes != NATURAL:  # a micro-batch is a pass of its own
+            self.max_width = min(self.max_width, self.options.ubatch_size)
 
     @property
     def gives_prompt_row(self) -> bool:
@@ -113,8 +140,7 @@ class LlamaModel:
         file stores the state (``keeps_prompts``): a sliding window that ends behind the
         prompt's last token cannot return to it.
         """
-        trims = self.rollback.name == Trim.name
-        return trims and self.min_width == 1 and not self.keeps_prompts
+        return self.trims and not (self.options.exact or self.min_width > 1 or self.keeps_prompts)
 
     @property
     def pending(self) -> int:
@@ -133,11 +159,13 @@ class LlamaModel:
         Ctrl-C, or Cancelled where `stopped_when` ends it, it also holds the batches that were read.
         """
         self._recover()
+        if rows > self.max_width:
+            return self._decode_in_parts(tokens, rows)
         if rows > 1 and self.pending > max(_LONGEST_REPLAY, self.min_width):
             self._read([], 0)
         if rows == 0:
             self.rollback.anchor(self._held)
-        before = len(self.tokens)
+        before, begin = len(self.tokens), self._held
         try:
             self._read(tokens, rows)
         except EngineError:
@@ -145,10 +173,20 @@ class LlamaModel:
             del self.tokens[before:]
             raise
         if rows == 0:
+            if self._alike == begin:
+                self._alike = self._held
             if not self.pending:
                 self.rollback.anchor(self._held)
             self._llama.llama_synchronize(self.context)  # a GPU may be at work; logits wait for it
         return self._logits(rows)
+
+    def _decode_in_parts(self, tokens: Sequence[int], rows: int) -> Logits:
+        """`decode` in passes that are no wider than ``max_width``."""
+        begin = len(tokens) - rows
+        if begin:
+            self.decode(tokens[:begin], 0)
+        parts = [tokens[i : i + self.max_width] for i in range(begin, len(tokens), self.max_width)]
+        return np.concatenate([self.decode(part, len(part)).copy() for part in parts])
 
     def checkpoint(self) -> None:
         """Prepare for a rollback to here: later tokens may be rejected."""
@@ -283,6 +321,8 @@ class LlamaModel:
     def settings(self) -> dict[str, object]:
         """What a result obtained with this model depends on, as plain data."""
         settings = self.weights.settings(self.n_ctx, self.threads)
+        if self.options.exact:  # states of other passes must not be used
+            settings |= {"passes": str(self.passes), "build": llama_library.identity()}
         return settings | {"rollback": self.rollback.name, "branches": self.options.branches}
 
     def make_batch(self) -> AnyBatch:
@@ -411,10 +451,30 @@ class LlamaModel:
         computed is known then, and need not be read again.
         """
         unread = [*self.tokens[self._held :], *tokens]
-        for chunk, outputs in chunks(unread, rows, self.most_tokens):
+        for chunk, outputs in self._chunks(unread, rows):
             slow = len(chunk) > MAX_DRAFT_TOKENS + 1
             with nullcontext() if slow else held_interrupt():
                 self._read_chunk(chunk, outputs, slow)
+
+    def _chunks(self, tokens: Sequence[int], rows: int) -> list[tuple[Sequence[int], int]]:
+        """Passes of these tokens, with the rows wanted of each.
+
+        Where tokens are not forgotten at no cost, only the last pass is filled up: all of a pass
+        that was is read again.
+        """
+        most = min(self.max_width, self.most_tokens)
+        most = max(rows, most // self.min_width * self.min_width or most)
+        whole = (len(tokens) - rows) // self.min_width * self.min_width
+        if self.min_width == 1 or self.trims or whole in (0, len(tokens)):
+            return chunks(tokens, rows, most)
+        return chunks(tokens[:whole], 0, most) + [(tokens[whole:], rows)]
+
+    def _added(self, width: int, rows: int) -> int:
+        """How many tokens fill up a pass of ``width``."""
+        if self.passes.alone and (rows or not self.passes.step):
+            return 0
+        added = min(-width % self.min_width, self.most_tokens - width)
+        return min(added, max(0, MAX_ROWS - rows)) if rows else added
 
     def _read_pending(self) -> None:
         """Let llama.cpp's cache hold all the tokens."""
@@ -425,7 +485,7 @@ class LlamaModel:
     def _read_chunk(self, chunk: Sequence[int], outputs: int, slow: bool) -> None:
         """One pass, of which all may be undone where Ctrl-C may end it."""
         self._torn = True  # until the list agrees with llama.cpp's cache again
-        begin, added = self._held, max(0, self.min_width - len(chunk))
+        begin, added = self._held, self._added(len(chunk), outputs)
         if outputs != 1 or added:  # else nothing of it is taken back
             self.rollback.checkpoint(begin, len(chunk) if slow else max(0, outputs - 1, added))
         self._decode_chunk(chunk, begin, outputs, added)
@@ -441,6 +501,7 @@ class LlamaModel:
         """Let llama.cpp's cache, which holds ``held`` tokens, hold no more than ``length``."""
         if held is None or length < held:
             self._held = self.rollback.rewind(length, held)
+        self._alike = min(self._alike, self._held)
 
     def _recover(self) -> None:
         """Agree with llama.cpp's cache again after an interrupted pass."""
@@ -451,13 +512,14 @@ class LlamaModel:
     def _decode_chunk(self, tokens: Sequence[int], position: int, rows: int, added: int) -> None:
         """One llama_decode, in which the last token is repeated ``added`` times.
 
-        The last layer is only as wide as the rows wanted of it: these too are no fewer than
-        ``min_width``, with tokens read again in front and the added ones behind.
+        The last layer is only as wide as the rows wanted of it: these too are a multiple of
+        ``min_width``, with earlier tokens of the pass in front and the added ones behind.
         """
         if self._batch is None:
             raise EngineError("The model is closed.", "Load it again.")
         filled = [*tokens, *[tokens[-1]] * added] if added else tokens
-        outputs = max(rows + added, min(self.min_width, len(filled))) if rows else 0
+        wanted, step = rows + added, 1 if self.passes.alone else self.min_width
+        outputs = min(len(filled), MAX_ROWS, -(-wanted // step) * step) if rows else 0
         self._batch.fill(filled, position, outputs)
         self._first_row = outputs - added - rows
         slow = len(filled) > MAX_DRAFT_TOKENS + 1

@@ -68,7 +68,7 @@ def has_branches(options: LoadOptions, strategy: str) -> bool:
 def context_parameters(options: LoadOptions, n_ctx: int, threads: int, strategy: str) -> Any:
     """`llama_context_params` for sequences of ``n_ctx`` tokens, with a rollback strategy."""
     params = llama_library.library().llama_context_default_params()
-    params.n_ctx = options.parallel * n_ctx + (1 if options.exact else 0)  # for the dummy row
+    params.n_ctx = options.parallel * n_ctx + options.filling
     sequences = options.sequences if has_branches(options, strategy) else options.parallel
     params.n_seq_max, params.kv_unified = sequences, sequences > 1
     params.n_batch, params.n_ubatch = options.batch_size, options.ubatch_size

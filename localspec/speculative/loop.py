@@ -94,6 +94,10 @@ class TokenModel(Protocol):
         """Tokens in the cache that the next pass reads again, after a rollback to a checkpoint."""
 
     @property
+    def reusable(self) -> int:
+        """How many of ``tokens``, from the first, a prompt need not read again."""
+
+    @property
     def reads_along(self) -> bool:
         """Whether it reads along with the target, as heads do, so that no prompt is unread."""
 
@@ -259,7 +263,7 @@ def prefill(target: TokenModel, prompt: Sequence[int], clock: Clock) -> Prefill:
     `gives_prompt_row`; where no other is unread, it is left to the first round, which may draft.
     """
     began, context, row = clock(), list(prompt), None
-    shared = min(common_prefix(target.tokens, context), len(context) - 1)
+    shared = min(common_prefix(target.tokens, context), target.reusable, len(context) - 1)
     target.truncate(shared)
     decoded = target.pending + len(context) - 1 - shared
     if decoded and target.gives_prompt_row:

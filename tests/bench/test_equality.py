@@ -17,6 +17,8 @@ from tests.support.toy.bench import compare, drafted, plan, variant
 from tests.support.toy.engine import ToyEngine
 from tests.support.toy.models import ToyModel, ToyTree
 
+LATE = [0.2] * 8 + [0.1] * 7 + [0.0]  # noise by width: passes of 8 and of 16 round differently
+
 
 def test_one_text_has_no_difference() -> None:
     engine = ToyEngine()
@@ -32,10 +34,10 @@ def rounded(noise: Sequence[float], length: int = 4, **params: Any) -> tuple[Toy
 
 
 @pytest.mark.parametrize("temperature", [0, 0.8])
-def test_rounding_is_proven_by_passes_of_two(temperature: float) -> None:
+def test_rounding_is_proven_by_passes_of_eight(temperature: float) -> None:
     engine, found = rounded([0.05, 0.0], temperature=temperature)
     assert found.differences  # else the test shows nothing
-    assert {each.proven_at for each in found.differences} == {2}
+    assert {each.proven_at for each in found.differences} == {8}
     assert drafted(found).text == "rounding" and found.figures()[0].text == "same"
     for each in found.differences:
         i = found.names.index(each.prompt)
@@ -47,9 +49,9 @@ def test_rounding_is_proven_by_passes_of_two(temperature: float) -> None:
 
 
 def test_kernels_that_change_later_are_brought_to_one_width() -> None:
-    _, found = rounded([0.05, 0.1, 0.15, 0.2, 0.0])
+    _, found = rounded(LATE, 12)
     assert found.differences
-    assert {each.proven_at for each in found.differences} == {5}
+    assert {each.proven_at for each in found.differences} == {16}
 
 
 def test_trees_are_brought_to_the_width_of_the_widest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,8 +67,8 @@ def test_trees_are_brought_to_the_width_of_the_widest(monkeypatch: pytest.Monkey
     engine.target.tree = ToyTree(ToyModel())
     other, prompt = made_answer(1.0, [9, *VARIED[1:]]), engine.encode("abc")
     (difference,) = DifferenceFinder("x", prompt, VARIED).explain(variant(engine, 4), [other])
-    assert difference.proven_at == 13
-    assert [width for length, width in tried if length == 4] == [1, 2, 5, 13]
+    assert difference.proven_at == 16
+    assert [width for length, width in tried if length == 4] == [1, 8, 16]
     engine.target.n_ctx = 8  # too short for any of them
     (difference,) = DifferenceFinder("x", prompt, VARIED).explain(variant(engine, 4), [other])
     assert difference.proven_at is None
@@ -84,7 +86,7 @@ def test_rounding_is_proven_with_every_sampler(params: dict[str, Any]) -> None:
     params = {"temperature": 0.8} | params
     _, found = rounded([0.2, 0.0], **params)
     assert found.differences  # else the test shows nothing
-    assert {each.proven_at for each in found.differences} == {2}
+    assert {each.proven_at for each in found.differences} == {8}
     assert drafted(found).text == "rounding"
     engine = ToyEngine(n_ctx=256)
     audited = replace(plan(0, 4, "auto", max_tokens=60, **params), audit=True)
@@ -157,15 +159,15 @@ def test_auto_need_not_repeat_what_rounding_decides(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Variant, "answer", answer)
     found = compare(engine, [engine.encode("abc")], plan(0, "auto", repeats=3))
     assert len(found.differences) == 3
-    assert {(each.repeatable, each.proven_at) for each in found.differences} == {(True, 2)}
+    assert {(each.repeatable, each.proven_at) for each in found.differences} == {(True, 8)}
 
 
-def test_with_wide_passes_from_the_start_two_prove_nothing() -> None:
-    engine = ToyEngine(noise=[0.0, 0.05, 0.1, 0.15, 0.0], n_ctx=256)
-    engine.target.min_width = 2
+def test_with_passes_of_eight_from_the_start_these_prove_nothing() -> None:
+    engine = ToyEngine(noise=LATE, n_ctx=256)
+    engine.target.min_width = 8
     prompts = [engine.encode(text) for text in ("abc", "cab", "bead")]
-    found = compare(engine, prompts, plan(0, 4, max_tokens=60))
-    assert {each.proven_at for each in found.differences} == {5}
+    found = compare(engine, prompts, plan(0, 12, max_tokens=60))
+    assert {each.proven_at for each in found.differences} == {16}
 
 
 @pytest.mark.parametrize("repeat", [0, 1])

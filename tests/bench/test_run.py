@@ -64,11 +64,11 @@ def test_sides_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_does_not_fit_is_told_before_anything_is_measured() -> None:
     engine: Any = ToyEngine(n_ctx=64)
-    fits = {"a": [[97]], "b": [[97] * 41]}  # 41 + 19 that are decoded + 4 more in a pass of 5
+    fits = {"a": [[97]], "b": [[97] * 38]}  # 38 + 19 that are decoded + 7 more in a pass of 8
     assert len(list(run_bench(engine, fits, plan(0, 4)))) == 2
     engine.target.calls.clear()
-    with pytest.raises(PromptTooLong, match="has 42 tokens.* of 65 tokens, and there are 64"):
-        next(run_bench(engine, {"a": [[97]], "b": [[97] * 42]}, plan(0, 4)))
+    with pytest.raises(PromptTooLong, match="has 39 tokens.* of 65 tokens, and there are 64"):
+        next(run_bench(engine, {"a": [[97]], "b": [[97] * 39]}, plan(0, 4)))
     assert engine.target.calls == []
 
 

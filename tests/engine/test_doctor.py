@@ -32,6 +32,7 @@ def test_facts_are_there_and_the_demo_runs() -> None:
     devices = facts["devices"]
     assert isinstance(devices, list) and devices[0]["name"] == "CPU"
     assert str(facts["demo"]).startswith("runs: ") and "drafted accepted" in str(facts["demo"])
+    assert "passes" in str(facts["exact"])
     assert json.loads(json.dumps(asdict(result)))["healthy"] is True
 
 

@@ -517,3 +517,12 @@ def test_a_conversation_of_short_answers_comes_to_draft() -> None:
         prompt = [*prompt, *tokens_of(responses), *b"abc"]
         drafted.append(responses[-1].stats.drafted > 0)
     assert drafted[0] is False and drafted[-1] is True
+
+
+def test_a_prompt_is_read_again_where_no_cache_is_wanted() -> None:
+    engine = ToyEngine()
+    answer(engine, "abc de", max_tokens=4)
+    again = answer(engine, "abc de", max_tokens=4)
+    without = answer(engine, "abc de", max_tokens=4, cache_prompt=False)
+    assert again[-1].stats.cached_tokens == 5 and without[-1].stats.cached_tokens == 0
+    assert tokens_of(again) == tokens_of(without)

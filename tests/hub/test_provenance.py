@@ -1,5 +1,6 @@
 """Records beside downloaded files, and what they prove without a network."""
 
+import errno
 import hashlib
 import json
 import os
@@ -145,11 +146,21 @@ def test_a_fifo_is_not_waited_for(path: Path) -> None:
     assert verdict.state == "unreadable" and "not a regular file" in verdict.message
 
 
-def test_a_link_in_place_of_a_record_is_replaced(path: Path, tmp_path: Path) -> None:
+def full_disk(descriptor: int) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_link_in_place_of_a_record_is_replaced(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mine = tmp_path / "mine"
     mine.write_text("my own")
     record_path(path).unlink()
     record_path(path).symlink_to(mine)
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+        patch.setattr(os, "fsync", full_disk)
+        write_record(path, origin_of(DATA))
+    assert record_path(path).readlink() == mine and [*path.parent.glob(".*-*")] == []
     write_record(path, origin_of(DATA))
     assert mine.read_text() == "my own" and read_record(path) == origin_of(DATA)
 

@@ -13,6 +13,7 @@ import pytest
 from localspec.core.errors import EngineError, FileProblem, UsageError
 from localspec.core.options.load_options import (
     MAX_PATHS,
+    MAX_ROWS,
     KeyValue,
     LoadOptions,
     Lora,
@@ -244,7 +245,7 @@ def test_the_deepest_pattern_is_survived(tiny: TinyFiles, monkeypatch: pytest.Mo
 def test_contexts_get_what_is_asked(tiny: TinyFiles) -> None:
     asked = options(tiny.target, exact=True, threads_batch=3, flash_attention="on")
     params = context_parameters(asked, 64, 2, "trim")
-    assert (params.n_ctx, params.n_threads, params.n_threads_batch) == (65, 2, 3)
+    assert (params.n_ctx, params.n_threads, params.n_threads_batch) == (64 + MAX_ROWS, 2, 3)
     assert params.flash_attn_type == 1
     assert read_header(tiny.target).context_length == 1024
     assert (params.n_seq_max, params.kv_unified, params.n_rs_seq) == (1, False, 0)

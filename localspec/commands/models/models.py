@@ -65,7 +65,7 @@ def check(
     process of its own, unless it did so before. A pair's name stands for both models. Exit code 0
     if they are compatible, 1 if not, 2 if the check failed.
     """
-    from localspec.library.acquire import proven
+    from localspec.library.acquire import exact_findings, proven
     from localspec.pairing import report_json
 
     given = [name for name in (target_name, draft_name, target, draft) if name is not None]
@@ -76,11 +76,14 @@ def check(
     except LocalspecError as problem:
         problem.exit_code = UsageError.exit_code  # 1 is a verdict
         raise
+    exact = exact_findings(verdict.target)
     if as_json:
         document = report_json(verdict.report, verdict.target, verdict.draft)
-        console.json_line(document | {"bytes_read": verdict.bytes_read})
+        console.json_line(document | {"bytes_read": verdict.bytes_read, "exact": exact})
     else:
         reports.pair_report(verdict.report, verdict.target, verdict.draft)
+        for sentence in exact:
+            console.note(sentence, asked=True)
     raise typer.Exit(0 if verdict.report.compatible else 1)
 
 

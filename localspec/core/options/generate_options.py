@@ -16,7 +16,8 @@ class GenerateOptions:
     lets the answer fill the context; 0 only reads the prompt. ``stop`` are texts that end the
     answer, or one text. ``grammar`` is GBNF or another notation of `grammar.source`, which the
     answer obeys. ``logprobs`` asks for the probabilities of that many likeliest tokens at each
-    place. Raises UsageError for a value of a wrong type.
+    place. Without ``cache_prompt`` the whole prompt is read again. Raises UsageError for a value of
+    a wrong type.
     """
 
     sampling: SamplingParams = SamplingParams()
@@ -26,6 +27,7 @@ class GenerateOptions:
     stop: tuple[str, ...] = option(())
     grammar: str | None = option(None)
     logprobs: int | None = option(None)
+    cache_prompt: bool = option(True)
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):

@@ -202,13 +202,13 @@ class LoadOptions:
     """How one model is loaded. None means "decide from the file and the machine".
 
     Sizes are in tokens, threads in operating-system threads. ``ctx_size`` 0 is the context the
-    model was trained for. ``exact`` makes every decode at least two tokens wide, because
-    llama.cpp's one-token kernels may round differently from all others. ``load_heads`` also loads
-    the MTP (NextN) heads that the file may have. ``parallel`` is the number of slots, each with a
-    context of ``ctx_size``. ``branches`` is the most candidates at one place of a tree that the
-    target verifies in one pass: 1 is a chain; "auto" allows as many as there may be, but only where
-    they pay, so that a fixed draft length stays a chain. ``path`` may be given as a text. Raises
-    UsageError for a value of a wrong type or outside its bounds.
+    model was trained for. ``exact`` makes all passes of widths that round alike, because
+    llama.cpp's kernels round differently at different widths; they are found once per file and
+    machine. ``load_heads`` also loads the MTP (NextN) heads that the file may have. ``parallel`` is
+    the number of slots, each with a context of ``ctx_size``. ``branches`` is the most candidates at
+    one place of a tree that the target verifies in one pass: 1 is a chain; "auto" allows as many as
+    there may be, but only where they pay, so that a fixed draft length stays a chain. ``path`` may
+    be given as a text. Raises UsageError for a value of a wrong type or outside its bounds.
     """
 
     path: Path
@@ -302,8 +302,9 @@ class LoadOptions:
     exact: bool = _loading(
         False,
         "--exact",
-        "Fewer texts that rounding changes between draft lengths: tokens are never decoded one at "
-        "a time, which rounds differently. A little slower.",
+        "Identical text for every draft length and any state of the caches: all passes have widths "
+        "that round alike, found at the first start. Slower; no drafts where plain decoding is "
+        "faster.",
         stored=True,
     )
     gpu_layers: int | None = _devices(
@@ -409,6 +410,11 @@ class LoadOptions:
         """
         has_trees = self.branches != 1 and self.parallel == 1 and not self.exact
         return MAX_PATHS if has_trees else self.parallel
+
+    @property
+    def filling(self) -> int:
+        """Tokens of room that passes need behind the text to be filled up."""
+        return MAX_ROWS if self.exact else 0
 
     @property
     def resident(self) -> bool:

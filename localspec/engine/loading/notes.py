@@ -10,6 +10,7 @@ from localspec.llama import llama_library
 from localspec.llama.heads.head import Head
 from localspec.llama.memory.estimate import keeps_state
 from localspec.llama.model import LlamaModel
+from localspec.llama.pass_class import PassClass
 from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.header import ModelHeader
 
@@ -36,6 +37,11 @@ def not_overridden(target: LlamaModel, draft: LlamaModel | Head | None) -> list[
         for key, _ in target.options.override_kv
         if key not in taken
     ]
+
+
+def slow_exact(passes: PassClass) -> list[str]:
+    """One line where --exact turns drafting off, with the reason."""
+    return [f"With --exact, {passes}."] if passes.alone else []
 
 
 def without_gpu(options: LoadOptions, draft: LoadOptions | None) -> list[str]:

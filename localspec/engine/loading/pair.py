@@ -10,11 +10,13 @@ from typing import NamedTuple
 
 from localspec.core.errors import FileProblem, IncompatiblePair
 from localspec.core.options.load_options import LoadOptions
+from localspec.engine.loading.exact_passes import use_exact_passes
 from localspec.engine.loading.notes import (
     chain_only,
     missing_gpu,
     not_branched,
     not_overridden,
+    slow_exact,
     stretched,
     without_gpu,
 )
@@ -92,6 +94,8 @@ def load_pair(
     model = load_target(header, target, say, drafted=draft is not None)
     notes += stretched(model)
     try:
+        if target.exact:
+            notes += slow_exact(use_exact_passes(model, say))
         drafter = _load_draft(model, draft_header, draft, notes)
     except BaseException:
         model.close()
@@ -185,6 +189,8 @@ def _load_draft(
     Without a header it is the target's own heads.
     """
     if options is None:
+        return None
+    if target.passes.alone:
         return None
     if not target.can_roll_back:
         notes.append(_CANNOT_ROLL_BACK.format(target.header.path.name))

@@ -155,10 +155,18 @@ class Session:
         """What each slot does now."""
         return [SlotState(i, seat.job is not None) for i, seat in enumerate(self._by_id)]
 
-    def run(self, slot: int, act: Callable[[TextEngine], T], owner: str = "") -> Future[T]:
+    def run(
+        self,
+        slot: int,
+        act: Callable[[TextEngine], T],
+        owner: str = "",
+        *,
+        replaces: bool = False,
+    ) -> Future[T]:
         """Call ``act`` with a slot, after its answer under way.
 
-        It finds the slot empty where that held what is another owner's.
+        It finds the slot empty where that held what is another owner's, and where ``act`` replaces
+        what it held: that goes to the prefix cache.
         Raises UsageError where there is no such slot, and after `close` what it was given.
         """
         if not 0 <= slot < len(self._by_id):
@@ -170,6 +178,8 @@ class Session:
         def call() -> None:
             try:
                 seat.claim(owner, self._prefixes)
+                if replaces:
+                    self._prefixes.vacate(seat.engine, owner)
                 future.set_result(act(seat.engine))
             except BaseException as error:
                 future.set_exception(error)

@@ -35,6 +35,11 @@ class SlotModel:
         return self._tokens
 
     @property
+    def reusable(self) -> int:
+        """All its tokens: `--exact` has no slots."""
+        return len(self._tokens)
+
+    @property
     def pending(self) -> int:
         """How many of the tokens the next pass reads again, after a sliding window moved on."""
         return len(self._tokens) - self._held

@@ -1,12 +1,14 @@
 """A file with a model's tokens and llama.cpp's state of them, checked before use.
 
-    magic, 16 bytes | length of the header, u32 | header, JSON | tokens, i32 each | state
+    magic, 16 bytes | length of the header, u32 | header, JSON | tokens, i32 each | state | copies
 
 All numbers are little-endian. The header names the model and the settings that the state depends
-on, the number of tokens, the bytes of the state, and the sha256 of all that follows it.
+on, the number of tokens, the bytes of the state, the lengths and bytes of the copies of earlier
+recurrent states, and the sha256 of all that follows it.
 """
 
 import hashlib
+import itertools
 import json
 import os
 import struct
@@ -21,14 +23,15 @@ from localspec.core.errors import FileProblem
 from localspec.core.files import appearing_when_complete, open_regular, remove_abandoned
 from localspec.core.options.load_options import LoadOptions
 from localspec.core.options.option import options
-from localspec.llama.cache.copies import Copy
+from localspec.llama.cache.copies import Copy, ReusableLengths
 from localspec.llama.model import LlamaModel
 
-FORMAT = 1
+FORMAT = 2
 _MAGIC = b"localspec state\n"
 _START = struct.Struct("<16sI")
 _MAX_HEADER = 2**16  # bytes
 _TRIED = 4  # tokens behind a restored state
+_MOST_COPIES = 8
 _CELL = 64  # bytes llama.cpp writes of a cell besides keys and values, or more
 _SAMPLES, _SAMPLE, _BEGINNING = 256, 4096, 2**20  # of each of a model's files
 # Settings of a model that its state does not depend on; the file has a fingerprint.
@@ -52,6 +55,9 @@ class StateHolder(Protocol):
 
     def state(self) -> NDArray[np.uint8]:
         """The state of all its tokens."""
+
+    def reusable_lengths(self) -> ReusableLengths:
+        """Lengths to which a copy of its `state` can be truncated."""
 
     def restore(
         self, tokens: Sequence[int], state: NDArray[np.uint8], copies: Sequence[Copy] = ()
@@ -96,15 +102,16 @@ def write_partial(path: Path, model: LlamaModel, holder: StateHolder) -> int:
     """`write_state` into a new file."""
     state = holder.state()
     tokens = np.array(holder.tokens, "<i4")
-    header = json.dumps(
-        _identity(model)
-        | {"tokens": len(tokens), "state": len(state), "sha256": _digest(tokens.tobytes(), state)}
-    ).encode()
+    copies = holder.reusable_lengths().copies[-_MOST_COPIES:]
+    parts = [tokens.view(np.uint8), state, *(copy for _, copy in copies)]
+    sizes = [[length, len(copy)] for length, copy in copies]
+    counts = {"tokens": len(tokens), "state": len(state), "copies": sizes}
+    header = json.dumps(_identity(model) | counts | {"sha256": _digest(parts)}).encode()
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(handle, "wb") as file:
         file.write(_START.pack(_MAGIC, len(header)) + header)
-        file.write(tokens.tobytes())
-        file.write(state.data)
+        for part in parts:
+            file.write(part.data)
         return file.tell()
 
 
@@ -120,23 +127,35 @@ def read_state(path: Path, model: LlamaModel, holder: StateHolder | None = None)
         header = _read_header(file)
         _require_same(header, _identity(model))
         n_tokens, n_state = _sizes(header, model, holder.n_ctx)
-        n_bytes = file.tell() + 4 * n_tokens + n_state
+        lengths, sizes = _copies(header, model, n_tokens)
+        sizes = [4 * n_tokens, n_state, *sizes]
+        n_bytes = file.tell() + sum(sizes)
         if os.fstat(file.fileno()).st_size != n_bytes:
             raise ValueError("it is cut short or damaged")
-        tokens, state = np.empty(n_tokens, "<i4"), np.empty(n_state, np.uint8)
-        for part in (tokens, state):
-            if file.readinto(part.data.cast("B")) != part.nbytes:
+        parts = [np.empty(size, np.uint8) for size in sizes]
+        for part in parts:
+            if file.readinto(part.data) != part.nbytes:
                 raise ValueError("it is cut short")
-    if header.get("sha256") != _digest(tokens.tobytes(), state):
+    if header.get("sha256") != _digest(parts):
         raise ValueError("it is damaged")
+    tokens, state = parts[0].view("<i4"), parts[1]
     if tokens.min() < 0 or tokens.max() >= model.n_vocab:
         raise ValueError("it holds tokens that the model does not have")
-    if not holder.restore(tokens.tolist(), state):
+    copies = list(zip(lengths, parts[2:], strict=True))
+    for length, copy in copies:  # which may be bad too
+        if holder.restore(tokens.tolist(), state, [(length, copy)]):
+            holder.truncate(length)
+            _require_numbers(holder)
+    if not holder.restore(tokens.tolist(), state, copies):
         raise ValueError("llama.cpp does not take its state")
+    _require_numbers(holder)
+    return n_bytes
+
+
+def _require_numbers(holder: StateHolder) -> None:
     if not _gives_numbers(holder):
         holder.truncate(0)
         raise ValueError("its state gives logits that are not numbers")
-    return n_bytes
 
 
 def _gives_numbers(holder: StateHolder) -> bool:
@@ -199,6 +218,21 @@ def _sizes(header: dict[str, Any], model: LlamaModel, n_ctx: int) -> tuple[int, 
     return n_tokens, n_state
 
 
+def _copies(
+    header: dict[str, Any], model: LlamaModel, n_tokens: int
+) -> tuple[list[int], list[int]]:
+    """Lengths and bytes of the copies, within the bounds of a context."""
+    try:
+        found = [(int(length), int(size)) for length, size in header["copies"]]
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ValueError("its header is damaged") from error
+    lengths, most = [length for length, _ in found], model.memory.kv + _CELL * (model.n_ctx + 2**16)
+    rising = all(a < b for a, b in itertools.pairwise([0, *lengths, n_tokens + 1]))
+    if len(found) > _MOST_COPIES or not rising or not all(0 < size <= most for _, size in found):
+        raise ValueError("its header is damaged")
+    return lengths, [size for _, size in found]
+
+
 def _identity(model: LlamaModel) -> dict[str, Any]:
     """What a state depends on, as it comes back from JSON."""
     settings = {name: value for name, value in model.settings().items() if name not in _FREE}
@@ -230,7 +264,8 @@ def fingerprint(paths: Sequence[Path]) -> str:
     return digest.hexdigest()
 
 
-def _digest(tokens: bytes, state: NDArray[np.uint8]) -> str:
-    digest = hashlib.sha256(tokens)
-    digest.update(state.data)
+def _digest(parts: Sequence[NDArray[np.uint8]]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part.data)
     return digest.hexdigest()

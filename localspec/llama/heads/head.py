@@ -38,6 +38,12 @@ class Head:
     tree = None
     overridden = frozenset[str]()  # a head takes its values from the file
     pending = 0  # rows to be read again
+
+    @property
+    def reusable(self) -> int:
+        """All its tokens."""
+        return len(self.tokens)
+
     block_size: int | None = None  # most tokens of a proposal that is paid with its first
     offset = 0  # how much less the position of a token is in llama.cpp's cache
 

@@ -131,7 +131,7 @@ def estimate_memory(
     blocks, embedding, output, copied = _by_place(header, with_heads)
     output += sum(path.stat().st_size for path, _ in options.loras)
     sequences = max(sequences, options.parallel)
-    asked = options.parallel * ctx_size + (1 if options.exact else 0)
+    asked = options.parallel * ctx_size + options.filling
     cells = _padded(asked)
     batch = min(options.batch_size, options.ubatch_size, asked)
     windowed = min(cells, _padded(sequences * (header.sliding_window or 0) + batch))

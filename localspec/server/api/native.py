@@ -204,7 +204,12 @@ async def slot_changed(
     began = time.perf_counter()
     owned = files.of(owner)
     act = owned.save if action == "save" else owned.restore
-    future = service.session.run(slot, lambda engine: act(engine, request.filename), owner)
+    future = service.session.run(
+        slot,
+        lambda engine: act(engine, request.filename),
+        owner,
+        replaces=action == "restore",
+    )
     tokens, n_bytes = await asyncio.wrap_future(future)
     done, moved = ("saved", "written") if action == "save" else ("restored", "read")
     return {

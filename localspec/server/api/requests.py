@@ -252,8 +252,8 @@ class AnswerRequest(SamplingFields):
     ) = None
     return_origins: bool | None = None
     timings_per_token: bool | None = None
+    cache_prompt: Annotated[bool, TRUTH] | None = None
     # Accepted and ignored: they do not change the answer.
-    cache_prompt: Any = None
     user: Any = None
     store: Any = None
     metadata: Any = None
@@ -324,6 +324,7 @@ class AnswerRequest(SamplingFields):
             stop=tuple(self.stop or ()),
             grammar=grammar,
             logprobs=self.top_logprob_count(),
+            cache_prompt=self.cache_prompt is not False,
         )
 
     def _params(self, defaults: SamplingParams) -> SamplingParams:

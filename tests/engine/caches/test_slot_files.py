@@ -1,5 +1,6 @@
 """Saved slots: what a client may name, and what is in the files of target and draft."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,18 @@ def test_a_restored_slot_goes_on_where_it_was_saved(
         assert files.restore(slots[0], "a") == (tokens, n_bytes)
         again = answered(slots[0])
         assert again[0] == first[0] and again[1] == len(PROMPT) - 1 and again[2] >= len(PROMPT)
+
+
+def test_a_recurrent_state_returns_to_the_end_of_the_prompt(
+    architecture: Callable[[str], Path], tmp_path: Path
+) -> None:
+    with Engine.load(options(architecture("qwen35"))) as engine:
+        files = SlotFiles(tmp_path, engine)
+        first = answered(engine)
+        saved = files.save(engine, "a")
+        erase(engine)
+        assert files.restore(engine, "a") == saved
+        assert answered(engine)[:2] == (first[0], len(PROMPT) - 1)
 
 
 def test_only_files_of_this_folder_and_this_model_are_used(

@@ -1,6 +1,7 @@
 """Tokens taken back from real contexts: logits are as if they had never been read."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from localspec.llama import llama_library
 from localspec.llama.cache.rollback import Fork, Snapshots
 from localspec.llama.memory.layer_cache import ANCHORS, SNAPSHOTS
 from localspec.llama.model import LlamaModel
+from localspec.llama.pass_class import find_class
 from localspec.metadata.header import read_header
 from tests.support.llama.today import STATEFUL, WAYS
 from tests.support.real_pair import options
@@ -180,13 +182,16 @@ def test_exact_passes_say_the_same_bit_for_bit(
     architecture: Files, name: str, strategy: str
 ) -> None:
     model = loaded(architecture(name), strategy, exact=True)
+    passes = find_class(model)
+    assert passes.step > 1  # F16 rounds differently when one token is decoded alone
+    model.use_class(replace(passes, alone=False))
     tokens = [*range(60, 90)]
     model.decode(PROMPT, 0)
     together = model.decode(tokens, len(tokens)).copy()
     model.truncate(len(PROMPT))
     for token, expected in zip(tokens, together, strict=True):
         assert np.array_equal(model.decode([token], 1)[0], expected)
-        assert model.pending <= 1
+        assert model.pending < passes.step
     model.close()
 
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from localspec.core.errors import EngineError, FileProblem
 from localspec.core.options.load_options import Lora
 from localspec.llama.cache import state_file
+from localspec.llama.cache.copies import ReusableLengths
 from localspec.llama.cache.state_file import read_state, require_state_file, write_state
 from localspec.llama.model import LlamaModel
 from tests.support.files.lora_files import write_lora
@@ -287,6 +288,9 @@ class StubHolder:
     def __init__(self, tokens: list[int], state: Any) -> None:
         self.tokens = tokens
         self._state = state
+
+    def reusable_lengths(self) -> ReusableLengths:
+        return ReusableLengths()
 
     def state(self) -> Any:
         return self._state

@@ -133,6 +133,9 @@ def test_a_prefix_is_read_once(toy_server: Site) -> None:
     cached = again["usage"]["prompt_tokens_details"]["cached_tokens"]
     assert cached == again["usage"]["prompt_tokens"] - 1 == again["timings"]["cache_n"]
     assert again["timings"]["prompt_n"] == 1
+    whole = toy_server.ask(messages=question, cache_prompt=False)
+    assert whole["timings"]["cache_n"] == 0
+    assert whole["timings"]["prompt_n"] == again["usage"]["prompt_tokens"]
 
 
 def test_a_bias_bans_a_token(toy_server: Site) -> None:

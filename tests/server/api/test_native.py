@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from localspec.core.options.load_options import KeyValue, LoadOptions
+from localspec.engine.caches.prefix_cache import PrefixCache
 from localspec.engine.caches.slot_files import SlotFiles
 from localspec.engine.engine import Engine
 from localspec.server.service import Defaults
@@ -37,6 +38,23 @@ def infilling(demo_files: tuple[Path, Path]) -> Iterator[Site]:
     options = LoadOptions(demo_files[0], threads=1, override_kv=ids)
     with Engine.load(options, None) as engine, serving(engine, defaults=Defaults()) as site:
         yield site
+
+
+def test_a_restored_slot_does_not_lose_the_conversation_before(
+    demo_files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    with (
+        Engine.load(LoadOptions(demo_files[0], threads=1), None) as engine,
+        serving(
+            engine, defaults=Defaults(), prefixes=PrefixCache(2**28), slot_folder=tmp_path
+        ) as site,
+    ):
+        asked(site, "/completion", prompt=TEXT, **GREEDY)
+        asked(site, "/slots/0?action=save", filename="a")
+        other = "Another conversation, long enough to be kept. " * 9
+        asked(site, "/completion", prompt=other, **GREEDY)
+        asked(site, "/slots/0?action=restore", filename="a")
+        assert asked(site, "/completion", prompt=other, **GREEDY)["timings"]["prompt_n"] == 1
 
 
 def test_a_slot_is_saved_restored_and_erased(server: Site, tmp_path: Path) -> None:

@@ -279,7 +279,11 @@ def _port(pid: int) -> int:
 def test_a_model_that_cannot_be_loaded_says_why(tiny: TinyFiles, tmp_path: Path) -> None:
     bad = tmp_path / "bad.gguf"
     bad.write_bytes(b"GGUF" + bytes(40))
-    with fronted(tiny.target, "--models-dir", tmp_path, "--draft", "off") as (_, client, log):
+    with fronted(tiny.target, "--models-dir", tmp_path, "--draft", "off") as (
+        process,
+        client,
+        log,
+    ):
         assert client.post("/v1/nothing", json={"model": "target"}).status_code == 404
         assert client.post("/v1/embeddings", json={"model": "target"}).status_code == 404
         health = client.get("/health").json()["models"]
@@ -288,7 +292,8 @@ def test_a_model_that_cannot_be_loaded_says_why(tiny: TinyFiles, tmp_path: Path)
         error = reply.json()["error"]
         assert (reply.status_code, error["code"]) == (503, "model_failed")
         assert "bad.gguf" in error["message"]
-        assert "bad: Error: " in log.read_text() and f"POST {CHAT} 503" in log.read_text()
+        for line in ("bad: Error: ", f"POST {CHAT} 503"):
+            until(log.read_text, line, process)
         assert client.post(CHAT, json={"model": "no"}).status_code == 404
         assert client.post(CHAT, json=[]).status_code == 400
         anthropic = client.post("/v1/messages", json={"model": "no"}).json()

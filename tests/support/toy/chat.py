@@ -91,6 +91,11 @@ class Reciter:
         return logits
 
     pending = 0
+
+    @property
+    def reusable(self) -> int:
+        return len(self.tokens)
+
     block_size: int | None = None
     reads_along = False
     batch_share = ALONE

@@ -154,6 +154,11 @@ class ToyModel:
         return self._cache
 
     pending = 0
+
+    @property
+    def reusable(self) -> int:
+        return len(self.tokens)
+
     block_size: int | None = None
     reads_along = False
     gives_prompt_row = False
@@ -175,7 +180,8 @@ class ToyModel:
         parents = [*range(-1, len(tokens) - 1)]
         found = self.read(tokens, parents, rows)
         self._cache += tokens
-        return self._rounded(found, max(len(tokens), self.min_width)) if self.noise else found
+        filled = -(-len(tokens) // self.min_width) * self.min_width
+        return self._rounded(found, filled) if self.noise else found
 
     def _rounded(self, rows: NDArray[np.float32], width: int) -> NDArray[np.float32]:
         shift = np.float32(self.noise[min(width, len(self.noise)) - 1])

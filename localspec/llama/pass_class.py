@@ -1,0 +1,200 @@
+"""Which passes round alike: widths at which a token's logits are the same bit for bit.
+
+llama.cpp chooses kernels by the number of tokens in a pass, so that the same token may have other
+logits in a pass of another width. The widths depend on types, processor, build, attention, threads
+and context, so they are found by trying.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from localspec.core.options.load_options import MAX_ROWS
+from localspec.speculative.loop import Clock, Logits
+
+STEPS = (1, 2, 4, 8, 16, 32)  # tokens: all passes are filled up to a multiple of one of these
+_GROUPS = (8, 1, 3, 2, 4, 5, 9, 17, 56)  # real tokens of the passes that are compared
+_FILLED = (1, 3)  # of these where a pass is filled up
+_COMPARED = 9  # tokens that are read in each way, or fewer in narrow groups
+_REPEATS = 4  # passes of a narrow group
+_SHORT, _LONG = 24, 530  # tokens before them; kernels change where threads share 512 and more
+_TAIL, _NARROW = 24, 5  # the last of these are read in one pass, and in passes of so many
+_WIDEST = 56  # tokens of a pass with logits: flash attention changes at 64
+_READ = 128  # tokens of a pass of a prompt, where these round alike too
+_ACCEPTANCE = 0.8  # of drafted tokens, to weigh filled passes against plain ones
+_DRAFT_COST = 0.2  # of a plain pass: what a drafted token costs
+_WEIGHED = (1, 2, 4)  # steps in a pass
+_MOST_WEIGHED = 16  # tokens of a pass
+_TRIES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class PassClass:
+    """Passes that round alike: multiples of ``step`` tokens, up to ``widest``.
+
+    With ``step`` 0 no such passes were found. ``alone``: answers are decoded one token at a time,
+    without drafts, because that is faster or there is no class; prompts are then read in passes of
+    the class, and tokens of an answer are read again.
+    """
+
+    step: int = 1
+    widest: int = 2**16  # no limit
+    alone: bool = False
+
+    def __str__(self) -> str:
+        if not self.step:
+            return "no two widths of pass round alike: drafting is off, and prompts are read whole"
+        passes = f"passes are filled up to multiples of {self.step} (at most {self.widest} tokens)"
+        if self.step == 1:
+            passes = f"all passes up to {self.widest} tokens round alike"
+        if self.alone:
+            return (
+                f"drafting is off: decoding one token at a time is faster than filled passes; for "
+                f"prompts, {passes}"
+            )
+        return passes
+
+
+NATURAL = PassClass()
+
+
+class ClassedModel(Protocol):
+    """What the search needs of a model; see `model.LlamaModel`."""
+
+    @property
+    def n_ctx(self) -> int: ...
+
+    @property
+    def n_vocab(self) -> int: ...
+
+    @property
+    def trims(self) -> bool:
+        """Whether tokens are forgotten at no cost."""
+
+    def use_class(self, passes: PassClass) -> None:
+        """Make all later passes of this class."""
+
+    def decode(self, tokens: Sequence[int], rows: int) -> Logits: ...
+
+    def truncate(self, length: int) -> None: ...
+
+
+def find_class(model: ClassedModel, clock: Clock = time.perf_counter) -> PassClass:
+    """The fastest passes that round alike, by decoding the same tokens in many ways.
+
+    The model is left empty, its class `NATURAL`.
+    """
+    most = max(0, model.n_ctx - max(_GROUPS))
+    pasts = sorted({min(_SHORT, most), min(_LONG if model.trims else 2 * _SHORT, most)})
+    steps = [*STEPS]
+    try:
+        for past in pasts:  # the multiples of a step are among those of the steps before it
+            text = _Text(model, past)
+            while steps and not _alike(text, _narrow(steps[0])):
+                steps.pop(0)
+        if not steps:
+            return PassClass(0, alone=True)
+        alone = steps[0] > 1 and not _pays(text, steps[0], clock)
+        found, wide = _narrow(steps[0]), PassClass(steps[0], _READ)
+        return replace(wide if text.reads_alike(found, wide) else found, alone=alone)
+    finally:
+        model.use_class(NATURAL)
+        model.truncate(0)
+
+
+class _Text:
+    """The same tokens, read in many ways behind ``past`` others, most of which are read once."""
+
+    def __init__(self, model: ClassedModel, past: int) -> None:
+        self._model = model
+        self._tokens = [(7919 * i + 1) % model.n_vocab for i in range(past + max(_GROUPS))]
+        self._past, self._base = past, max(0, past - _TAIL)
+        self._read: tuple[PassClass, int] | None = None  # how the end of the past was read
+        self._begin()
+
+    def _begin(self) -> None:
+        self._model.truncate(0)
+        self._model.use_class(NATURAL)
+        self._model.decode(self._tokens[: self._base], 0)
+
+    def hold_past(self, passes: PassClass, size: int = _TAIL) -> None:
+        """Hold the past, whose end is read in passes of ``size`` tokens and of a class."""
+        if self._model.trims and self._read == (passes, size):
+            self._model.truncate(self._past)
+            return
+        if self._model.trims:
+            self._model.truncate(self._base)
+        else:
+            self._begin()
+        self._model.use_class(passes)
+        for part in _parts(self._tokens[self._base : self._past], size):
+            self._model.decode(part, 0)
+        self._read = passes, size
+
+    def rows(self, group: int, count: int) -> Logits:
+        """Logits of ``count`` tokens behind the past, read in groups."""
+        parts = _parts(self._tokens[self._past : self._past + count], group)
+        return np.concatenate([self._model.decode(part, len(part)).copy() for part in parts])
+
+    def reads_alike(self, first: PassClass, second: PassClass) -> bool:
+        """Whether a prompt that is read in passes of two classes goes on alike."""
+        count = min(_READ, self._past)
+        rows = []
+        for passes in (first, second):
+            self._model.truncate(0)
+            self._model.use_class(passes)
+            self._model.decode(self._tokens[:count], 0)
+            behind = self._tokens[count:][:MAX_ROWS]
+            rows.append(self._model.decode(behind, len(behind)).copy())
+        return np.array_equal(rows[0], rows[1])
+
+
+def _parts(tokens: list[int], size: int) -> list[list[int]]:
+    return [tokens[i : i + size] for i in range(0, len(tokens), size)]
+
+
+def _narrow(step: int) -> PassClass:
+    """The multiples of a step up to the widest pass with logits."""
+    return PassClass(step, _WIDEST // step * step)
+
+
+def _alike(text: _Text, passes: PassClass) -> bool:
+    """Whether tokens have the same logits in whatever passes of a class they are read."""
+    known = np.empty((0, 0), np.float32)
+    groups = [each for each in _GROUPS if each in _FILLED or each >= passes.step]
+    for size, group in [*((_TAIL, group) for group in groups), (_NARROW, _COMPARED)]:
+        text.hold_past(passes, size)
+        rows = text.rows(group, max(group, min(_REPEATS * group, _COMPARED)))
+        both = min(len(known), len(rows))
+        if both and not np.array_equal(rows[:both], known[:both]):
+            return False
+        known = max(known, rows, key=len)
+    return True
+
+
+def _pays(text: _Text, step: int, clock: Clock) -> bool:
+    """Whether drafts in passes that are filled up may be faster than one token at a time."""
+    widths = [width for n in _WEIGHED if (width := n * step) <= max(step, _MOST_WEIGHED)]
+    seconds = _seconds(text, sorted({1, *widths}), clock)
+    costs = (seconds[w] + (w - 1) * _DRAFT_COST * seconds[1] for w in widths)
+    best = min(cost / _expected_tokens(w) for cost, w in zip(costs, widths, strict=True))
+    return best <= seconds[1]
+
+
+def _expected_tokens(width: int) -> float:
+    """Tokens that a pass emits when its drafts are accepted at the usual rate."""
+    return float(sum(_ACCEPTANCE**i for i in range(width)))
+
+
+def _seconds(text: _Text, widths: Sequence[int], clock: Clock) -> dict[int, float]:
+    """The least seconds of passes by their width, all measured in turn."""
+    seconds = dict.fromkeys(widths, float("inf"))
+    for width in _TRIES * [*widths]:
+        text.hold_past(NATURAL)
+        began = clock()
+        text.rows(width, width)
+        seconds[width] = min(seconds[width], clock() - began)
+    return seconds

@@ -1,0 +1,72 @@
+"""--exact on real models: one text with any draft, and whatever is in the cache."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from localspec.core import paths
+from localspec.core.options.sampling_params import SamplingParams
+from localspec.engine.engine import Engine
+from localspec.engine.loading import exact_passes
+from localspec.llama.pass_class import PassClass
+from tests.support.real_pair import GREEDY, LENGTHS, TinyFiles, fresh, generate, options
+
+pytestmark = pytest.mark.llama
+TEXTS = ("the same beginning, one end", "the same beginning, another end", "others " * 20)
+
+
+def stored() -> list[Path]:
+    return [*(paths.cache_folder() / "profiles").glob("*.passes")]
+
+
+def pair(tiny: TinyFiles) -> Engine:
+    return Engine.load(options(tiny.target, exact=True), options(tiny.draft))
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_one_text_with_any_draft_and_any_cache(tiny: TinyFiles, alone: bool) -> None:
+    with pair(tiny) as engine:
+        passes = engine.target.passes
+    (path,) = stored()
+    path.write_text(json.dumps(asdict(passes) | {"alone": alone}))
+    for params in (GREEDY, SamplingParams(temperature=0.9, seed=7)):
+        texts: dict[str, set[tuple[int, ...]]] = {text: set() for text in TEXTS}
+        with pair(tiny) as engine:
+            assert (engine.draft is None) == alone
+            assert any("drafting is off" in note for note in engine.notes) == alone
+            for length in LENGTHS:
+                engine.target.truncate(0)
+                for text in (*TEXTS, *TEXTS[:2]):
+                    prompt = engine.encode_text(text)
+                    found = generate(engine, prompt, params, length)
+                    texts[text].add(tuple(found.tokens))
+                    assert found.stats.drafted == 0 or not alone
+                longer = [*prompt, *found.tokens[:9]]  # goes on behind what an answer wrote
+                warm = generate(engine, longer, params, length)
+                cold = fresh(engine, longer, params, length)
+                texts.setdefault("longer", set()).update({tuple(warm.tokens), tuple(cold.tokens)})
+        assert {text: len(each) for text, each in texts.items()} == dict.fromkeys(texts, 1)
+
+
+def test_a_class_is_searched_once(tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    with Engine.load(options(tiny.target, exact=True), say=said.append) as engine:
+        passes = engine.target.passes
+    assert sum("--exact" in sentence for sentence in said) == 1
+    monkeypatch.setattr(exact_passes, "find_class", lambda model: pytest.fail("searched again"))
+    with pair(tiny) as engine:  # the same with a draft
+        assert engine.target.passes == passes
+        assert exact_passes.known_classes(engine.target.header) == [passes]
+
+
+@pytest.mark.parametrize("damage", ["", "[1]", "{}", '{"step": 3, "widest": 9, "alone": false}'])
+def test_a_damaged_file_is_replaced(tiny: TinyFiles, damage: str) -> None:
+    for _ in range(2):
+        with pair(tiny) as engine:
+            passes: PassClass = engine.target.passes
+        (path,) = stored()
+        known = path.read_text()
+        path.write_text(damage)
+    assert json.loads(known) == asdict(passes)
