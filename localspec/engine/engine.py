@@ -34,6 +34,7 @@ from localspec.llama.heads.head import Head
 from localspec.llama.model import LlamaModel
 from localspec.llama.vocabulary.token_rules import require_known_tokens, token_rules
 from localspec.speculative.control.conversations import Conversations
+from localspec.speculative.control.pair_profile import LossBudget
 from localspec.speculative.history import AnswerHistory
 from localspec.speculative.loop import Clock
 from localspec.speculative.prompt_lookup import PromptLookup
@@ -70,6 +71,7 @@ class Engine:
         self.prompt_lookup = PromptLookup()
         self.history: AnswerHistory | None = None
         self.conversations = Conversations()
+        self.loss_budget = LossBudget()
         self.template = _own_template(target)
         self._pieces: dict[int, bytes] = {}
         self._rules: dict[object, TokenRules] = {}

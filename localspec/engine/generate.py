@@ -16,7 +16,7 @@ from localspec.engine.grammar.tool_calls import answer_or_call
 from localspec.engine.text_stream import Prompt, Reading, TextStream
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
 from localspec.speculative.control.conversations import Conversations
-from localspec.speculative.control.pair_profile import PairProfile
+from localspec.speculative.control.pair_profile import LossBudget, PairProfile
 from localspec.speculative.drafters import Lookup, ModelDrafter
 from localspec.speculative.history import KEY, AnswerHistory
 from localspec.speculative.loop import (
@@ -81,6 +81,10 @@ class TextEngine(Protocol):
     @property
     def conversations(self) -> Conversations:
         """Rounds that earlier answers went without the draft; see `Conversations`."""
+
+    @property
+    def loss_budget(self) -> LossBudget:
+        """Time that the answers of this slot lost by drafting."""
 
     def is_stop(self, token: int) -> bool:
         """True for tokens that end an answer."""
@@ -313,10 +317,15 @@ def _make_controller(
         warmth = min(params.temperature, _WARMEST)
         bucket = "greedy" if params.greedy else f"{params.acceptance} at {warmth:.1f}"
         bucket += " in a grammar" * (constraint is not None)  # accepted more often
-        profile = engine.profile.learnt(clock)
-        talks = engine.conversations
         return Adaptive(
-            profile, clock, drafter, *lookups, bucket=bucket, tree=tree, conversations=talks
+            engine.profile.learnt(clock),
+            clock,
+            drafter,
+            *lookups,
+            bucket=bucket,
+            tree=tree,
+            conversations=engine.conversations,
+            loss_budget=engine.loss_budget,
         )
     if drafter is None or length == 0 or length == "auto":
         return NoDraft()
