@@ -62,7 +62,7 @@ def home(tmp_path: Path, first_uses: Remembered, monkeypatch: pytest.MonkeyPatch
     folder = tmp_path / "home"
     folder.mkdir()
     monkeypatch.setenv("HOME", str(folder))
-    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "found"))
     monkeypatch.setenv("LOCALSPEC_MODELS", str(tmp_path / "models"))
     monkeypatch.setattr(worker, "ask", first_uses.ask)
     for name in FOREIGN:
