@@ -27,7 +27,7 @@ from localspec.core.options.load_options import DraftTokens
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.generate import stream_generate
 from localspec.speculative.control.conversations import Conversations
-from localspec.speculative.control.pair_profile import PairProfile
+from localspec.speculative.control.pair_profile import LossBudget, PairProfile
 from localspec.speculative.history import AnswerHistory
 from localspec.speculative.loop import ALONE, Clock
 from localspec.speculative.prompt_lookup import PromptLookup
@@ -137,6 +137,7 @@ class InstantEngine:
         self.prompt_lookup = PromptLookup()
         self.history: AnswerHistory | None = None
         self.conversations = Conversations()
+        self.loss_budget = LossBudget()
         self.loops = text == LOOP
 
     def clock(self) -> float:

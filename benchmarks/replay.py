@@ -18,7 +18,7 @@ from traces import WRONG, Trace, chosen_traces, traces_parser
 
 from localspec.core.options.load_options import MAX_PATHS
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
-from localspec.speculative.control.pair_profile import PairProfile
+from localspec.speculative.control.pair_profile import LossBudget, PairProfile
 from localspec.speculative.drafters import MODEL, RUNNERS_UP, TAIL, Candidate, Lookup, ModelDrafter
 from localspec.speculative.history import KEY, AnswerHistory
 from localspec.speculative.limits import Chain, Guess, best_seconds, causal_seconds
@@ -255,15 +255,21 @@ def fixed(length: int) -> Make:
     return lambda drafter, clock, tree: FixedLength(drafter, length, clock, tree)
 
 
-def auto(known: PairProfile, *lookups: Lookup) -> Make:
-    """The controller of automatic draft lengths, perhaps with lookups."""
-    return lambda drafter, clock, tree: Adaptive(known, clock, drafter, *lookups, tree=tree)
+def auto(known: PairProfile, *lookups: Lookup, budget: LossBudget | None = None) -> Make:
+    """The controller of automatic draft lengths, perhaps with lookups.
+
+    Its answers share a loss budget, as those of a slot do.
+    """
+    budget = budget or LossBudget()
+    return lambda drafter, clock, tree: Adaptive(
+        known, clock, drafter, *lookups, tree=tree, loss_budget=budget
+    )
 
 
 def lookup(known: PairProfile) -> Make:
     """The same without a draft model."""
-    index = PromptLookup()
-    return lambda drafter, clock, tree: Adaptive(known, clock, None, index)
+    index, budget = PromptLookup(), LossBudget()
+    return lambda drafter, clock, tree: Adaptive(known, clock, None, index, loss_budget=budget)
 
 
 def oracle(trace: Trace, costs: CostTable) -> float:
@@ -347,12 +353,13 @@ def measure(costs: CostTable, traces: Sequence[Trace]) -> Row:
 
     usual = seconds(plain)
     total = sum(usual)
-    both = costs.calibrated()
+    both, budget = costs.calibrated(), LossBudget()
     cold = [play(trace, costs, auto(costs.calibrated())) for trace in traces]
-    lookup = [play(trace, costs, auto(both, PromptLookup())) for trace in traces]
-    held, whole = AnswerHistory(), costs.calibrated()
+    lookup = [play(trace, costs, auto(both, PromptLookup(), budget=budget)) for trace in traces]
+    held, whole, budget = AnswerHistory(), costs.calibrated(), LossBudget()
     history = [
-        play(trace, costs, auto(whole, PromptLookup(), held), history=held) for trace in traces
+        play(trace, costs, auto(whole, PromptLookup(), held, budget=budget), history=held)
+        for trace in traces
     ]
     return Row(
         name=costs.name,

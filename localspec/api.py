@@ -14,7 +14,6 @@ from localspec.core.errors import IncompatiblePair, UsageError
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import DraftTokens, LoadOptions, RopeOptions
 from localspec.core.options.model_options import (
-    DraftOptions,
     ModelOptions,
     choose_draft,
     parse_draft_tokens,
@@ -22,8 +21,7 @@ from localspec.core.options.model_options import (
 from localspec.core.options.option import options
 from localspec.core.options.sampling_choice import choose_sampling
 from localspec.core.options.sampling_params import (
-    default_length,
-    require_fixed_length,
+    allowed_length,
     sampling_fields,
 )
 from localspec.engine.engine import Engine
@@ -74,8 +72,7 @@ def load(
     resolver = Resolver()
     named = resolver.choose(str(target), asked.model)
     settings = {**named.settings, **options}
-    kept = settings.pop("draft_tokens", None)
-    lengths = asked.lengths or (() if kept is None else parse_draft_tokens(str(kept)) or ())
+    asked = asked.over(named.draft, settings.pop("draft_tokens", None))
     lenient = bool(settings.pop("lenient", lenient))
     ui = DownloadUI(on_note, lambda question: download_large, lambda: nullcontext(on_progress))
     loading = _take(settings, _LOAD_OPTIONS)
@@ -83,12 +80,10 @@ def load(
     _require_empty(settings, {*_LOAD_OPTIONS, *_ANSWER_OPTIONS, *sampling_fields()})
     for name, value in {**loading, "parallel": parallel}.items():
         _LOAD_ROWS[name].require(value)
-    params = choose_sampling(sampling, {}).params
-    length = DraftOptions(lengths=lengths).one_length(default_length(params))
-    require_fixed_length(length, params)
+    length = asked.length_for(choose_sampling(sampling, {}).params)
     answers = GenerateOptions(draft_tokens=length, **answering)
     finder = PairFinder(resolver, ui, _self_draft, lenient, loading)
-    first, second = finder.load_options(named.target, named.draft, lengths)
+    first, second = finder.load_options(named.target, asked.model, asked.lengths)
     branches = 1 if second is None else loading.get("branches", "auto")
     first = replace(first, parallel=parallel, branches=branches)
     engine = Engine.load(first, second, lenient=lenient, say=on_note)
@@ -206,12 +201,17 @@ class Model:
         params = choose_sampling({**self._sampling, **sampling}, recommended).params
         self.engine.token_rules(params)
         options = replace(self._options, sampling=params, **answering)
-        if options.draft_tokens not in (0, "auto") and self.engine.draft is None:
-            raise UsageError(
+        length = allowed_length(
+            options.draft_tokens,
+            params,
+            has_draft=self.engine.draft is not None,
+            looks_up=options.prompt_lookup and self.engine.can_roll_back,
+            without_draft=(
                 f"draft_tokens is {options.draft_tokens}, but no draft model is loaded.",
                 'Give load() a draft, or draft_tokens="auto".',
-            )
-        return options
+            ),
+        )
+        return replace(options, draft_tokens=length)
 
 
 def _token_ids(prompt: Sequence[object]) -> list[int]:

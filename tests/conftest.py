@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from localspec.engine.loading import proof
+from localspec.core import worker
 from localspec.library import tool_caches
 from tests.support.command import bad_files, chat, localspec, run  # noqa: F401  fixtures
 from tests.support.files.architectures.specs import architecture  # noqa: F401  a fixture
+from tests.support.first_use import Remembered
 from tests.support.library.model_folders import animals, in_zoo  # noqa: F401  fixtures
 from tests.support.llama.self_drafts import silent_target  # noqa: F401  a fixture
 from tests.support.programs.streams import streams  # noqa: F401  a fixture
@@ -50,20 +51,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def proofs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where all tests of the session remember which files llama.cpp runs: each is proven once."""
-    return tmp_path_factory.mktemp("proofs") / "proven.json"
+def first_uses() -> Remembered:
+    """How the children of first uses ended: tests use each file once, and measure nothing there."""
+    return Remembered(worker.ask)
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, proofs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path: Path, first_uses: Remembered, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home folder of the test's own: no test reads or writes the user's."""
     folder = tmp_path / "home"
     folder.mkdir()
     monkeypatch.setenv("HOME", str(folder))
-    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "found"))
     monkeypatch.setenv("LOCALSPEC_MODELS", str(tmp_path / "models"))
-    monkeypatch.setattr(proof, "_store", lambda: proofs)
+    monkeypatch.setattr(worker, "ask", first_uses.ask)
     for name in FOREIGN:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(tool_caches, "OLLAMA_SERVICE", folder / "service")

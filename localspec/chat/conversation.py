@@ -176,8 +176,8 @@ class Chat:
     def save(self) -> None:
         """Save what is new; a problem is told once, and then nothing more is saved."""
         try:
-            if self.autosave is not None:
-                self.autosave.save(self)
+            if self.autosave is not None and self.turns:
+                self.autosave.save(self.document(), self.ui.say)
         except LocalspecError as problem:
             self.autosave = None
             self.ui.complain(problem)

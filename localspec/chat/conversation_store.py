@@ -10,15 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from localspec.chat.message import Message, parse_message
 from localspec.core import paths
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import appearing_when_complete, file_problem, read_at_most
-
-if TYPE_CHECKING:
-    from localspec.chat.conversation import Chat
 
 MAX_BYTES = 64 * 2**20  # of a file
 MAX_UNNAMED = 1000  # conversations without a name of the user's, the newest
@@ -178,15 +175,14 @@ class Autosave:
         """One that goes on in the file of a saved conversation, which holds this document."""
         return cls(saved.name, document, _changed(saved.path))
 
-    def save(self, chat: "Chat") -> None:
+    def save(self, document: Mapping[str, object], say: Callable[[str], None]) -> None:
         """Write what is new; raises FileProblem. A file that another chat wrote stays as it is."""
-        document = chat.document()
-        if not chat.turns or document == self._saved:
+        if document == self._saved:
             return
         if self.name is not None and _changed(path_of(self.name)) not in (None, self._changed):
             taken, self.name = self.name, None
             name = self._write(document)
-            chat.ui.say(f"Another chat changed {taken}: this one goes on as {name}.")
+            say(f"Another chat changed {taken}: this one goes on as {name}.")
         else:
             name = self._write(document)
         if self.name is None:

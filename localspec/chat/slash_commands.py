@@ -24,6 +24,7 @@ from localspec.core.options.sampling_choice import (
 )
 from localspec.core.options.sampling_params import (
     MAX_SEED,
+    allowed_length,
     require_fixed_length,
     sampling_fields,
 )
@@ -219,11 +220,11 @@ def _draft(chat: Chat, rest: str) -> None:
         raise UsageError(
             f"{rest!r} is not a draft length.", "Type /draft N, /draft auto or /draft off."
         )
-    if lengths and lengths[0] not in (0, "auto") and chat.engine.draft is None:
-        raise UsageError("No draft model is loaded.", "Start chat with --draft FILE.gguf.")
     if lengths:
-        require_fixed_length(lengths[0], chat.options.sampling)
-        chat.options = replace(chat.options, draft_tokens=lengths[0])
+        refusal = "No draft model is loaded.", "Start chat with --draft FILE.gguf."
+        has_draft, params = chat.engine.draft is not None, chat.options.sampling
+        length = allowed_length(lengths[0], params, has_draft=has_draft, without_draft=refusal)
+        chat.options = replace(chat.options, draft_tokens=length)
     if chat.options.draft_tokens == "auto" and _can_draft(chat):
         chat.engine.profile.introduce(chat.ui.say)
     chat.ui.say(f"Draft length: {chat.options.draft_tokens or 'off'}.")

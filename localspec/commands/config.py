@@ -11,7 +11,7 @@ import typer
 
 from localspec.commands.flags.answer import HeaderFlag, JsonFlag
 from localspec.commands.flags.completion import models
-from localspec.commands.flags.groups import variable_of
+from localspec.commands.flags.rows import variable_of
 from localspec.commands.flags.settings import (
     MODELS,
     read_settings,

@@ -9,9 +9,10 @@ import typer
 
 from localspec.commands.flags.answer import JsonFlag
 from localspec.commands.flags.completion import models
-from localspec.commands.flags.groups import number, spread_groups
+from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.llama_command import LlamaCommand
 from localspec.commands.flags.pair import LoadingFlags
+from localspec.commands.flags.rows import number
 from localspec.commands.models.pairs import PANEL
 from localspec.commands.session import download_ui
 from localspec.core.errors import FileProblem, UsageError

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from localspec.commands.flags.groups import Given, choice, given_flags, number, spread_groups
+from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.llama_command import LlamaCommand
 from localspec.commands.flags.pair import NameArgument, stored_settings
+from localspec.commands.flags.rows import Given, choice, given_flags, number
 from localspec.commands.models import pairs
 from localspec.commands.session import Request, download_ui, make_request
 from localspec.core.errors import FileProblem, IncompatiblePair, UsageError

@@ -9,18 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.commands.flags.answer import AnswerFlags
-from localspec.commands.flags.groups import Given
+from localspec.commands.flags.rows import Given
 from localspec.commands.flags.template import TemplateFlags
 from localspec.core.errors import UsageError
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import Branches, DraftTokens, LoadOptions
-from localspec.core.options.model_options import DraftOptions, ModelOptions, parse_draft_tokens
+from localspec.core.options.model_options import DraftOptions, ModelOptions
 from localspec.core.options.sampling_choice import choose_sampling
-from localspec.core.options.sampling_params import (
-    SamplingParams,
-    default_length,
-    require_fixed_length,
-)
+from localspec.core.options.sampling_params import SamplingParams, allowed_length
 from localspec.display import console
 from localspec.display.progress import progress
 from localspec.library.pairs.options import pair_load_options, picked
@@ -64,9 +60,7 @@ class Request:
     @property
     def draft_tokens(self) -> DraftTokens:
         """The one draft length asked for, or the default; raises UsageError for what cannot be."""
-        length = self.draft.one_length(default_length(self.params))
-        require_fixed_length(length, self.params)
-        return length
+        return self.draft.length_for(self.params)
 
 
 def make_request(
@@ -92,12 +86,10 @@ def make_request(
     if named.note:
         console.note(named.note)
     below = {**_below(named.settings, name or models.target), **(conversation or {})}
-    kept = below.pop("draft_tokens", None)
-    lengths = options.lengths or (() if kept is None else parse_draft_tokens(str(kept)) or ())
+    draft = options.over(named.draft, below.pop("draft_tokens", None))
     given = {**below, **given}
     models = ModelOptions(**picked(given, ModelOptions))
     sampling = {**(defaults or {}), **picked(given, SamplingParams)}
-    draft = DraftOptions(named.draft, lengths)
     return Request(resolver, named.target, draft, models, given, sampling, named.pair)
 
 
@@ -220,10 +212,9 @@ def require_prompt_cache(answering: AnswerFlags) -> None:
 
 def usable_length(engine: "Engine", length: DraftTokens, request: Request) -> DraftTokens:
     """The draft length that what was loaded allows; auto measures a pair that is new here."""
-    if engine.draft is None and not (
-        length == "auto" and request.models.prompt_lookup and engine.target.can_roll_back
-    ):
-        return 0
+    looks_up = request.models.prompt_lookup and engine.can_roll_back
+    has_draft = engine.draft is not None
+    length = allowed_length(length, request.params, has_draft=has_draft, looks_up=looks_up)
     if length == "auto":
         if request.models.recalibrate:
             engine.profile.forget()

@@ -21,6 +21,7 @@ from localspec.engine.caches.prefix_cache import PrefixCache
 from localspec.engine.grammar.constraint import GrammarConstraint, MatchingInChild, Vocabulary
 from localspec.engine.grammar.tool_calls import free_or_call, tool_grammar
 from localspec.engine.loading.pair import load_pair
+from localspec.engine.loading.pair_file import Model, PairFile, open_pair_file
 from localspec.engine.profile_store import StoredProfile
 from localspec.engine.session.batching import Batcher
 from localspec.engine.session.job import GenerationRequest, Stream
@@ -34,6 +35,7 @@ from localspec.llama.heads.head import Head
 from localspec.llama.model import LlamaModel
 from localspec.llama.vocabulary.token_rules import require_known_tokens, token_rules
 from localspec.speculative.control.conversations import Conversations
+from localspec.speculative.control.pair_profile import LossBudget
 from localspec.speculative.history import AnswerHistory
 from localspec.speculative.loop import Clock
 from localspec.speculative.prompt_lookup import PromptLookup
@@ -61,15 +63,18 @@ class Engine:
         draft: LlamaModel | Head | None,
         notes: Sequence[str] = (),
         chain_only: str | None = None,
+        file: PairFile | None = None,
     ) -> None:
         self._target = target
         self._closed = False
         self.draft = draft
         self.chain_only = chain_only
-        self.profile = StoredProfile(target, draft)
+        self.file = file or _own_file(target, draft)
+        self.profile = StoredProfile(target, draft, self.file)
         self.prompt_lookup = PromptLookup()
         self.history: AnswerHistory | None = None
         self.conversations = Conversations()
+        self.loss_budget = LossBudget()
         self.template = _own_template(target)
         self._pieces: dict[int, bytes] = {}
         self._rules: dict[object, TokenRules] = {}
@@ -352,6 +357,15 @@ class Engine:
 
 def _load_options(given: LoadOptions | str | Path) -> LoadOptions:
     return given if isinstance(given, LoadOptions) else LoadOptions(given)  # type: ignore[arg-type]
+
+
+def _own_file(target: LlamaModel, draft: LlamaModel | Head | None) -> PairFile:
+    """The file of models that were not loaded by `Engine.load`."""
+    models = [Model(target.header, target.options)]
+    if draft is not None:
+        options = draft.options if isinstance(draft, LlamaModel) else target.options
+        models.append(Model(draft.header, options))
+    return open_pair_file(*models)
 
 
 def _own_template(model: LlamaModel) -> ChatTemplate:

@@ -11,12 +11,12 @@ from localspec.chat.stats import Drafter, GenerationStats
 from localspec.chat.window import require_prompt_fits
 from localspec.core.errors import UsageError
 from localspec.core.options.generate_options import GenerateOptions
-from localspec.core.options.sampling_params import SamplingParams, require_fixed_length
+from localspec.core.options.sampling_params import SamplingParams, allowed_length
 from localspec.engine.grammar.tool_calls import answer_or_call
 from localspec.engine.text_stream import Prompt, Reading, TextStream
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
 from localspec.speculative.control.conversations import Conversations
-from localspec.speculative.control.pair_profile import PairProfile
+from localspec.speculative.control.pair_profile import LossBudget, PairProfile
 from localspec.speculative.drafters import Lookup, ModelDrafter
 from localspec.speculative.history import KEY, AnswerHistory
 from localspec.speculative.loop import (
@@ -81,6 +81,10 @@ class TextEngine(Protocol):
     @property
     def conversations(self) -> Conversations:
         """Rounds that earlier answers went without the draft; see `Conversations`."""
+
+    @property
+    def loss_budget(self) -> LossBudget:
+        """Time that the answers of this slot lost by drafting."""
 
     def is_stop(self, token: int) -> bool:
         """True for tokens that end an answer."""
@@ -312,22 +316,30 @@ def _make_controller(
     clock: Clock,
 ) -> Controller:
     """The controller of this answer."""
-    params, length, tree = options.sampling, options.draft_tokens, engine.target.tree
-    require_fixed_length(length, params)
+    params, tree = options.sampling, engine.target.tree
+    has_draft = engine.draft is not None
+    length = allowed_length(
+        options.draft_tokens, params, has_draft=has_draft, looks_up=bool(lookups)
+    )
     if tree is not None and tree.by_value and length != "auto":
         tree = None  # a fixed length does not learn where trees pay
     branches = 1 if tree is None else tree.branches
     drafter = model_drafter(engine, params, constraint, branches=branches)
-    if length == "auto" and (drafter is not None or lookups):
+    if length == "auto":
         warmth = min(params.temperature, _WARMEST)
         bucket = "greedy" if params.greedy else f"{params.acceptance} at {warmth:.1f}"
         bucket += " in a grammar" * (constraint is not None)  # accepted more often
-        profile = engine.profile.learnt(clock)
-        talks = engine.conversations
         return Adaptive(
-            profile, clock, drafter, *lookups, bucket=bucket, tree=tree, conversations=talks
+            engine.profile.learnt(clock),
+            clock,
+            drafter,
+            *lookups,
+            bucket=bucket,
+            tree=tree,
+            conversations=engine.conversations,
+            loss_budget=engine.loss_budget,
         )
-    if drafter is None or length == 0 or length == "auto":
+    if drafter is None or length == 0:
         return NoDraft()
     # "rejection" needs the distribution of each draft, which lookups lack.
     forced = lookups[0] if lookups and params.acceptance != "rejection" else None

@@ -1,22 +1,17 @@
-"""Pair profiles on disk: JSON files in the cache folder, one per pair, device and options."""
+"""Pair profiles: a part of pair.json, read or measured when a pair is first used."""
 
 import contextlib
 import copy
-import functools
-import hashlib
-import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from localspec import __version__
-from localspec.core import machine, paths
 from localspec.core.compute import COMPUTE
-from localspec.core.files import read_at_most, save_json
-from localspec.llama import llama_library
+from localspec.engine.loading import pair_file
+from localspec.engine.loading.pair_file import PairFile
 from localspec.llama.heads.head import Head
 from localspec.llama.model import LlamaModel
 from localspec.metadata.header import ModelHeader
@@ -28,72 +23,24 @@ from localspec.speculative.control.valuation import LONGEST_AUTO
 from localspec.speculative.limits import ceiling
 from localspec.speculative.loop import Clock
 
-FORMAT = 8
-_HEADER_BYTES = 2**20
-_MAX_BYTES = 2**20
+MEASURING = "New on this machine: measuring for about two seconds what drafting costs."
 _SHOWN = 4  # tokens of the pass whose cost is named where drafting does not pay
 _CHECK_EVERY = 24 * 3600  # seconds
 LEAST_CEILING = 1.05  # times plain speed: below it not even a perfect draft pays
 
 
-def profile_path(headers: list[ModelHeader], circumstances: Mapping[str, object]) -> Path:
-    """The path of the profile of these models.
-
-    Files are identified by size and beginning, as hashing gigabytes would take longer than a
-    calibration; ``circumstances`` is what else costs depend on: device, threads, cache types.
-    """
-    digest = hashlib.sha256(json.dumps(circumstances, sort_keys=True, default=str).encode())
-    return _folder() / f"{_models_digest(headers)}-{digest.hexdigest()[:16]}.json"
-
-
-def files_of(header: ModelHeader) -> list[Path]:
-    """All that was measured of a model, alone or in a pair."""
-    return sorted(_folder().glob(f"*{_models_digest([header])}*"))
-
-
-def _folder() -> Path:
-    return paths.cache_folder() / "profiles"
-
-
 def latest(headers: list[ModelHeader]) -> PairProfile | None:
     """The newest profile of these models under any circumstances; None without a valid one."""
-    try:
-        found = sorted(
-            _folder().glob(f"{_models_digest(headers)}-*.json"),
-            key=lambda path: path.stat().st_mtime,
-        )
-        return load(found[-1]) if found else None
-    except (OSError, ValueError):
-        return None
+    for parts in pair_file.found_of(headers):
+        with contextlib.suppress(ValueError):
+            if (known := from_json(parts.get("profile"))) is not None:
+                return known
+    return None
 
 
-def _models_digest(headers: list[ModelHeader]) -> str:
-    return "+".join(_digest(header.path) for header in headers)
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256(f"{FORMAT} {__version__}".encode())
-    with path.open("rb") as file:
-        digest.update(file.read(_HEADER_BYTES))
-    digest.update(str(path.stat().st_size).encode())
-    return digest.hexdigest()[:16]
-
-
-def load(path: Path) -> PairProfile | None:
-    """The saved profile, None without a file; raises ValueError for a damaged one."""
-    try:
-        data = read_at_most(path, _MAX_BYTES)
-    except OSError:
-        return None
-    try:
-        return _from_json(json.loads(data.decode()))
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"the profile lacks something: {error!r}") from error
-
-
-def save(path: Path, profile: PairProfile) -> None:
-    """Save a profile, where the folder can be written."""
-    document = {
+def as_json(profile: PairProfile) -> dict[str, Any]:
+    """The part of pair.json that `from_json` takes up."""
+    return {
         "verify": profile.verify.as_json(),
         "draft": profile.draft.as_json(),
         "reading": profile.reading,
@@ -103,7 +50,14 @@ def save(path: Path, profile: PairProfile) -> None:
         "answers": profile.answers,
         "acceptance": {group: each.as_json() for group, each in profile.acceptance.items()},
     }
-    save_json(path, document)
+
+
+def from_json(document: Any) -> PairProfile | None:
+    """The profile of `as_json`; None for None. Raises ValueError for a damaged one."""
+    try:
+        return None if document is None else _from_json(document)
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"the profile lacks something: {error!r}") from error
 
 
 def _from_json(document: dict[str, Any]) -> PairProfile:
@@ -150,12 +104,12 @@ class StoredProfile:
     ``notes`` tell the user of a damaged file, or of costs that no longer hold.
     """
 
-    def __init__(self, target: LlamaModel, draft: LlamaModel | Head | None) -> None:
+    def __init__(self, target: LlamaModel, draft: LlamaModel | Head | None, file: PairFile) -> None:
         self.notes: list[str] = []
         self._target = target
         self._draft = draft
+        self._file = file
         self._profile: PairProfile | None = None
-        self._forgotten = False
 
     def learnt(self, clock: Clock) -> PairProfile:
         """The profile; measured, with a note, where none is saved or its costs no longer hold.
@@ -173,8 +127,8 @@ class StoredProfile:
         """Load or measure the profile, and tell ``say`` about it."""
         if self._profile is not None:
             return
-        if not self._is_saved():
-            say("New on this machine: measuring for about two seconds what drafting costs.")
+        if self._file.parts.get("profile") is None:
+            say(MEASURING)
             if reason := _unwritable(self.path.parent):
                 say(f"It cannot be saved for the next time: {reason}.")
         told = len(self.notes)
@@ -183,16 +137,14 @@ class StoredProfile:
             say(sentence)
 
     def forget(self) -> None:
-        """Measure the pair anew, even where its file cannot be removed."""
-        self._profile = None
-        self._forgotten = True
-        with contextlib.suppress(OSError):
-            self.path.unlink(missing_ok=True)
+        """Measure the pair anew, even where its file cannot be written."""
+        self._profile = self._file.problem = None
+        self._file.update(profile=None)
 
     def save(self) -> None:
         """Save the profile if there is one."""
         if self._profile is not None:
-            save(self.path, self._profile)
+            self._file.update(profile=as_json(self._profile))
 
     @contextmanager
     def learning_nothing(self) -> Iterator[None]:
@@ -204,45 +156,34 @@ class StoredProfile:
         finally:
             self._profile = before
 
-    @functools.cached_property
+    @property
     def path(self) -> Path:
-        """Its file; found when it is read, as a model's file may be gone when it is saved."""
-        models = [self._target, *([] if self._draft is None else [self._draft])]
-        return profile_path(
-            [model.header for model in models],
-            {
-                "cpu": machine.cpu_name(),
-                "devices": [device.name for device in llama_library.devices()],
-                "models": [_circumstances(model) for model in models],
-            },
-        )
-
-    def _is_saved(self) -> bool:
-        """Whether there is a file to read; not in a folder that may not be entered."""
-        try:
-            return not self._forgotten and self.path.exists()
-        except OSError:
-            return False
+        """Its file."""
+        return self._file.path
 
     def _read(self, clock: Clock) -> PairProfile | None:
         """The saved profile, its costs measured again where they no longer hold; None without.
 
         They are checked once a day, which may take two seconds.
         """
-        if self._forgotten:
-            return None
+        file = self._file
+        known, problem = None, file.problem
         try:
-            known = load(self.path)
+            known = from_json(file.parts.get("profile"))
         except ValueError as error:
-            self.notes.append(f"The saved profile of this pair is discarded: {error}.")
-            return None
+            problem = str(error)
+        if problem is not None:
+            self.notes.append(f"The saved profile of this pair is discarded: {problem}.")
         # A new profile is checked at the next start: the machine may have been busy.
         now = time.time()
-        if known is None or 0 <= now - known.checked < _CHECK_EVERY:
+        if known is None or file.is_new:
             return known
-        if still_holds(known, self._target, self._draft, clock):
-            known.checked = now
-            return known
+        if not file.has_moved:
+            if 0 <= now - known.checked < _CHECK_EVERY:
+                return known
+            if still_holds(known, self._target, self._draft, clock):
+                known.checked = now
+                return known
         self.notes.append("Costs of passes have changed since the last start: measured again.")
         again = calibrate(self._target, self._draft, clock)
         again.acceptance = known.acceptance
@@ -271,9 +212,3 @@ def _unwritable(folder: Path) -> str | None:
     except OSError as error:
         return f"{folder} cannot be created ({error.strerror})"
     return None if os.access(folder, os.W_OK | os.X_OK) else f"{folder} is not writable"
-
-
-def _circumstances(model: LlamaModel | Head) -> dict[str, object]:
-    """The settings that costs depend on; a pass of a tree costs what a chain's does."""
-    left_out = ("file", "name", "ctx_size", "branches")
-    return {name: value for name, value in model.settings().items() if name not in left_out}

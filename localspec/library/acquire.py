@@ -106,20 +106,20 @@ def proven(check: PairCheck) -> PairCheck:
 
     A file without weights is not tried.
     """
-    from localspec.engine.loading.proof import Model, require_proven
+    from localspec.engine.loading.pair import usable_pair
 
     own = check.target is check.draft
     target, draft = (
-        Model(header, LoadOptions(header.path, load_heads=own))
+        LoadOptions(header.path, load_heads=own)
         if header.path.is_file() and header.tensors
         else None
         for header in (check.target, check.draft)
     )
     try:
         if target is not None:
-            require_proven(target, draft)
-        elif draft is not None and draft_kind(draft.header).is_model:
-            require_proven(draft)
+            usable_pair(target, draft, lenient=True)
+        elif draft is not None and draft_kind(check.draft).is_model:
+            usable_pair(draft, None)
     except LocalspecError as problem:
         finding = make_finding("does-not-run", problem.message, problem.hint)
         report = replace(check.report, findings=(finding, *check.report.findings))

@@ -9,7 +9,8 @@ from localspec.core.errors import DraftNotMade, EngineError, FileProblem
 from localspec.core.files import appearing_when_complete, file_problem, require_disk_space
 from localspec.core.formatting import one_line
 from localspec.core.options.load_options import LoadOptions
-from localspec.engine.loading.proof import Model, require_proven
+from localspec.engine.loading.first_use import prove
+from localspec.engine.loading.pair_file import Model
 from localspec.llama.quantize import quantize, require_type
 from localspec.metadata.draft_kind import claimed_heads, draft_kind, n_layers, whole_number
 from localspec.metadata.gguf_file import GGML_TYPES_BY_NAME, Value
@@ -215,7 +216,7 @@ def _require_disk(target: ModelHeader, recipe: Recipe, names: set[str], output: 
 
 def _require_decodable(partial: Path, output: Path) -> None:
     try:
-        require_proven(Model(read_header(partial), LoadOptions(partial)))
+        prove(Model(read_header(partial), LoadOptions(partial)))
     except EngineError as problem:
         shown, reason = one_line(output.name), problem.message.replace(partial.name, output.name)
         raise DraftNotMade(

@@ -13,7 +13,6 @@ from localspec.core.options.load_options import LoadOptions
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import make_sampler
-from localspec.engine.loading.proof import Model, require_proven
 from localspec.llama.memory.plan import draft_ctx_size
 from localspec.llama.memory.probe import plan_here
 from localspec.llama.model import LlamaModel
@@ -162,9 +161,7 @@ class Trials:
         options = self._load(header.path)
         ctx_size = options.ctx_size or draft_ctx_size(header, self._engine.target.n_ctx)
         plan = plan_here(header, replace(options, ctx_size=ctx_size))
-        placed = replace(options, ctx_size=plan.ctx_size, gpu_layers=plan.gpu_layers)
-        require_proven(Model(header, placed))
-        return placed
+        return replace(options, ctx_size=plan.ctx_size, gpu_layers=plan.gpu_layers)
 
     def _agreed(self, model: LlamaModel) -> list[list[bool]]:
         """For each token of each answer, whether the draft picks it too."""

@@ -7,10 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from localspec.core.errors import UsageError
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import DraftTokens
-from localspec.core.options.sampling_params import MAX_SEED
+from localspec.core.options.sampling_params import MAX_SEED, SamplingParams, allowed_length
 from localspec.engine.caches.slot_files import SlotFiles
 from localspec.engine.session.session import Session
 from localspec.server.errors import BadRequest
@@ -95,20 +94,17 @@ class Service:
         seed = self.defaults.seed if given is None else given
         return secrets.randbelow(MAX_SEED + 1) if seed in (None, -1) else int(seed or 0)
 
-    def draft_length(self, requested: DraftTokens | None) -> DraftTokens:
-        """The draft length of a request; raises UsageError for one that needs a draft model.
-
-        "auto" uses the draft model or prompt lookup, or plain decoding without either.
-        """
+    def draft_length(self, requested: DraftTokens | None, params: SamplingParams) -> DraftTokens:
+        """The draft length of a request; raises UsageError for one that cannot be."""
         options = self.defaults.options
-        length = options.draft_tokens if requested is None else requested
-        if self.engine.draft is not None:
-            return length
-        if length == "auto":
-            return "auto" if options.prompt_lookup and self.engine.can_roll_back else 0
-        if requested not in (None, 0):
-            raise UsageError(
-                f"draft_tokens is {length}, but this server has no draft model.",
-                'Ask for "auto" or "off", or start the server with --draft MODEL.',
-            )
-        return 0
+        refusal = (
+            f"draft_tokens is {requested}, but this server has no draft model.",
+            'Ask for "auto" or "off", or start the server with --draft MODEL.',
+        )
+        return allowed_length(
+            options.draft_tokens if requested is None else requested,
+            params,
+            has_draft=self.engine.draft is not None,
+            looks_up=options.prompt_lookup and self.engine.can_roll_back,
+            without_draft=None if requested is None else refusal,
+        )

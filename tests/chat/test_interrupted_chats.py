@@ -92,8 +92,8 @@ def interruption() -> Iterator[Interruption]:
 
 @contextmanager
 def opened(architecture: Files, target: str, draft: str | None, way: str) -> Iterator[Engine]:
-    def load(header: Any, given: Any, say: object, *, drafted: bool) -> LlamaModel:
-        return LlamaModel(header, given, strategies=(way,))
+    def load(model: Any, file: object, say: object, *, drafted: bool) -> LlamaModel:
+        return LlamaModel(*model, strategies=(way,))
 
     path = architecture(target)
     file = path if draft is None else architecture(draft)

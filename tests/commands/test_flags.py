@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from localspec import cli
 from localspec.commands.flags.answer import AnswerFlags
 from localspec.commands.flags.grammar import GrammarFlags
-from localspec.commands.flags.groups import Given, spread_groups
+from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.llama_command import complete
 from localspec.commands.flags.pair import (
     PAIR_ROWS,
@@ -23,6 +23,7 @@ from localspec.commands.flags.pair import (
     unstored_flags,
 )
 from localspec.commands.flags.prompt import PromptFlags
+from localspec.commands.flags.rows import Given
 from localspec.commands.flags.serving import ServingFlags
 from localspec.commands.flags.template import TemplateFlags
 from localspec.core.errors import UsageError

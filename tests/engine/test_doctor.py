@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from localspec.core.errors import EngineError
 from localspec.core.worker import Ended
 from localspec.engine import doctor
 from localspec.engine.doctor import examine
-from localspec.engine.loading import trial
+from localspec.engine.loading import first_use
 from localspec.llama import llama_library
 from tests.support.real_pair import TinyFiles
 
@@ -71,8 +72,13 @@ def test_a_library_that_cannot_be_loaded_becomes_advice(monkeypatch: pytest.Monk
 
 
 def test_a_crash_on_a_device_becomes_advice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "uses_devices", lambda options: options.device != "none")
-    monkeypatch.setattr(worker, "ask", lambda module, question, patience: Ended(-11, "", ""))
+    monkeypatch.setattr(first_use, "uses_devices", lambda options: options.device != "none")
+
+    def ask(module: str, question: Any, patience: float) -> Ended:
+        on_cpu = all(each["device"] == "none" for each in question["models"])
+        return Ended(0 if on_cpu else -11, "", "")
+
+    monkeypatch.setattr(worker, "ask", ask)
     result = examine()
     assert result.healthy and str(result.facts["demo"]).startswith("runs: ")
     assert any("crashed (SIGSEGV)" in sentence for sentence in result.advice)

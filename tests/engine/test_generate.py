@@ -367,7 +367,7 @@ def test_each_answer_begins_with_what_earlier_ones_owe(monkeypatch: pytest.Monke
     engine = ToyEngine()
     for count in (1, 2):
         answer(engine, length="auto")
-        assert begun == [engine.profile.learnt(float).loss_budget] * count
+        assert begun == [engine.loss_budget] * count
 
 
 @given(st.integers(0, 30), st.sampled_from([0.0, 0.1, 0.5, 9.0]), lengths)

@@ -11,6 +11,7 @@ import pytest
 
 from localspec.engine import profile_store
 from localspec.engine.engine import Engine
+from localspec.engine.loading.pair_file import Model, open_pair_file
 from localspec.metadata.header import read_header
 from localspec.speculative.control.pair_profile import PairProfile
 from tests.support.real_pair import TinyFiles, options
@@ -24,13 +25,17 @@ def learnt() -> PairProfile:
     return known
 
 
-def test_what_was_learnt_comes_back(tmp_path: Path) -> None:
-    path = tmp_path / "profiles" / "one.json"
-    assert profile_store.load(path) is None
+def saved(known: PairProfile) -> dict[str, Any]:
+    """The profile as a file has it."""
+    found: dict[str, Any] = json.loads(json.dumps(profile_store.as_json(known)))
+    return found
+
+
+def test_what_was_learnt_comes_back() -> None:
+    assert profile_store.from_json(None) is None
     known = learnt()
     known.observe_answer(300, 90)
-    profile_store.save(path, known)
-    again = profile_store.load(path)
+    again = profile_store.from_json(saved(known))
     assert again is not None
     assert again.reading == known.reading
     assert again.answers == known.answers
@@ -40,27 +45,23 @@ def test_what_was_learnt_comes_back(tmp_path: Path) -> None:
     assert again.of(group).probability(1.5) == known.of(group).probability(1.5)
 
 
-def test_a_profile_of_many_kinds_of_sampling_is_read_again(tmp_path: Path) -> None:
-    path, known = tmp_path / "one.json", learnt()
+def test_a_profile_of_many_kinds_of_sampling_is_read_again() -> None:
+    known = learnt()
     for i in range(3000):
         known.of(f"draft model, coupled at {i / 10:.1f}").observe(i / 1000, True)
-    profile_store.save(path, known)
-    again = profile_store.load(path)
+    document = saved(known)
+    again = profile_store.from_json(document)
     assert again is not None and again.acceptance.keys() == known.acceptance.keys()
-    document = json.loads(path.read_text())
     counts = {"seen": [0] * 16, "right": [0] * 16, "often": [0] * 16}
     document["acceptance"] |= {str(i): counts for i in range(3000)}
-    path.write_text(json.dumps(document))  # an earlier version's
-    again = profile_store.load(path)
+    again = profile_store.from_json(document)  # an earlier version's
     assert again is not None and len(again.acceptance) == len(known.acceptance)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", "null", "3", '{"verify": 3}', "[" * 99_999])
-def test_a_damaged_file_is_told(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "one.json"
-    path.write_text(text)
+@pytest.mark.parametrize("document", ["", [], {}, 3, {"verify": 3}])
+def test_a_damaged_profile_is_told(document: object) -> None:
     with pytest.raises(ValueError):
-        profile_store.load(path)
+        profile_store.from_json(document)
 
 
 @pytest.mark.parametrize(
@@ -70,47 +71,28 @@ def test_a_damaged_file_is_told(tmp_path: Path, text: str) -> None:
      ("acceptance", {"x": {}}), ("acceptance", 3), ("answers", []), ("answers", {"99": 1.0}),
      ("answers", {"x": 1.0}), ("answers", {"5": -1.0}), ("answers", {"5": float("nan")})],
 )  # fmt: skip
-def test_nonsense_in_a_file_is_told(tmp_path: Path, name: str, value: Any) -> None:
-    path = tmp_path / "one.json"
-    profile_store.save(path, learnt())
-    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+def test_nonsense_in_a_profile_is_told(name: str, value: Any) -> None:
     with pytest.raises(ValueError):
-        profile_store.load(path)
+        profile_store.from_json(saved(learnt()) | {name: value})
 
 
-def test_a_folder_that_cannot_be_written_is_no_failure(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    profile_store.save(tmp_path / "file" / "one.json", learnt())
-
-
-def test_another_file_or_setting_has_another_profile(tiny: TinyFiles, tmp_path: Path) -> None:
-    target, draft = read_header(tiny.target), read_header(tiny.draft)
-    here = profile_store.profile_path([target, draft], {"threads": 1})
-    moved = tmp_path / "moved.gguf"
-    moved.write_bytes(tiny.target.read_bytes())
-    assert profile_store.profile_path([read_header(moved), draft], {"threads": 1}) == here
-    others = [
-        profile_store.profile_path([target, draft], {"threads": 2}),
-        profile_store.profile_path([draft, target], {"threads": 1}),
-        profile_store.profile_path([target], {"threads": 1}),
-    ]
-    moved.write_bytes(tiny.target.read_bytes() + b"\0")
-    others.append(profile_store.profile_path([read_header(moved), draft], {"threads": 1}))
-    assert len({here, *others}) == 5
-
-
+@pytest.mark.llama
 def test_the_latest_of_two_models_is_found(tiny: TinyFiles) -> None:
-    pair = [read_header(path) for path in (tiny.target, tiny.draft)]
+    first, second = (Model(read_header(path), options(path)) for path in (tiny.target, tiny.draft))
+    pair = [first.header, second.header]
     assert profile_store.latest(pair) is None
     for threads, reading in ((1, 0.25), (2, 0.5)):
-        path = profile_store.profile_path(pair, {"threads": threads})
-        profile_store.save(path, replace(learnt(), reading=reading))
-        os.utime(path, (threads, threads))
+        given = replace(first.options, threads=threads)
+        file = open_pair_file(first._replace(options=given), second)
+        file.update(profile=saved(replace(learnt(), reading=reading)))
+        os.utime(file.path, (threads, threads))
     found = profile_store.latest(pair)
     assert found is not None and found.reading == 0.5
     assert profile_store.latest(pair[::-1]) is None
-    path.write_text("{")
-    assert profile_store.latest(pair) is None
+    for damage in ('{"profile": 3}', "{", "{}"):  # one that was only tried, too
+        file.path.write_text(damage)
+        found = profile_store.latest(pair)
+        assert found is not None and found.reading == 0.25
 
 
 @pytest.mark.llama
@@ -125,11 +107,12 @@ def test_an_engine_keeps_what_it_learnt(tiny: TinyFiles) -> None:
     with Engine.load(*pair) as engine:
         again = engine.profile.learnt(float)
         assert again.of("draft model, greedy").observations == pytest.approx(1)
-    disturbed = json.loads(path.read_text())
+    document = json.loads(path.read_text())
+    disturbed = document["profile"]
     for width, (_, seconds, _) in disturbed["verify"]["widths"].items():
         if int(width) > 1:
             disturbed["verify"]["widths"][width][1] = 50 * seconds
-    path.write_text(json.dumps(disturbed | {"checked": 0}))
+    path.write_text(json.dumps(document | {"profile": disturbed | {"checked": 0}}))
     with Engine.load(*pair) as engine:
         measured = engine.profile.learnt(time.perf_counter)
         assert any("measured again" in note for note in engine.notes)
@@ -175,7 +158,7 @@ def test_a_file_in_place_of_the_folder_is_told(
 
 
 @pytest.mark.llama
-def test_a_profile_that_cannot_be_removed_is_not_read_again(
+def test_a_profile_whose_file_cannot_be_written_is_not_read_again(
     tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair = options(tiny.target), options(tiny.draft)
@@ -183,9 +166,9 @@ def test_a_profile_that_cannot_be_removed_is_not_read_again(
         engine.profile.learnt(float).of("draft model, greedy").observe(1.5, False)
     with Engine.load(*pair) as engine:
         with monkeypatch.context() as patch:
-            patch.setattr(Path, "unlink", lambda path, missing_ok: path.joinpath("x").rmdir())
+            patch.setattr(Path, "replace", lambda path, target: path.joinpath("x").rmdir())
             engine.profile.forget()
-        assert engine.profile.path.exists()
+        assert json.loads(engine.profile.path.read_text())["profile"]
         assert engine.profile.learnt(float).of("draft model, greedy").observations == 0
 
 

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from localspec.core.errors import IncompatiblePair
-from localspec.engine import profile_store
+from localspec.engine.loading.pair_file import path_of
 from localspec.export.engines import export_pair
 from localspec.export.facts import learnt_length, local_path, on_hub
 from localspec.metadata.header import ModelHeader
 from localspec.speculative.control.pair_profile import PairProfile
 from localspec.speculative.drafters import MODEL
 from tests.support.files.head_files import dflash_bytes, header_of, target_bytes
+from tests.support.first_use import save_profile
 from tests.support.library.exports import facts_of, model
 from tests.support.toy.models import toy_profile
 
@@ -24,7 +25,7 @@ def learn(headers: list[ModelHeader], right: int) -> None:
     known = toy_profile()
     for i in range(400):
         known.of(f"{MODEL}, greedy").observe(2.0, i % 4 < right)
-    profile_store.save(profile_store.profile_path(headers, {}), known)
+    save_profile(headers, known)
 
 
 def test_nothing_was_learnt_yet(tmp_path: Path) -> None:
@@ -54,7 +55,7 @@ def test_where_drafting_does_not_pay_the_reason_says_so(tmp_path: Path) -> None:
     known.draft.observe(1, 0, 1.0)
     for i in range(400):
         known.of(f"{MODEL}, greedy").observe(2.0, i % 4 != 0)
-    profile_store.save(profile_store.profile_path(pair, {}), known)
+    save_profile(pair, known)
     length = learnt_length(*pair)
     assert length.tokens is None and "no fixed length is faster" in length.source
 
@@ -72,7 +73,7 @@ def test_a_block_costs_one_step(tmp_path: Path) -> None:
 def test_a_damaged_profile_counts_as_none(tmp_path: Path) -> None:
     pair = [model(tmp_path, "big"), model(tmp_path, "small", 3)]
     learn(pair, 3)
-    profile_store.profile_path(pair, {}).write_text("{}")
+    path_of(pair, "0").write_text("{}")
     assert learnt_length(*pair).tokens is None
 
 

@@ -1,8 +1,8 @@
-"""Mutated models of every architecture: header checks, the child's proof, then a real answer.
+"""Mutated models of every architecture: header checks, the child's use of each, then a real answer.
 
 `python -m tests.fuzz.models --seed 0 --count 2000`. Forked children do what the child of
-`proof` does, and then what `run` does with what passed: none of the latter may end by a signal or
-hang. What the former refuse is the reason why there is a proof.
+`first_use` does, and then what `run` does with what passed: none of the latter may end by a signal
+or hang. What the former refuse is the reason why there is a proof.
 """
 
 import argparse
@@ -23,7 +23,8 @@ from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import LoadOptions
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
-from localspec.engine.loading import proof
+from localspec.engine.loading import child, first_use
+from localspec.engine.loading.pair_file import Model
 from localspec.llama import llama_library
 from localspec.metadata.header import read_header
 from localspec.metadata.splits import read_part
@@ -72,7 +73,8 @@ def options(path: Path) -> LoadOptions:
 
 def prove(path: Path) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the steps, which a parent reads
-    proof._use(proof._reduced(proof.Model(read_header(path), options(path))))
+    reduced = first_use._reduced(Model(read_header(path), options(path)))
+    child._use([reduced], measures=False, answers=False)
 
 
 def answer(path: Path) -> None:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from localspec.core import machine
 from localspec.core.errors import FileProblem
-from localspec.engine import profile_store
 from localspec.library.pairs.catalog import load_catalog
 from localspec.library.resolve import Resolver
 from localspec.library.suggest import (
@@ -26,6 +25,7 @@ from localspec.metadata.trimmed import vocabulary_digest
 from tests.support.files.gguf_files import Tensor, model_keys, model_tensors, words, write_gguf
 from tests.support.files.head_files import WIDTH, dflash_bytes, header_of, mtp_bytes, target_bytes
 from tests.support.files.trimmed_files import trimmed_keys, write_trimmed
+from tests.support.first_use import save_profile
 from tests.support.library import zoo
 from tests.support.library.model_folders import models_here, zoo_header
 from tests.support.toy.models import toy_profile
@@ -294,7 +294,7 @@ def test_what_was_measured_here_counts(in_zoo: zoo.Zoo) -> None:
     known = toy_profile()
     for _ in range(200):
         known.of("draft model, greedy").observe(1.5, True)
-    profile_store.save(profile_store.profile_path([target, draft], {}), known)
+    save_profile([target, draft], known)
     found = drafts_for(target, models_here())
     assert found.drafts[0].path == draft.path  # else the last one
     assert found.drafts[0].reasons[-1].startswith("measured here: ")

@@ -7,7 +7,7 @@ import typer
 
 from localspec import __version__
 from localspec.commands.flags.answer import JsonFlag
-from localspec.commands.flags.groups import choice
+from localspec.commands.flags.rows import choice
 from localspec.core import machine
 from localspec.core.errors import UsageError
 from localspec.core.options.load_options import THREADS

@@ -10,8 +10,8 @@ from localspec.chat import conversation_store
 from localspec.chat.conversation_store import SavedConversation
 from localspec.commands.flags.answer import AnswerFlags, JsonFlag
 from localspec.commands.flags.completion import conversations
-from localspec.commands.flags.groups import Given
 from localspec.commands.flags.pair import stored_settings
+from localspec.commands.flags.rows import Given
 from localspec.commands.flags.settings import filled_in, setting_rows, setting_value
 from localspec.core.errors import UsageError
 from localspec.core.options.model_options import ModelOptions

@@ -8,7 +8,7 @@ import typer
 
 from localspec.commands.chat.conversations import pair_document
 from localspec.commands.flags.answer import AnswerFlags
-from localspec.commands.flags.groups import Given
+from localspec.commands.flags.rows import Given
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.session import (
     Request,

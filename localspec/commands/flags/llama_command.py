@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from localspec.commands.flags.groups import source_of
+from localspec.commands.flags.rows import source_of
 from localspec.core.errors import UsageError
 from localspec.display import console
 

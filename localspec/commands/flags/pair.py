@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from localspec.commands.flags.completion import models
-from localspec.commands.flags.groups import Given, flag_for
+from localspec.commands.flags.rows import Given, flag_for
 from localspec.core.options.load_options import (
     ROPE_SCALE,
     LoadOptions,

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from localspec.commands.flags.answer import PANEL, AnswerFlags
-from localspec.commands.flags.groups import given_flags
+from localspec.commands.flags.rows import given_flags
 from localspec.commands.flags.template import TemplateFlags
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import did_you_mean, read_stream

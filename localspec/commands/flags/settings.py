@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from localspec.commands.flags.groups import source_of, value_of
+from localspec.commands.flags.rows import source_of, value_of
 from localspec.core import paths
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import read_text

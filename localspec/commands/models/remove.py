@@ -71,13 +71,13 @@ def _agreed(question: str) -> bool:
 
 def _made_of(model: Path) -> list[Path]:
     """The files of a draft that was made of a model, and of what was measured of it."""
-    from localspec.engine import profile_store
+    from localspec.engine.loading import pair_file
     from localspec.metadata.header import read_header
     from localspec.self_draft import store
 
     with suppress(LocalspecError, OSError):  # of a file that is damaged or incomplete
         header = read_header(model)
-        return [*store.files_of(header), *profile_store.files_of(header)]
+        return [*store.files_of(header), *pair_file.files_of(header)]
     return []
 
 

@@ -12,10 +12,11 @@ from localspec import __version__
 from localspec.commands.flags.answer import PANEL, AnswerFlags, JsonFlag
 from localspec.commands.flags.batch import BatchFlags
 from localspec.commands.flags.grammar import GrammarFlags
-from localspec.commands.flags.groups import given_flags, spread_groups
+from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.llama_command import LlamaCommand
 from localspec.commands.flags.pair import NameArgument, PairFlags
 from localspec.commands.flags.prompt import PromptFlags
+from localspec.commands.flags.rows import given_flags
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.run.batch import run_batch
 from localspec.commands.session import (

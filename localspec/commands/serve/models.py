@@ -6,7 +6,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localspec.commands.flags.groups import Given
+from localspec.commands.flags.rows import Given
 from localspec.commands.flags.serving import ServingFlags
 from localspec.core.errors import FileProblem, UsageError
 from localspec.display import console

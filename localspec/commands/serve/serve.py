@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from localspec.commands.flags.groups import Given, spread_groups
+from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.llama_command import LlamaCommand
 from localspec.commands.flags.pair import NamesArgument, PairFlags
+from localspec.commands.flags.rows import Given
 from localspec.commands.flags.serving import ServingFlags
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.serve.models import is_several, say_where, serve_models

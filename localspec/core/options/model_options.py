@@ -8,6 +8,11 @@ from pathlib import Path
 from localspec.core.errors import UsageError
 from localspec.core.options.load_options import BRANCHES, MAX_DRAFT_TOKENS, Branches, DraftTokens
 from localspec.core.options.option import DRAFTING, option
+from localspec.core.options.sampling_params import (
+    SamplingParams,
+    default_length,
+    require_fixed_length,
+)
 
 _drafting = partial(option, panel=DRAFTING)
 _lookup = partial(option, panel="Lookup")
@@ -20,6 +25,17 @@ class DraftOptions:
 
     model: str | None = None
     lengths: tuple[DraftTokens, ...] = ()
+
+    def over(self, model: str | None, kept: object) -> "DraftOptions":
+        """This model of a pair, with its stored length where none was asked for."""
+        lengths = () if kept is None else parse_draft_tokens(str(kept)) or ()
+        return DraftOptions(model, self.lengths or lengths)
+
+    def length_for(self, params: SamplingParams) -> DraftTokens:
+        """The single length asked for, or the default; UsageError for what `params` forbid."""
+        length = self.one_length(default_length(params))
+        require_fixed_length(length, params)
+        return length
 
     def one_length(self, default: DraftTokens) -> DraftTokens:
         """The single length asked for; raises UsageError where a list was given."""

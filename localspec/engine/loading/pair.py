@@ -4,13 +4,15 @@ Headers are checked first: some bad files trip assertions in llama.cpp that end 
 """
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from localspec.core.errors import FileProblem, IncompatiblePair
 from localspec.core.options.load_options import LoadOptions
 from localspec.engine.loading.exact_passes import use_exact_passes
+from localspec.engine.loading.first_use import Placed, Say, Variant, first_usable, variants
 from localspec.engine.loading.notes import (
     chain_only,
     missing_gpu,
@@ -20,18 +22,12 @@ from localspec.engine.loading.notes import (
     stretched,
     without_gpu,
 )
-from localspec.engine.loading.proof import Model, require_proven
+from localspec.engine.loading.pair_file import Model, PairFile, open_pair_file
 from localspec.engine.loading.rollback_choice import load_target
-from localspec.engine.loading.trial import survivable
 from localspec.engine.session.slot import one_at_a_time
 from localspec.llama.heads.head import Head
 from localspec.llama.heads.opening import open_head
-from localspec.llama.memory.plan import MemoryPlan
-from localspec.llama.memory.probe import (
-    announcement,
-    free_memory,
-    plan_here,
-)
+from localspec.llama.memory.probe import announcement, free_memory, plan_here
 from localspec.llama.model import LlamaModel
 from localspec.llama.rpc.servers import connect, warning
 from localspec.llama.vocabulary.trimmed import open_draft_model
@@ -44,17 +40,26 @@ _CANNOT_ROLL_BACK = (
     "llama.cpp cannot roll {} back by any known strategy: running plain, the draft is not used."
 )
 
-Say = Callable[[str], None] | None
 Draft = LlamaModel | Head | None
 
 
 class LoadedPair(NamedTuple):
-    """Both models, notes for the user, and why the target verifies no trees (see `Engine`)."""
+    """Both models, notes for the user, why the target verifies no trees, and pair.json."""
 
     target: LlamaModel
     draft: Draft
     notes: list[str]
     chain_only: str | None
+    file: PairFile
+
+
+class UsablePair(NamedTuple):
+    """A pair that llama.cpp can run here, notes for the user, its pair.json and the target's."""
+
+    placed: Placed
+    notes: list[str]
+    file: PairFile
+    alone: PairFile
 
 
 def load_pair(
@@ -66,42 +71,74 @@ def load_pair(
     trial: bool = True,
 ) -> LoadedPair:
     """The implementation of `Engine.load`."""
+    placed, notes, file, alone = usable_pair(target, draft, lenient=lenient, say=say, trial=trial)
+    model = load_target(placed.target, file, say, drafted=placed.draft is not None)
+    notes += stretched(model)
+    try:
+        if model.options.exact:
+            notes += slow_exact(use_exact_passes(model, alone, say))
+        drafting = None if model.passes.alone else placed.draft
+        drafter = None if drafting is None else load_draft(model, drafting, notes)
+    except BaseException:
+        model.close()
+        raise
+    notes += not_overridden(model, drafter)
+    chain = placed.chain_only or not_branched(model, placed.target.options)
+    return LoadedPair(model, drafter, notes, chain, file)
+
+
+def usable_pair(
+    target: LoadOptions,
+    draft: LoadOptions | None,
+    *,
+    lenient: bool = False,
+    say: Say = None,
+    trial: bool = True,
+) -> UsablePair:
+    """Check headers, plan memory and, with ``trial``, use a pair that is new here in a child."""
     target = replace(target, load_heads=_is_own(draft, target))
     header = read_header(target.path, target.override_kv)
     draft_header = None
     if draft is not None and not target.load_heads:
         draft_header = read_header(draft.path, draft.override_kv)
     notes = _require(header, draft_header, target, lenient)
-    if trial:
-        headers = [each for each in (header, draft_header) if each is not None]
-        target, draft = survivable(target, draft, headers, notes, say)
-        draft_header = None if draft is None else draft_header
+    drafts = [] if draft is None else [Model(draft_header or header, draft)]
+    alone = file = open_pair_file(Model(header, target))
+    if drafts:
+        file = open_pair_file(Model(header, target), *drafts)
     target = _connected(target, notes, say)
+    place = partial(_place, header, draft_header)
+    found = variants(target, draft)
+    placed = first_usable(found, place, file, notes, say) if trial else place(found[0])
+    file.place([each.options.gpu_layers for each in placed.models])
+    notes += placed.notes
+    for sentence in placed.plan:
+        (say or notes.append)(sentence)
+    if say is not None and placed.loading is not None:
+        say(placed.loading)
+    notes += missing_gpu()
+    notes += without_gpu(placed.target.options, placed.draft and placed.draft.options)
+    return UsablePair(placed, notes, file, alone)
+
+
+def _place(header: ModelHeader, draft_header: ModelHeader | None, variant: Variant) -> Placed:
+    """A variant with slots, trees, contexts and GPU layers that are possible."""
+    target, draft, notes = variant.target, variant.draft, list[str]()
+    draft_header = None if draft is None else draft_header
     if target.parallel > 1 and (reason := one_at_a_time(header, draft_header, target)):
         target = replace(target, parallel=1)
         notes.append(reason)
     draft = draft and replace(draft, parallel=target.parallel, branches=1)
     chain = chain_only(header, draft_header, target)
     target = target if chain is None else replace(target, branches=1)
-    plan = _plan(header, target, draft_header, draft, notes, say)
-    notes += missing_gpu() + without_gpu(target, draft)
+    free = free_memory(target.device)
+    plan = plan_here(header, target, draft_header, draft, free)
     target = replace(target, ctx_size=plan.ctx_size, gpu_layers=plan.gpu_layers)
     if draft is not None and draft_header is not None:
         draft = replace(draft, ctx_size=plan.draft_ctx_size, gpu_layers=plan.draft_gpu_layers)
-    if trial:
-        drafting = None if draft is None else Model(draft_header or header, draft)
-        require_proven(Model(header, target), drafting, say)
-    model = load_target(header, target, say, drafted=draft is not None)
-    notes += stretched(model)
-    try:
-        if target.exact:
-            notes += slow_exact(use_exact_passes(model, say))
-        drafter = _load_draft(model, draft_header, draft, notes)
-    except BaseException:
-        model.close()
-        raise
-    notes += not_overridden(model, drafter)
-    return LoadedPair(model, drafter, notes, chain or not_branched(model, target))
+    second = None if draft is None else Model(draft_header or header, draft)
+    first, loading = Model(header, target), announcement(plan, free)
+    return Placed(first, second, plan.use.total, chain, notes, plan.notes, loading)
 
 
 def _is_own(draft: LoadOptions | None, target: LoadOptions) -> bool:
@@ -161,44 +198,17 @@ def _connected(target: LoadOptions, notes: list[str], say: Say) -> LoadOptions:
     return connected
 
 
-def _plan(
-    header: ModelHeader,
-    target: LoadOptions,
-    draft_header: ModelHeader | None,
-    draft: LoadOptions | None,
-    notes: list[str],
-    say: Say,
-) -> MemoryPlan:
-    """Contexts and GPU layers that fit; said or noted."""
-    free = free_memory(target.device)
-    plan = plan_here(header, target, draft_header, draft, free)
-    if say is None:
-        notes += plan.notes
-        return plan
-    announced = announcement(plan, free)
-    for sentence in (*plan.notes, *([announced] if announced else [])):
-        say(sentence)
-    return plan
-
-
-def _load_draft(
-    target: LlamaModel, header: ModelHeader | None, options: LoadOptions | None, notes: list[str]
-) -> Draft:
-    """The draft; None, with the reason noted, where either model cannot roll back.
-
-    Without a header it is the target's own heads.
-    """
-    if options is None:
-        return None
-    if target.passes.alone:
-        return None
+def load_draft(target: LlamaModel, model: Model, notes: list[str]) -> Draft:
+    """The draft; None, with the reason noted, where either model cannot roll back."""
+    header, options = model
     if not target.can_roll_back:
         notes.append(_CANNOT_ROLL_BACK.format(target.header.path.name))
         return None
-    if header is None or not draft_kind(header).is_model:
+    is_own = _is_own(options, target.options)
+    if is_own or not draft_kind(header).is_model:
         # Tensors that heads share with the target are computed where the target is.
         options = replace(options, rpc=target.options.rpc)
-        return open_head(target, header, options)
+        return open_head(target, None if is_own else header, options)
     draft = open_draft_model(header, options)
     if not draft.can_roll_back:
         draft.close()

@@ -1,29 +1,22 @@
 """Choice of the cheaper rollback strategy for a recurrent state, measured once per model."""
 
-import json
 import time
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
-from localspec.core import machine
-from localspec.core.files import read_at_most, save_json
-from localspec.core.options.load_options import LoadOptions
-from localspec.engine.profile_store import profile_path
-from localspec.llama import llama_library
+from localspec.engine.loading.pair_file import Model, PairFile
 from localspec.llama.cache.rollback import Fork, Snapshots
 from localspec.llama.model import LlamaModel
-from localspec.metadata.header import ModelHeader
 from localspec.speculative.loop import Clock
 
 STRATEGIES = (Snapshots.name, Fork.name)
-_MAX_BYTES = 2**12
 _ROUNDS, _DRAFTED, _ACCEPTED = 6, 3, 1  # a round as most are
 _BUDGET = 2.0  # seconds for each strategy
 
 
 def load_target(
-    header: ModelHeader,
-    options: LoadOptions,
+    model: Model,
+    file: PairFile,
     say: Callable[[str], None] | None = None,
     *,
     drafted: bool = True,
@@ -34,20 +27,20 @@ def load_target(
     Where two work, the first start measures both. A target that is not ``drafted`` for is rarely
     rolled back, so it takes no snapshots, which make each pass a little longer.
     """
+    header, options = model
     if not drafted:
         return LlamaModel(header, options, strategies=(Fork.name,))
-    path = _choice_path(header, options)
-    kept = _read(path)
-    model = LlamaModel(header, options, strategies=STRATEGIES if kept is None else (kept,))
-    if kept is None and model.rollback.name == Snapshots.name:
+    kept = _cheapest(file.parts.get("rollback"))
+    loaded = LlamaModel(header, options, strategies=STRATEGIES if kept is None else (kept,))
+    if kept is None and loaded.rollback.name == Snapshots.name:
         if say is not None:
             say("New on this machine: measuring two strategies to roll rejected tokens back.")
         try:
-            save_json(path, _choose(model, clock))
+            file.update(rollback=_choose(loaded, clock))
         except BaseException:
-            model.close()
+            loaded.close()
             raise
-    return model
+    return loaded
 
 
 def _choose(model: LlamaModel, clock: Clock) -> dict[str, float]:
@@ -75,24 +68,9 @@ def _round_seconds(model: LlamaModel, clock: Clock) -> float:
     return sum(times[2:]) / len(times[2:])
 
 
-def _choice_path(header: ModelHeader, options: LoadOptions) -> Path:
-    circumstances = {
-        "cpu": machine.cpu_name(),
-        "devices": [device.name for device in llama_library.devices()],
-        "device": options.device,
-        "rpc": [str(server) for server in options.rpc],
-        "gpu_layers": options.gpu_layers,
-        "threads": options.threads,
-        "exact": options.exact,
-        "llama_cpp_python": llama_library.build().bindings,
-    }
-    return profile_path([header], circumstances).with_suffix(".rollback")
-
-
-def _read(path: Path) -> str | None:
-    """The strategy measured to be the cheapest; None where no valid file was saved."""
+def _cheapest(seconds: Any) -> str | None:
+    """The strategy measured to be the cheapest; None where nothing valid was saved."""
     try:
-        seconds = json.loads(read_at_most(path, _MAX_BYTES).decode())
         return min((s for s in STRATEGIES if s in seconds), key=lambda s: float(seconds[s]))
-    except (OSError, ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError):
         return None

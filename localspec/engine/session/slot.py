@@ -9,6 +9,7 @@ from localspec.llama.memory.estimate import keeps_state
 from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.header import ModelHeader
 from localspec.speculative.control.conversations import Conversations
+from localspec.speculative.control.pair_profile import LossBudget
 from localspec.speculative.prompt_lookup import PromptLookup
 
 _ONE_AT_A_TIME = "Requests are answered one after the other: {}."
@@ -28,6 +29,7 @@ class Slot:
         self.draft = draft
         self.prompt_lookup = PromptLookup()
         self.conversations = Conversations()
+        self.loss_budget = LossBudget()
         self.history, self.profile = engine.history, engine.profile
         self.is_stop, self.piece = engine.is_stop, engine.piece
         self.constraint, self.token_rules = engine.constraint, engine.token_rules

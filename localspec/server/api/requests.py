@@ -24,7 +24,7 @@ from localspec.core.formatting import one_line
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import MAX_DRAFT_TOKENS
 from localspec.core.options.option import Bounds, Option, options
-from localspec.core.options.sampling_params import MAX_SEED, SamplingParams, require_fixed_length
+from localspec.core.options.sampling_params import MAX_SEED, SamplingParams
 from localspec.engine.grammar.source import MAX_CHARACTERS, read_grammar, read_regex, schema_grammar
 from localspec.engine.session.job import GenerationRequest
 from localspec.engine.text_stream import Prompt
@@ -314,8 +314,8 @@ class AnswerRequest(SamplingFields):
         defaults, most = service.defaults.options, self.answer_tokens()
         params = self._params(defaults.sampling)
         service.engine.token_rules(params)  # refuses a bias of no token
-        length = service.draft_length(0 if self.draft_tokens == "off" else self.draft_tokens)
-        require_fixed_length(length, params)
+        asked = 0 if self.draft_tokens == "off" else self.draft_tokens
+        length = service.draft_length(asked, params)
         return replace(
             defaults,
             sampling=params,

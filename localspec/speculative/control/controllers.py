@@ -7,7 +7,7 @@ from itertools import islice, takewhile
 from localspec.core.options.load_options import MAX_DRAFT_TOKENS, DraftTokens
 from localspec.speculative.control.branching import Tree
 from localspec.speculative.control.conversations import Conversation, Conversations
-from localspec.speculative.control.pair_profile import GroupAcceptance, PairProfile
+from localspec.speculative.control.pair_profile import GroupAcceptance, LossBudget, PairProfile
 from localspec.speculative.control.probing import FAR_BEHIND, LONGEST_INTERVAL, TRIAL, TimedDraft
 from localspec.speculative.control.valuation import LONGEST_AUTO, WIDEST, Valuation
 from localspec.speculative.drafters import FORCED, MODEL, Candidate, Lookup, ModelDrafter
@@ -91,7 +91,7 @@ class Adaptive(Controller):
 
     Lookups, which cost nothing, are asked in every round; the draft model where a `Valuation` says
     that it is worth more, and else probed now and then. What it learns goes into ``profile``, which
-    serves many answers.
+    serves many answers; ``conversations`` and ``loss_budget`` are those of one slot.
     """
 
     def __init__(
@@ -103,10 +103,12 @@ class Adaptive(Controller):
         bucket: str = "greedy",
         tree: TreeDecoder | None = None,
         conversations: Conversations | None = None,
+        loss_budget: LossBudget | None = None,
     ) -> None:
         self._profile = profile
         self._lookups = [lookup for lookup in lookups if lookup is not None]
         self._conversations = conversations or Conversations()
+        self._budget = loss_budget or LossBudget()
         self._conversation: Conversation | None = None
         self._tree = None if tree is None or tree.branches == 1 else tree
         self._acceptance = GroupAcceptance(profile, bucket)
@@ -118,7 +120,8 @@ class Adaptive(Controller):
         )
         self._draft: TimedDraft | None = None
         if drafter is not None:
-            self._draft = TimedDraft(drafter, profile, self._acceptance, self._value, clock)
+            acceptance, value = self._acceptance, self._value
+            self._draft = TimedDraft(drafter, profile, acceptance, value, self._budget, clock)
         self._prompt = 0  # tokens
         self._plan = _RoundPlan()
         self.drafts_at_once = drafter is not None and drafter.reads_along
@@ -126,7 +129,7 @@ class Adaptive(Controller):
 
     def begin_answer(self) -> None:
         """Carry over the debt of earlier answers."""
-        self._profile.begin_answer()
+        self._budget.begin_answer()
 
     def propose(self, context: list[int], limit: int) -> Proposal:
         """The candidates worth verifying, after as many draft steps as are worth taking."""
@@ -148,7 +151,7 @@ class Adaptive(Controller):
         if verified:
             group = plan.candidates[0].group
             gain = max(gain, self._trusted(worth - value.plain_worth, group))
-        if not self._profile.loss_budget.may_spend(0.0, value.plain, max(0.0, gain)):
+        if not self._budget.may_spend(0.0, value.plain, max(0.0, gain)):
             slower = DraftStatus.RECENTLY_SLOWER
             return slower if verified else self._reason(slower)
         plan.verified = verified
@@ -288,7 +291,7 @@ class Adaptive(Controller):
         value.expect(outcome, 0 if self._draft is None else self._draft.sequences)
         drafting = 0.0 if self._draft is None else self._draft.take_spent()
         drafting -= self._plan.reading_seconds
-        profile.loss_budget.add(value.counted_seconds(outcome, drafting), tokens, value.plain)
+        self._budget.add(value.counted_seconds(outcome, drafting), tokens, value.plain)
         self.plain_seconds += tokens * value.plain * outcome.sequences
         # A long copy tells nothing of the speed behind it, nor a pass that reads another prompt.
         if tokens <= 1 + LONGEST_AUTO and not outcome.mixed:

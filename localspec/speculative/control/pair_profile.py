@@ -42,7 +42,7 @@ class RecentRate:
 
 
 class LossBudget:
-    """Time lost by drafting against plain decoding, and whether more may be risked.
+    """Time that one slot lost by drafting against plain decoding, and whether more may be risked.
 
     Allowed are one per cent of the time and one plain token, or up to five where a round is
     expected to gain much. Credit is bounded, so that a text that turns hard is noticed soon, and
@@ -70,7 +70,7 @@ class LossBudget:
 
 @dataclass(slots=True)
 class PairProfile:
-    """Costs of passes, acceptance by group of candidates, and the loss budget.
+    """Costs of passes and acceptance by group of candidates, learnt from the answers of all slots.
 
     ``checked`` is when the costs were last found to hold, in seconds since 1970; 0 for never.
     """
@@ -81,16 +81,11 @@ class PairProfile:
     longer_reading: float = 0.0  # and more for each token before it; 0 before a long one was read
     replay: float = 0.0  # seconds by which a draft makes the next pass longer: tokens read again
     acceptance: dict[str, Acceptance] = field(default_factory=dict)
-    since_wide: int = 0  # tokens since a round of this answer drafted
+    since_wide: int = 0  # tokens since a round drafted
     since_plain: int = 0  # tokens since a pass without any draft
-    loss_budget: LossBudget = field(default_factory=LossBudget)
     checked: float = 0.0
     answers: dict[int, float] = field(default_factory=dict)  # see `answer_length`
     _after_draft: bool = False
-
-    def begin_answer(self) -> None:
-        """Carry over the debt."""
-        self.loss_budget.begin_answer()
 
     def observe_pass(self, outcome: Round) -> None:
         """Learn what the target's pass cost."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from localspec.speculative.control.pair_profile import GroupAcceptance, PairProfile
+from localspec.speculative.control.pair_profile import GroupAcceptance, LossBudget, PairProfile
 from localspec.speculative.control.valuation import Valuation
 from localspec.speculative.drafters import Candidate, ModelDrafter
 from localspec.speculative.loop import Clock
@@ -29,12 +29,14 @@ class TimedDraft:
         profile: PairProfile,
         acceptance: GroupAcceptance,
         value: Valuation,
+        loss_budget: LossBudget,
         clock: Clock,
     ) -> None:
         self._drafter = drafter
         self._profile = profile
         self._acceptance = acceptance
         self._value = value
+        self._budget = loss_budget
         self._clock = clock
         self._spent = 0.0
         self.sequences = 0
@@ -156,8 +158,8 @@ class TimedDraft:
         if not self._affords(loss + self._profile.reading_seconds(unread), 0.0):
             return None
         seconds = self.read(context, unread)
-        self._profile.loss_budget.add(seconds, 0, self._value.plain)
+        self._budget.add(seconds, 0, self._value.plain)
         return seconds, list(islice(self.candidates(context, unread), min(limit, TRIAL)))
 
     def _affords(self, seconds: float, gain: float) -> bool:
-        return self._profile.loss_budget.may_spend(seconds, self._value.plain, gain)
+        return self._budget.may_spend(seconds, self._value.plain, gain)

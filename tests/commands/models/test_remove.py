@@ -7,7 +7,7 @@ import pytest
 
 from localspec.core import paths
 from localspec.display import console
-from localspec.engine import profile_store
+from localspec.engine.loading.pair_file import path_of
 from localspec.hub.provenance import record_path
 from localspec.metadata.header import read_header
 from tests.support.command import Command
@@ -22,7 +22,7 @@ def test_a_model_goes_with_all_that_belongs_to_it(fetched: list[Path], localspec
     partial.write_bytes(bytes(2**20))
     assert localspec("pair", "add", "mine", "-m", PAIR[0], "-md", PAIR[1]).code == 0
     headers = [read_header(file) for file in fetched]
-    known = [profile_store.profile_path(each, {}) for each in (headers, headers[:1], headers[1:])]
+    known = [path_of(each, "0") for each in (headers, headers[:1], headers[1:])]
     for each in known:
         zoo.put(each, b"{}")
     done = localspec("rm", PAIR[0], "--yes")

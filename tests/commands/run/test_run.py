@@ -288,11 +288,11 @@ def test_auto_measures_a_pair_once(run: Command, tiny: TinyFiles, tmp_path: Path
     assert "New on this machine" in first.err and "New on this machine" not in second.err
     assert first.out == second.out == run(HELLO, "--temp", "0").out
     assert "New on this machine" in run(*flags, "--recalibrate").err
-    (profile,) = (tmp_path / "cache" / "profiles").iterdir()
+    (profile,) = (tmp_path / "found" / "pairs").glob("*+*.json")
     profile.write_text("{")
     again = run(*flags)
     assert again.code == 0 and "profile of this pair is discarded" in again.err
-    assert json.loads(profile.read_text())["verify"]
+    assert json.loads(profile.read_text())["profile"]["verify"]
 
 
 def test_auto_needs_no_draft_model(run: Command) -> None:

@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,8 +18,13 @@ pytestmark = pytest.mark.llama
 TEXTS = ("the same beginning, one end", "the same beginning, another end", "others " * 20)
 
 
-def stored() -> list[Path]:
-    return [*(paths.cache_folder() / "profiles").glob("*.passes")]
+def stored() -> tuple[Path, dict[str, Any]]:
+    """The one file that keeps passes, and its parts."""
+    files = [*(paths.cache_folder() / "pairs").glob("*.json")]
+    (found,) = [
+        (path, parts) for path in files if "passes" in (parts := json.loads(path.read_text()))
+    ]
+    return found
 
 
 def pair(tiny: TinyFiles) -> Engine:
@@ -29,8 +35,9 @@ def pair(tiny: TinyFiles) -> Engine:
 def test_one_text_with_any_draft_and_any_cache(tiny: TinyFiles, alone: bool) -> None:
     with pair(tiny) as engine:
         passes = engine.target.passes
-    (path,) = stored()
-    path.write_text(json.dumps(asdict(passes) | {"alone": alone}))
+    path, parts = stored()
+    changed = dict.fromkeys(parts["passes"], asdict(passes) | {"alone": alone})
+    path.write_text(json.dumps(parts | {"passes": changed}))
     for params in (GREEDY, SamplingParams(temperature=0.9, seed=7)):
         texts: dict[str, set[tuple[int, ...]]] = {text: set() for text in TEXTS}
         with pair(tiny) as engine:
@@ -61,12 +68,11 @@ def test_a_class_is_searched_once(tiny: TinyFiles, monkeypatch: pytest.MonkeyPat
         assert exact_passes.known_classes(engine.target.header) == [passes]
 
 
-@pytest.mark.parametrize("damage", ["", "[1]", "{}", '{"step": 3, "widest": 9, "alone": false}'])
-def test_a_damaged_file_is_replaced(tiny: TinyFiles, damage: str) -> None:
+@pytest.mark.parametrize("damage", ["", [1], {}, {"step": 3, "widest": 9, "alone": False}])
+def test_damaged_passes_are_replaced(tiny: TinyFiles, damage: object) -> None:
     for _ in range(2):
         with pair(tiny) as engine:
             passes: PassClass = engine.target.passes
-        (path,) = stored()
-        known = path.read_text()
-        path.write_text(damage)
-    assert json.loads(known) == asdict(passes)
+        path, known = stored()
+        path.write_text(json.dumps(known | {"passes": dict.fromkeys(known["passes"], damage)}))
+    assert [*known["passes"].values()] == [asdict(passes)]

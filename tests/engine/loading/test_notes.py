@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from localspec.core import machine
-from localspec.engine import profile_store
 from localspec.engine.engine import Engine
 from localspec.engine.loading.notes import chain_only, missing_gpu
 from localspec.llama import llama_library
 from localspec.metadata.header import read_header
 from localspec.speculative.control.pair_profile import PairProfile
 from tests.support.files.tiny_models import write_tiny_model
+from tests.support.first_use import save_profile
 from tests.support.real_pair import GREEDY, TinyFiles, fresh, options, random_ids
 
 pytestmark = pytest.mark.llama
@@ -68,7 +68,7 @@ def test_auto_opens_no_trees_where_no_draft_can_pay(
     for width in (1, 33):
         known.verify.observe(width, 0, 0.1)
     known.draft.observe(1, 0, step)
-    profile_store.save(profile_store.profile_path(pair, {}), known)
+    save_profile(pair, known)
     assert (chain_only(pair[0], pair[1], auto) is None) == trees
     assert chain_only(pair[0], pair[1], two) is None
 

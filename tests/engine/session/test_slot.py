@@ -112,6 +112,14 @@ def test_slots_share_passes(slots: Slots, alone: Engine) -> None:
     assert all(len(answer.tokens) == 80 for answer in answers)
 
 
+def test_each_slot_carries_its_own_loss(slots: Slots) -> None:
+    first, *others = slots
+    before = [slot.loss_budget.may_spend(0.9, 1.0, 0.0) for slot in others]
+    first.loss_budget.add(20.0, 1, 1.0)
+    assert not first.loss_budget.may_spend(0.0, 1.0, 0.0)
+    assert [slot.loss_budget.may_spend(0.9, 1.0, 0.0) for slot in others] == before == [True, True]
+
+
 STEPS = st.lists(
     st.tuples(
         st.integers(0, 2),

@@ -12,8 +12,8 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.commands.flags.groups import number
 from localspec.commands.flags.pair import PAIR_ROWS
+from localspec.commands.flags.rows import number
 from localspec.core.options.option import Bounds, Option
 from localspec.core.options.sampling_params import SamplingParams, sampling_fields
 from localspec.library.pairs.schema import (

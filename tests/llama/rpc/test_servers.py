@@ -222,7 +222,7 @@ def test_a_profile_belongs_to_its_servers(
     for flags in ((), ("--rpc", named(pair)), ("--rpc", named(pair[:1]))):
         done = process("run", *PAIR, "-n", "4", *flags, PROMPT, env=os.environ)
         assert "New on this machine" in done.stderr, done.stderr
-    assert len(list((tmp_path / "profiles").glob("*.json"))) == 3
+    assert len(list((tmp_path / "pairs").glob("*.json"))) == 3
 
 
 def answering_long(worker: Worker) -> subprocess.Popen[bytes]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft, longest
 from localspec.speculative.control.conversations import Conversations
 from localspec.speculative.control.costs import PassCosts
-from localspec.speculative.control.pair_profile import PairProfile
+from localspec.speculative.control.pair_profile import LossBudget, PairProfile
 from localspec.speculative.drafters import MODEL, ModelDrafter
 from localspec.speculative.loop import Controller, DraftStatus, Round
 from localspec.speculative.prompt_lookup import PromptLookup
@@ -87,13 +87,28 @@ def drafting(clock: FakeClock, costs: tuple[float, float], **options: Any) -> Mo
 
 
 def auto(
-    quirk: float, draft: tuple[float, float], known: PairProfile, index: PromptLookup | None = None
+    quirk: float,
+    draft: tuple[float, float],
+    known: PairProfile,
+    index: PromptLookup | None = None,
+    budget: LossBudget | None = None,
 ) -> Callable[[FakeClock], Controller]:
-    return lambda clock: Adaptive(known, clock, drafting(clock, draft, quirk=quirk), index)
+    return lambda clock: Adaptive(
+        known, clock, drafting(clock, draft, quirk=quirk), index, loss_budget=budget
+    )
 
 
-def lookup_alone(known: PairProfile) -> Callable[[FakeClock], Controller]:
-    return lambda clock: Adaptive(known, clock, None, PromptLookup())
+def lookup_alone(
+    known: PairProfile, budget: LossBudget | None = None
+) -> Callable[[FakeClock], Controller]:
+    return lambda clock: Adaptive(known, clock, None, PromptLookup(), loss_budget=budget)
+
+
+def in_debt(seconds: float, plain: float) -> LossBudget:
+    """The budget of a slot whose last round took so long for one token."""
+    budget = LossBudget()
+    budget.add(seconds, 1, plain)
+    return budget
 
 
 def fixed(
@@ -325,10 +340,10 @@ def test_quick_plain_passes_are_no_credit() -> None:
             return (len(self.tokens) % 2 - 0.5) * sum(verify) if width == 1 else 0.0
 
     verify = (0.6, 0.4)
-    known = calibrated(verify, FLAT)
-    answer(lookup_alone(known), verify, [1, 2], 64, Jittery)  # which finds nothing
-    assert known.loss_budget.may_spend(1.0, 1.0, 0.0)
-    assert not known.loss_budget.may_spend(1.0 + 0.01 * 64, 1.0, 0.0)  # the share of the time
+    known, budget = calibrated(verify, FLAT), LossBudget()
+    answer(lookup_alone(known, budget), verify, [1, 2], 64, Jittery)  # which finds nothing
+    assert budget.may_spend(1.0, 1.0, 0.0)
+    assert not budget.may_spend(1.0 + 0.01 * 64, 1.0, 0.0)  # the share of the time
 
 
 def test_plain_decoding_is_tried_now_and_then() -> None:
@@ -412,12 +427,22 @@ def test_the_status_at_the_end_of_an_answer(
 
 def test_a_debt_from_before_is_the_reason_not_to_draft() -> None:
     draft, verify = (0.35, 0.0), (0.7, 0.3)  # may gain a little
-    known = calibrated(verify, draft)
-    known.loss_budget.add(20.0, 1, 1.0)
-    clock = FakeClock()
-    controller = auto(0.02, draft, known)(clock)
+    make = auto(0.02, draft, calibrated(verify, draft), budget=in_debt(20.0, 1.0))
+    controller = make(FakeClock())
     assert controller.propose([1, 2, 3], 9).tokens == ()
     assert controller.status == DraftStatus.RECENTLY_SLOWER
+
+
+def test_the_loss_of_one_slot_is_no_reason_for_another_nor_does_it_take_its_credit() -> None:
+    draft, verify = (0.35, 0.0), (0.7, 0.3)
+    known, spares = calibrated(verify, draft), LossBudget()
+    spares.add(1.0, 10, 1.0)  # a long copy, in an answer that goes on
+    loses = auto(0.02, draft, known, budget=in_debt(20.0, 1.0))(FakeClock())
+    for controller in (loses, auto(0.02, draft, known, budget=spares)(FakeClock())):
+        controller.propose([1, 2, 3], 9)
+    assert controller.status == DraftStatus.DRAFTING
+    loses.begin_answer()
+    assert spares.may_spend(9.0, 1.0, 0.0)
 
 
 def test_candidates_teach_the_kind_of_sampling_they_were_drafted_in() -> None:
@@ -449,11 +474,10 @@ def test_the_controllers_own_time_is_no_loss_of_drafting() -> None:
     clocks: list[FakeClock] = []
     draft, verify = (0.4, 0.0), (0.7, 0.3)
     known = calibrated(verify, draft)
-    known.loss_budget.add(20.0, 1, 1.0)
 
     def make(clock: FakeClock) -> Controller:
         clocks.append(clock)
-        return Adaptive(known, clock, drafting(clock, draft, quirk=0.02), Slow())
+        return auto(0.02, draft, known, Slow(), in_debt(20.0, 1.0))(clock)
 
     _, rounds = answer(make, verify, [1, 2], 800)
     assert drafted(rounds[:20]) == 0 < drafted(rounds)
@@ -464,8 +488,8 @@ def test_no_debt_forbids_the_index_what_gains_much() -> None:
     prompt = [*range(16)] * 3
     for _ in range(9):
         known.of("lookup 16+, greedy").observe(3.0, True)
-    known.loss_budget.add(20.0, 1, sum(FLAT))  # by whatever was drafted before
-    make = auto(9, (0.9, 0.0), known, PromptLookup())
+    budget = in_debt(20.0, sum(FLAT))  # by whatever was drafted before
+    make = auto(9, (0.9, 0.0), known, PromptLookup(), budget)
     _, rounds = answer(make, FLAT, prompt, 40, Copyist)
     assert rounds[1].accepted > 5
 
@@ -486,9 +510,8 @@ def test_what_a_moving_window_reads_again_is_no_prompt() -> None:
 
 def test_one_long_draft_that_was_all_wrong_does_not_forbid_drafting_for_long() -> None:
     draft = (0.02, 0.0)
-    known = calibrated(FLAT, draft)
-    known.loss_budget.add(12.0, 1, 1.05)  # eight plain tokens more than the allowance
-    _, rounds = answer(auto(0.02, draft, known), FLAT, [1, 2], 300)
+    budget = in_debt(12.0, 1.05)  # eight plain tokens more than the allowance
+    _, rounds = answer(auto(0.02, draft, calibrated(FLAT, draft), budget=budget), FLAT, [1, 2], 300)
     assert next(i for i, each in enumerate(rounds) if each.drafted) < 80
 
 
@@ -554,11 +577,12 @@ def test_every_source_is_learnt_from_whoever_was_chosen() -> None:
 
 def test_many_short_answers_do_not_lose_many_beginnings() -> None:
     draft, verify, tokens, answers = (0.1, 0.0), (0.9, 0.1), 12, 14
-    known = calibrated(verify, draft)
+    known, budget = calibrated(verify, draft), LossBudget()
     seconds = 0.0
     for i in range(answers):
         known.acceptance.clear()  # each time it looks like a new, promising draft
-        seconds += answer(auto(9.0, draft, known), verify, [i, i + 1], tokens)[0]
+        make = auto(9.0, draft, known, budget=budget)
+        seconds += answer(make, verify, [i, i + 1], tokens)[0]
     plain = answers * plain_seconds(verify, tokens)
     # One allowance for all of them; an allowance for each came to 25 plain tokens.
     assert seconds <= plain * 1.01 + 6 * sum(verify)

@@ -4,7 +4,7 @@ from itertools import islice
 
 import pytest
 
-from localspec.speculative.control.pair_profile import GroupAcceptance, PairProfile
+from localspec.speculative.control.pair_profile import GroupAcceptance, LossBudget, PairProfile
 from localspec.speculative.control.probing import TimedDraft
 from localspec.speculative.control.valuation import Valuation
 from localspec.speculative.drafters import ModelDrafter
@@ -22,7 +22,8 @@ def test_a_shared_step_costs_a_share_and_teaches_what_the_whole_pass_costs(
     known = PairProfile()
     acceptance = GroupAcceptance(known, "greedy")
     value = Valuation(known, acceptance, has_draft=True)
-    timed = TimedDraft(ModelDrafter(model, GREEDY, 16, never_stop), known, acceptance, value, clock)
+    drafter = ModelDrafter(model, GREEDY, 16, never_stop)
+    timed = TimedDraft(drafter, known, acceptance, value, LossBudget(), clock)
     assert timed.sequences == 0
     assert len(list(islice(timed.candidates([1, 2, 3], 3), 2))) == 2
     assert timed.take_spent() == pytest.approx(2 * 8.0 / share)

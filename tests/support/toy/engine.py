@@ -12,7 +12,7 @@ from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.generate import stream_generate
 from localspec.speculative.control.conversations import Conversations
-from localspec.speculative.control.pair_profile import PairProfile
+from localspec.speculative.control.pair_profile import LossBudget, PairProfile
 from localspec.speculative.history import AnswerHistory
 from localspec.speculative.loop import Clock
 from localspec.speculative.prompt_lookup import PromptLookup
@@ -115,6 +115,7 @@ class ToyEngine:
         self.profile = ToyProfile()
         self.prompt_lookup = PromptLookup()
         self.conversations = Conversations()
+        self.loss_budget = LossBudget()
         self.target = model(0.0, n_ctx, 10.0)
         self.target.noise = noise
         self.draft = None if quirk is None else model(quirk, draft_n_ctx or n_ctx, 1.0)

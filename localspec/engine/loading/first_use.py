@@ -1,0 +1,301 @@
+"""First use of a pair: a child process loads it, uses it and measures it, since it may crash.
+
+Files may end llama.cpp's process, and so may drivers. What the child finds is kept in pair.json.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any, NamedTuple, NoReturn
+
+from localspec.core import errors, paths, worker
+from localspec.core.errors import EngineError
+from localspec.core.formatting import one_line, size
+from localspec.core.options.load_options import LoadOptions, RpcServers
+from localspec.core.worker import Ended
+from localspec.engine.loading.pair_file import Model, PairFile, files_used
+from localspec.engine.profile_store import MEASURING
+from localspec.llama import llama_library
+from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size
+from localspec.llama.parameters import uses_devices
+
+CHILD = "localspec.engine.loading.child"
+_PATIENCE, _BYTES_PER_SECOND = 900, 2e7  # of the child: seconds, and how fast it reads a file
+_ROOM = 8 * 2**30  # bytes of memory besides the weights, a copy of them and the contexts
+_WORTH_TELLING = 2**30  # bytes
+# Tokens: room for the passes, and flash attention is chosen as for longer contexts.
+_LEAST_CTX, _MOST_CTX = 128, 1024
+_SOURCE = re.compile(r"^\S*/llama\.cpp/")
+
+Say = Callable[[str], None] | None
+
+
+class Variant(NamedTuple):
+    """A configuration to use a pair in; ``without`` names what it leaves out."""
+
+    name: str
+    target: LoadOptions
+    draft: LoadOptions | None
+    without: str = ""
+
+
+class Placed(NamedTuple):
+    """A variant with contexts and layers that fit, and the bytes that it takes.
+
+    ``notes`` and ``plan`` are for the user, ``loading`` is said before the weights are read.
+    ``chain_only`` is that of `Engine`.
+    """
+
+    target: Model
+    draft: Model | None
+    n_bytes: int
+    chain_only: str | None = None
+    notes: Sequence[str] = ()
+    plan: Sequence[str] = ()
+    loading: str | None = None
+
+    @property
+    def models(self) -> list[Model]:
+        """The target, and the draft if there is one."""
+        return [self.target, *([] if self.draft is None else [self.draft])]
+
+
+def variants(target: LoadOptions, draft: LoadOptions | None) -> list[Variant]:
+    """A pair as asked; where devices are used also with fewer features, at last on the CPU."""
+    chain, alone = replace(target, branches=1), replace(target, branches=1, load_heads=False)
+    plain = Variant("plain", alone, None, "decoding plainly, the draft is not used")
+    chains = Variant("chains", chain, draft, "the target verifies chains, without branches")
+    if draft is None:
+        found = [plain._replace(target=target)]
+    elif target.branches == 1:
+        found = [chains, plain]
+    else:
+        found = [Variant(f"branches {target.branches}", target, draft), chains, plain]
+    if target.rpc or not any(map(uses_devices, (target, *([] if draft is None else [draft])))):
+        return found[:1]
+    on_cpus = on_cpu(chain), draft and on_cpu(draft)
+    return [*found, Variant("cpu", *on_cpus, "the CPU is used instead")]
+
+
+def on_cpu(options: LoadOptions) -> LoadOptions:
+    """The same model on the CPU, with no tensor placed on a device."""
+    return replace(options, gpu_layers=0, device="none", override_tensors=())
+
+
+def first_usable(
+    found: Sequence[Variant],
+    place: Callable[[Variant], Placed],
+    file: PairFile,
+    notes: list[str],
+    say: Say = None,
+) -> Placed:
+    """The first variant that does not crash, which is usually the one asked for.
+
+    A variant that is new here is used in a child, which also measures it for ``file``. The bundled
+    models need no child on the CPU. Messages go to ``say``; without it, a crash is noted. Raises
+    what the child refuses, EngineError where it ends early in the last variant.
+    """
+    first, on_device = found[0], len(found) > 1
+    endings, passing = _endings(file), set[str]()  # endings that may be others the next time
+    for variant in found:
+        placed = place(variant)
+        is_new = variant.name not in endings
+        if is_new and (on_device or not all(map(_is_bundled, placed.models))):
+            if say is not None and variant is first:
+                _announce(placed, on_device, say)
+            ended = _in_child(placed, measures=_measures(placed, on_device), answers=on_device)
+            if ended.code != 0 and variant is found[-1]:
+                _fail(placed, ended)
+            endings[variant.name] = ended.reason if ended.code != 0 else ""
+            if ended.code == 0:
+                _keep(file, ended.output)
+            elif not ended.crashed:
+                passing.add(variant.name)
+            file.update(tried={n: each for n, each in endings.items() if n not in passing})
+        if not endings.get(variant.name):
+            break
+    if variant is not first:
+        (say or notes.append)(_told(endings[first.name], variant, file, passes=bool(passing)))
+    return placed
+
+
+def _measures(placed: Placed, on_device: bool) -> bool:
+    """Whether the child measures what drafting costs; else that is done when it is needed.
+
+    With --exact the passes to be measured are known after the pair is loaded.
+    """
+    target = placed.target.options
+    return not target.exact and (on_device or (placed.draft is not None and not target.rpc))
+
+
+def _told(ending: str, used: Variant, file: PairFile, *, passes: bool) -> str:
+    """A sentence on what is used instead of a pair as asked."""
+    how = "crashed"
+    again = f"To try again, for instance after an update of the driver, remove {file.path}."
+    if passes:
+        how, again = "did not finish", "The next start tries again."
+    where = [device.description for device in llama_library.devices() if device.is_gpu]
+    return (
+        f"llama.cpp {how} ({ending}) in a trial of this pair on "
+        f"{', '.join(where) or 'the device'}: {used.without}. {again}"
+    )
+
+
+def prove(model: Model) -> None:
+    """Raise a LocalspecError for a file that llama.cpp cannot run, or that ends its process."""
+    placed = Placed(Model(model.header, _reduced(model)), None, 0)
+    ended = _in_child(placed, measures=False, answers=False)
+    if ended.code != 0:
+        _fail(placed, ended)
+
+
+def _announce(placed: Placed, on_device: bool, say: Callable[[str], None]) -> None:
+    n_bytes = _n_bytes(placed)
+    if on_device:
+        say("New on this device: tried in a process of its own first, as drivers may crash.")
+    elif n_bytes >= _WORTH_TELLING:
+        say(f"New here: {size(n_bytes)} are tried in a process of their own first, this once.")
+    if placed.draft is not None and _measures(placed, on_device):
+        say(MEASURING)
+
+
+def _endings(file: PairFile) -> dict[str, str]:
+    """How the child ended by name of variant, empty for well; without anything invalid."""
+    tried = file.parts.get("tried")
+    found = tried if isinstance(tried, Mapping) else {}
+    return {name: ending for name, ending in found.items() if isinstance(ending, str)}
+
+
+def _keep(file: PairFile, output: str) -> None:
+    """Take over what the child measured."""
+    found = next((each for each in _messages(output) if isinstance(each, dict)), {})
+    file.parts |= found
+    file.is_new = "profile" in found
+
+
+def _in_child(placed: Placed, *, measures: bool, answers: bool) -> Ended:
+    """How the child ended that used these models; raises a LocalspecError where it refused."""
+    models = placed.models
+    if placed.target.options.rpc:
+        models = [Model(each.header, _reduced(each)) for each in models]
+    question = {
+        "models": [asdict(each.options) for each in models],
+        "bytes": 2 * _n_bytes(placed) + placed.n_bytes + _ROOM,
+        "measures": measures,
+        "answers": answers,
+    }
+    try:
+        ended = worker.ask(CHILD, question, _patience(placed))
+    except OSError as error:
+        raise EngineError(f"No process could be started to try a model in: {error}.") from None
+    if (refusal := _refusal(ended.output)) is not None:
+        name, message, hint = refusal
+        named = any(path.name in message for each in models for path in files_used(each))
+        kind = getattr(errors, name, EngineError)
+        step = _step(placed, ended)
+        raise kind(message if named else f"When llama.cpp {step}: {message}", hint)
+    return ended
+
+
+def _fail(placed: Placed, ended: Ended) -> NoReturn:
+    """Raise EngineError that says at which step the child ended, and how."""
+    step = _step(placed, ended)
+    if llama_library.log.verbose:
+        sys.stderr.write(ended.log)
+    if ended.cause == "killed":
+        raise EngineError(
+            f"The process that tries a model first was killed from outside ({ended.reason}) when "
+            f"llama.cpp {step}; the system does so where memory runs out.",
+            "Try again, with a smaller --ctx-size or other programs closed.",
+        )
+    late = f"gives no answer within {_patience(placed):.0f} s"
+    how = late if ended.code is None else f"ends by {ended.reason}"
+    raise EngineError(
+        f"llama.cpp {how} when it {step}.{_last_line(ended.log)}", _hint(placed, step)
+    )
+
+
+def _last_line(log: str) -> str:
+    """A sentence with the last line of llama.cpp's log, without the path of its source."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    return f" The last line of its log: {one_line(_SOURCE.sub('', lines[-1]))}" if lines else ""
+
+
+def _hint(placed: Placed, step: str) -> str:
+    """The next thing to try after a failure."""
+    if placed.target.options.override_kv:
+        return "Leave out the values of --override-kv one by one."
+    if placed.target.options.loras:
+        return "Leave out --lora."
+    drafts = placed.draft is not None and str(placed.draft.options.path) in step
+    without = " Or run without a draft: --draft off." if drafts else ""
+    return f"Get the file again, or convert it again; the log: --verbose.{without}"
+
+
+def _reduced(model: Model) -> LoadOptions:
+    """Options of a proof alone: on the CPU, in a short context, with trees."""
+    header, options = model
+    ctx_size = asked_ctx_size(header, options.ctx_size) or default_ctx_size(header)
+    return replace(
+        on_cpu(options),
+        ctx_size=min(max(ctx_size, _LEAST_CTX), _MOST_CTX),
+        cpu_moe_layers=0,
+        tensor_split=(),
+        split_mode="layer",
+        main_gpu=0,
+        rpc=RpcServers(),  # a server answers one connection at a time, and that is ours
+        mlock=False,
+        mmap=True,
+        parallel=1,
+        branches="auto",
+    )
+
+
+def _patience(placed: Placed) -> float:
+    """Seconds that the child may take, also from a slow disk."""
+    return _PATIENCE + _n_bytes(placed) / _BYTES_PER_SECOND
+
+
+def _n_bytes(placed: Placed) -> int:
+    return sum(path.stat().st_size for each in placed.models for path in files_used(each))
+
+
+def _is_bundled(model: Model) -> bool:
+    """Whether a model is bundled, and used as it is.
+
+    A hash that the Hub listed would show that a file is a true copy, not that llama.cpp runs it.
+    """
+    if model.options.override_kv or model.options.loras:
+        return False
+    return all(paths.is_bundled(path) for path in model.header.paths)
+
+
+def _messages(output: str) -> list[Any]:
+    """What the child wrote as JSON, a line each, among which llama.cpp may print."""
+    found = []
+    for line in output.splitlines():
+        try:
+            found.append(json.loads(line))
+        except (ValueError, RecursionError):
+            continue
+    return found
+
+
+def _step(placed: Placed, ended: Ended) -> str:
+    """What the child did last."""
+    steps = [each for each in _messages(ended.output) if isinstance(each, str)]
+    return steps[-1] if steps else f"loads {shown(placed.target.options)}"
+
+
+def _refusal(output: str) -> list[str] | None:
+    """Name, message and hint of the error that the child raised."""
+    found = [each for each in _messages(output) if isinstance(each, list) and len(each) == 3]
+    return [str(part) for part in found[-1]] if found else None
+
+
+def shown(options: LoadOptions) -> str:
+    """A model by its path, with its adapters."""
+    adapters = " and ".join(str(lora.path) for lora in options.loras)
+    return one_line(f"{options.path} with {adapters}" if adapters else str(options.path))
