@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 4.5
 CONNECT_SECONDS = 4.0
 STALL_SECONDS = 10.0  # without a byte, unless HF_HUB_DOWNLOAD_TIMEOUT is set
+MAX_SECONDS = 86_400.0  # of either variable
 HEADER_SECONDS = 60.0  # of an answer with a file, over all redirects
 MAX_BYTES = 1 << 50  # of one file
 
@@ -158,13 +159,13 @@ def stream(
     Raises HubProblem for a refusal or an unexpected size, RangeIgnored if only a request from 0
     would help, and DroppedConnection if another request, from where it stopped, may succeed.
     """
-    from huggingface_hub import hf_hub_url
-
     stop = file.size if stop is None else min(stop, file.size)
     if start >= stop:
         return
     _require_network(file.path)
     token = _token()
+    from huggingface_hub import hf_hub_url
+
     url = hf_hub_url(
         model.reference.repo, file.path, revision=model.commit, endpoint=http_errors.endpoint()
     )
@@ -245,12 +246,13 @@ def _import_library() -> None:
 
 def _token() -> str | None:
     """The user's access token: HF_TOKEN, or that of `hf auth login`."""
+    with http_errors.of_connection():
+        _import_library()  # here, as this counts for no time limit
     from huggingface_hub.errors import DeviceCodeError, OIDCError
 
-    _import_library()  # here, as this counts for no time limit
     try:
         token = _headers(None).get("authorization", "").removeprefix("Bearer ")
-    except (DeviceCodeError, OIDCError, OSError) as error:
+    except (DeviceCodeError, OIDCError, OSError, UnicodeDecodeError) as error:
         raise HubProblem(
             f"The access token cannot be read: {http_errors.message_of(error)}.",
             "Set HF_TOKEN, or save a token with `hf auth login`.",
@@ -317,7 +319,7 @@ def _ask(
 def _seconds(variable: str, usual: float) -> float:
     """A time limit: the library's own environment variable, or else the usual one."""
     try:
-        return max(0.1, float(os.environ.get(variable, usual)))
+        return min(max(0.1, float(os.environ.get(variable, usual))), MAX_SECONDS)
     except ValueError:
         return usual
 

@@ -280,7 +280,7 @@ def test_an_endpoint_that_is_no_address(
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", address)
     error = refused(lambda: client.resolve(Reference(REPO)))
-    assert "is no address of a Hub" in error.message and "HF_ENDPOINT" in error.hint
+    assert error.message == "HF_ENDPOINT is no address of a Hub."
 
 
 def test_a_password_in_the_endpoint_is_not_shown(
@@ -440,7 +440,7 @@ def test_a_connection_that_stalls(
 
 
 def test_how_long_a_stall_may_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    for said, seconds in (("5", 5.0), ("-1", 0.1), ("x", 10.0), ("nan", 0.1)):
+    for said, seconds in (("5", 5.0), ("-1", 0.1), ("x", 10.0), ("nan", 0.1), ("9" * 20, 86_400.0)):
         monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", said)
         assert client._seconds("HF_HUB_DOWNLOAD_TIMEOUT", 10.0) == seconds
 
