@@ -26,7 +26,7 @@ from localspec.hub import body, http_errors
 from localspec.hub.http_errors import DroppedConnection as DroppedConnection
 from localspec.hub.http_errors import RangeIgnored as RangeIgnored
 from localspec.hub.provenance import SHA256
-from localspec.hub.reference import Reference, RemoteFile, choose_files, is_safe
+from localspec.hub.reference import Reference, RemoteFile, choose_files, is_safe, same_repo
 from localspec.metadata.filenames import PART_NAME_IN_ANY_CASE, heads_kind, how_to_convert
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ def resolve(reference: Reference) -> RemoteModel:
     Raises HubProblem if the Hub is down or refuses, or if no file or several match.
     """
     facts, commit = _repository(reference)
+    reference = _as_the_hub_writes_it(reference, facts)
     listing = _listing(facts, reference)
     if not listing and _holds_safetensors(facts):
         raise HubProblem(
@@ -94,6 +95,7 @@ def resolve(reference: Reference) -> RemoteModel:
 def heads_beside(reference: Reference) -> list[RemoteModel]:
     """Files of prediction heads in the repository, by their names; time and errors of `resolve`."""
     facts, commit = _repository(reference)
+    reference = _as_the_hub_writes_it(reference, facts)
     heads = [
         file
         for file in _listing(facts, reference)
@@ -181,22 +183,25 @@ def stream(
 
 def cached(model: RemoteModel, file: RemoteFile) -> Path | None:
     """The complete file in the library's cache: of this commit, or else of the same sha256."""
-    from huggingface_hub import try_to_load_from_cache
-
-    folder = paths.hub_cache_folder()
-    found = try_to_load_from_cache(model.reference.repo, file.path, folder, model.commit)
-    if isinstance(found, str) and size_of(Path(found)) == file.size:
-        return Path(found)
-    if file.sha256 is None:
-        return None
-    snapshots = folder / "--".join(("models", *model.reference.repo.split("/"))) / "snapshots"
+    by_hash = []
     with suppress(OSError):
-        for path in (snapshot / file.path for snapshot in sorted(snapshots.iterdir())):
-            # A snapshot links to its content by the content's hash, where the system has links.
-            by_hash = os.path.islink(path) and path.readlink().name == file.sha256
-            if by_hash and size_of(path) == file.size:
+        for snapshots in _cached_snapshots(model.reference.repo):
+            path = snapshots / model.commit / file.path
+            if size_of(path) == file.size:
                 return path
-    return None
+            for path in (snapshot / file.path for snapshot in sorted(snapshots.iterdir())):
+                # A snapshot links to its content by the content's hash, where links exist.
+                linked = os.path.islink(path) and path.readlink().name == file.sha256
+                if linked and size_of(path) == file.size:
+                    by_hash.append(path)
+    return next(iter(by_hash), None)
+
+
+def _cached_snapshots(repo: str) -> list[Path]:
+    """The folders of a repository's commits in the library's cache, its name in any case."""
+    name = "--".join(("models", *repo.split("/")))
+    folders = [each for each in paths.hub_cache_folder().iterdir() if same_repo(each.name, name)]
+    return [each / "snapshots" for each in sorted(folders, key=lambda each: each.name != name)]
 
 
 # --- requests ---
@@ -325,6 +330,13 @@ def _seconds(variable: str, usual: float) -> float:
 
 
 # --- answers ---
+
+
+def _as_the_hub_writes_it(reference: Reference, facts: _Facts) -> Reference:
+    """The reference with the repository's name in the Hub's own case."""
+    name = facts.get("id")
+    known = isinstance(name, str) and same_repo(reference.repo, name)
+    return replace(reference, repo=name) if known else reference
 
 
 def _listing(facts: _Facts, reference: Reference) -> list[RemoteFile]:

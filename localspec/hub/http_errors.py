@@ -150,7 +150,7 @@ def no_answer() -> HubProblem:
 
 @contextmanager
 def of_connection() -> Iterator[None]:
-    """Turn what the HTTP library raises into a HubProblem, those of variables that it cannot use included."""
+    """Turn what the HTTP library raises into a HubProblem, also for an unusable variable."""
     import httpx2
 
     try:

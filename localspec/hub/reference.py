@@ -84,6 +84,11 @@ class RemoteFile:
     sha256: str | None
 
 
+def same_repo(repo: str, other: str | None) -> bool:
+    """Whether two names are those of one repository: the Hub ignores their case."""
+    return other is not None and repo.lower() == other.lower()
+
+
 def parse_reference(name: str) -> Reference | None:
     """The reference that `name` spells, or None for a path.
 

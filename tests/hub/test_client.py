@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -602,6 +603,17 @@ def test_a_cached_file_of_another_commit(hub: FakeHub, model: RemoteModel, tmp_p
     assert client.cached(model, file) == path
     path.resolve().unlink()
     assert client.cached(model, file) is None
+
+
+def test_a_repository_in_another_case(hub: FakeHub, model: RemoteModel, tmp_path: Path) -> None:
+    """The Hub ignores the case of names, and the cache keeps the one that was asked for."""
+    again = client.resolve(Reference(REPO.upper(), tag="q4_k_m"))
+    assert again.reference.repo == REPO and again.files == model.files
+    put(tmp_path / "huggingface" / "hub", model.commit, str(model.files[0].sha256), DATA)
+    for repo in (REPO.lower(), REPO.upper()):
+        asked = replace(model, reference=Reference(repo))
+        assert client.cached(asked, model.files[0]) is not None
+    assert client.cached(replace(model, reference=Reference("org/model")), model.files[0]) is None
 
 
 def test_a_file_that_the_library_downloaded(hub: FakeHub, model: RemoteModel) -> None:

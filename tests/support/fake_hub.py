@@ -346,7 +346,8 @@ class _Handler(BaseHTTPRequestHandler):
         if token and token not in self.hub.tokens:
             self._error(401, None, "Invalid credentials in Authorization header")
             return None
-        repo = self.hub.repos.get(name)
+        names = {each.lower(): each for each in self.hub.repos}
+        repo = self.hub.repos.get(names.get(name.lower(), name))
         if repo is None or (repo.private and not token):
             code = 404 if token else 401
             text = "Repository not found" if token else "Invalid username or password."

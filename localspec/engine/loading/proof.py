@@ -17,7 +17,7 @@ import numpy as np
 from localspec import __version__
 from localspec.core import errors, machine, paths, worker
 from localspec.core.errors import EngineError, LocalspecError
-from localspec.core.files import read_at_most, save_json
+from localspec.core.files import add_keys, read_keys
 from localspec.core.formatting import one_line, size
 from localspec.core.options.load_options import LoadOptions, RpcServers, load_options
 from localspec.engine.loading.rollback_choice import STRATEGIES
@@ -32,8 +32,6 @@ from localspec.metadata.header import ModelHeader, read_header
 
 _PATIENCE, _BYTES_PER_SECOND = 120, 2e7  # of the child: seconds, and how fast it reads a file
 _ROOM = 8 * 2**30  # bytes of memory besides the weights and a copy of them
-_MOST_PROOFS = 500
-_MAX_BYTES = 2**17  # of the proofs
 _HEADER_BYTES = 2**20  # of a file that identify it, besides its size and time
 # Tokens: room for the passes, and flash attention is chosen as for longer contexts.
 _LEAST_CTX, _MOST_CTX = 128, 1024
@@ -79,14 +77,13 @@ def _require(model: Model, heads: Model | None, say: Callable[[str], None] | Non
     if all(map(_is_bundled, used)):
         return
     keys = [_key(used[:count]) for count in range(1, len(used) + 1)]
-    proven = _read()
-    if keys[-1] in proven:
+    if keys[-1] in read_keys(_store()):
         return
     n_bytes = sum(path.stat().st_size for each in used for path in _files(each))
     if say is not None and n_bytes >= _WORTH_TELLING:
         say(f"New here: {size(n_bytes)} are tried in a process of their own first, this once.")
     _try(used, n_bytes)
-    save_json(_store(), [*(key for key in proven if key not in keys), *keys][-_MOST_PROOFS:])
+    add_keys(_store(), *keys)
 
 
 def _try(used: list[Model], n_bytes: int) -> None:
@@ -169,15 +166,6 @@ def on_cpu(options: LoadOptions) -> LoadOptions:
 
 def _store() -> Path:
     return paths.cache_folder() / "proven.json"
-
-
-def _read() -> list[str]:
-    """Keys of stored proofs, the newest last; an empty list without a valid file."""
-    try:
-        document = json.loads(read_at_most(_store(), _MAX_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return []
-    return [key for key in document if isinstance(key, str)] if isinstance(document, list) else []
 
 
 def _key(used: list[Model]) -> str:
