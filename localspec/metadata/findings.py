@@ -96,6 +96,10 @@ _WARNINGS = {
     "no-chat-template": (
         "It may be a base model; without --raw its prompts are ChatML, as in llama.cpp."
     ),
+    "split-marks": (
+        "Prompts spell them in pieces, so answers are worse and may begin with such marks: get "
+        "another file of this model, or convert it again with a newer converter."
+    ),
     "draft-vocab-larger": (
         "localspec cuts a draft at the first id the target lacks; llama.cpp's own tools fail."
     ),
