@@ -335,8 +335,9 @@ def _seconds(variable: str, usual: float) -> float:
 def _as_the_hub_writes_it(reference: Reference, facts: _Facts) -> Reference:
     """The reference with the repository's name in the Hub's own case."""
     name = facts.get("id")
-    known = isinstance(name, str) and same_repo(reference.repo, name)
-    return replace(reference, repo=name) if known else reference
+    if isinstance(name, str) and same_repo(reference.repo, name):
+        return replace(reference, repo=name)
+    return reference
 
 
 def _listing(facts: _Facts, reference: Reference) -> list[RemoteFile]:

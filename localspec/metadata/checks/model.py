@@ -8,6 +8,7 @@ from typing import Literal
 
 from localspec.core.formatting import one_line
 from localspec.metadata.checks.heads import check_heads, heads_problem
+from localspec.metadata.checks.names import architecture_faults, tensor_faults
 from localspec.metadata.checks.tensors import shape_faults, type_faults
 from localspec.metadata.checks.values import value_faults
 from localspec.metadata.draft_kind import DraftKind, draft_kind
@@ -77,7 +78,9 @@ def check_file(header: ModelHeader, role: Role, without_weights: Level) -> Itera
 
 
 def _header_faults(header: ModelHeader) -> Iterator[Fault]:
-    """Values, types and shapes at which llama.cpp ends the process."""
+    """Names that llama.cpp refuses; values, types and shapes at which it ends the process."""
+    yield from (("unknown-architecture", fault) for fault in architecture_faults(header))
+    yield from (("unknown-tensor", fault) for fault in tensor_faults(header))
     yield from (("absurd-header", fault) for fault in value_faults(header))
     yield from (("tensor-type", fault) for fault in type_faults(header))
     yield from (("tensor-shape", fault) for fault in shape_faults(header))
