@@ -420,9 +420,7 @@ def test_a_draft_that_llama_cpp_refuses_is_left_out(
     first, second = done.err.splitlines()[:2]
     assert first.startswith(f"{broken} is left out. ") and "not found" in first
     assert done.code == 0 and second.startswith(f"Draft: {fetched[1]} (")
-    suggested = localspec("suggest", PAIR[0])
-    shown = suggested.out + suggested.err
-    assert "v.blk.0.attn_q.weight" in shown and "vision or audio" in shown, shown
+    assert "a-with-eyes" not in localspec("suggest", PAIR[0]).out
 
 
 def test_no_draft_can_be_found(localspec: Command, lonely: zoo.Zoo) -> None:
