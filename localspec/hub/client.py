@@ -7,6 +7,7 @@ compressed, and read a listing of any size.
 
 import os
 import re
+import shlex
 import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
@@ -27,7 +28,13 @@ from localspec.hub.http_errors import DroppedConnection as DroppedConnection
 from localspec.hub.http_errors import RangeIgnored as RangeIgnored
 from localspec.hub.provenance import SHA256
 from localspec.hub.reference import Reference, RemoteFile, choose_files, is_safe, same_repo
-from localspec.metadata.filenames import PART_NAME_IN_ANY_CASE, heads_kind, how_to_convert
+from localspec.metadata.filenames import (
+    PART_NAME,
+    cut_from,
+    heads_kind,
+    how_to_convert,
+    how_to_join,
+)
 
 if TYPE_CHECKING:
     import httpx2
@@ -41,6 +48,7 @@ STALL_SECONDS = 10.0  # without a byte, unless HF_HUB_DOWNLOAD_TIMEOUT is set
 MAX_SECONDS = 86_400.0  # of either variable
 HEADER_SECONDS = 60.0  # of an answer with a file, over all redirects
 MAX_BYTES = 1 << 50  # of one file
+_UNKNOWN = -1  # the size of a file that a mirror lists without it
 
 _QUANTIZED = "base_model:quantized:"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -89,7 +97,12 @@ def resolve(reference: Reference) -> RemoteModel:
             "Look for a repository of the same model whose name ends in -GGUF, or "
             f"{how_to_convert(reference.repo, on_hub=True)}.",
         )
-    return _remote_model(reference, commit, choose_files(reference, listing), facts)
+    try:
+        chosen = choose_files(reference, listing)
+    except HubProblem:
+        _refuse_cut_files(reference, facts)
+        raise
+    return _remote_model(reference, commit, chosen, facts)
 
 
 def heads_beside(reference: Reference) -> list[RemoteModel]:
@@ -99,7 +112,7 @@ def heads_beside(reference: Reference) -> list[RemoteModel]:
     heads = [
         file
         for file in _listing(facts, reference)
-        if heads_kind(file.path) is not None and not PART_NAME_IN_ANY_CASE.fullmatch(file.path)
+        if heads_kind(file.path) is not None and not PART_NAME.fullmatch(file.path)
     ]
     return [
         _remote_model(replace(reference, file=file.path, tag=None), commit, (file,), facts)
@@ -164,20 +177,7 @@ def stream(
     stop = file.size if stop is None else min(stop, file.size)
     if start >= stop:
         return
-    _require_network(file.path)
-    token = _token()
-    from huggingface_hub import hf_hub_url
-
-    url = hf_hub_url(
-        model.reference.repo, file.path, revision=model.commit, endpoint=http_errors.endpoint()
-    )
-    stall = _seconds("HF_HUB_DOWNLOAD_TIMEOUT", STALL_SECONDS)
-    with (
-        http_errors.of_connection(),
-        _ask(url, token, stall, HEADER_SECONDS, f"bytes={start}-{stop - 1}") as response,
-    ):
-        if response.status_code not in (200, 206):
-            raise http_errors.of_response(response, model.reference, token, file)
+    with _ask_for_file(model, file, f"bytes={start}-{stop - 1}") as response:
         yield from body.file_bytes(response, file, start, stop - start)
 
 
@@ -301,6 +301,28 @@ def _within(seconds: float, call: Callable[[], _T]) -> _T:
 
 
 @contextmanager
+def _ask_for_file(
+    model: RemoteModel, file: RemoteFile, byte_range: str
+) -> "Iterator[httpx2.Response]":
+    """The answer with a range of a file; raises HubProblem for a refusal."""
+    _require_network(file.path)
+    token = _token()
+    from huggingface_hub import hf_hub_url
+
+    url = hf_hub_url(
+        model.reference.repo, file.path, revision=model.commit, endpoint=http_errors.endpoint()
+    )
+    stall = _seconds("HF_HUB_DOWNLOAD_TIMEOUT", STALL_SECONDS)
+    with (
+        http_errors.of_connection(),
+        _ask(url, token, stall, HEADER_SECONDS, byte_range) as response,
+    ):
+        if response.status_code not in (200, 206):
+            raise http_errors.of_response(response, model.reference, token, file)
+        yield response
+
+
+@contextmanager
 def _ask(
     url: str, token: str | None, stall: float, limit: float, byte_range: str | None = None
 ) -> "Iterator[httpx2.Response]":
@@ -347,11 +369,10 @@ def _listing(facts: _Facts, reference: Reference) -> list[RemoteFile]:
         path, size = entry.get("rfilename"), entry.get("size")
         if not (isinstance(path, str) and path.lower().endswith(".gguf") and is_safe(path)):
             continue
-        if type(size) is not int or not 0 <= size <= MAX_BYTES:
-            raise HubProblem(
-                f"{http_errors.hub_name()} lists {one_line(path)} with an impossible size.",
-                "Try again later, or choose another repository.",
-            )
+        if size is None:
+            size = _UNKNOWN
+        elif type(size) is not int or not 0 <= size <= MAX_BYTES:
+            raise _impossible_size(path)
         found.setdefault(path, RemoteFile(path, size, _sha256(entry.get("lfs"))))
     return list(found.values())
 
@@ -371,10 +392,44 @@ def _holds_safetensors(facts: _Facts) -> bool:
     return any(str(entry.get("rfilename")).endswith(".safetensors") for entry in _entries(facts))
 
 
+def _refuse_cut_files(reference: Reference, facts: _Facts) -> None:
+    """Raise HubProblem if the reference means a file that another tool cut into parts."""
+    names = [name for each in _entries(facts) if isinstance(name := each.get("rfilename"), str)]
+    wholes = dict.fromkeys(whole for name in names if (whole := cut_from(name)) and is_safe(whole))
+    try:
+        whole = choose_files(reference, [RemoteFile(name, 0, None) for name in wholes])[0].path
+    except HubProblem:
+        return
+    raise HubProblem(
+        f"{reference.repo} has {one_line(whole)} only in parts that another tool cut.",
+        f"Get them: `hf download {reference.repo} --include {shlex.quote(f'{one_line(whole)}*')} "
+        f"--local-dir .`, then join them: {how_to_join(whole, filter(is_safe, names))}.",
+    )
+
+
 def _remote_model(
     reference: Reference, commit: str, files: tuple[RemoteFile, ...], facts: _Facts
 ) -> RemoteModel:
-    return RemoteModel(reference, commit, files, _license(facts), bool(facts.get("gated")))
+    bare = RemoteModel(reference, commit, files, _license(facts), bool(facts.get("gated")))
+    return replace(bare, files=tuple(_with_size(bare, file) for file in files))
+
+
+def _with_size(model: RemoteModel, file: RemoteFile) -> RemoteFile:
+    """The file; of one that was listed without its size, the first byte is requested for it."""
+    if file.size >= 0:
+        return file
+    with _ask_for_file(model, file, "bytes=0-0") as response:
+        size = body.size_of_file(response)
+    if size is None or size > MAX_BYTES:
+        raise _impossible_size(file.path)
+    return replace(file, size=size)
+
+
+def _impossible_size(path: str) -> HubProblem:
+    return HubProblem(
+        f"{http_errors.hub_name()} lists {one_line(path)} with an impossible size.",
+        "Try again later, or choose another repository.",
+    )
 
 
 def _license(facts: _Facts) -> str | None:
