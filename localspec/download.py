@@ -4,6 +4,7 @@ The stored bytes of a complete file are compared with the sha256 that the Hub li
 the file get its name and a record of its origin.
 """
 
+import glob
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec.core.errors import DownloadProblem, HubProblem
+from localspec.core.errors import DownloadProblem, FileProblem, HubProblem
 from localspec.core.files import size_of
 from localspec.core.formatting import one_line, size
 from localspec.hub import client
@@ -30,11 +31,12 @@ from localspec.hub.provenance import (
     Provenance,
     read_record,
     recorded,
+    require_named_bytes,
     sha256_of,
     write_record,
 )
 from localspec.hub.provenance import verify as verify
-from localspec.hub.reference import Reference, RemoteFile, choose_files, is_safe
+from localspec.hub.reference import Reference, RemoteFile, choose_files, is_safe, same_repo
 
 Note = Callable[[str], None]
 
@@ -49,10 +51,12 @@ def local_paths(reference: Reference, files: Sequence[RemoteFile], folder: Path)
     """Paths of files: `folder`/org/repo/path, or org/repo@revision/path for another than main.
 
     Of an owner whose name is that of a folder of localspec's own: `folder`/pairs@hub/repo/path.
+    A folder of the repository that exists in another case is kept.
 
     Raises DownloadProblem for an unsafe name, such as one that is hidden or leads out of `folder`.
     """
-    paths, home = [], _home(reference.repo, reference.revision)
+    home = _homes(reference.repo, reference.revision, folder)[0].relative_to(folder).as_posix()
+    paths = []
     for file in files:
         inside = f"{home}/{file.path}"
         if not is_safe(inside):
@@ -64,13 +68,24 @@ def local_paths(reference: Reference, files: Sequence[RemoteFile], folder: Path)
     return paths
 
 
-def _home(repo: str, revision: str) -> str:
-    """The folder of a repository below the models folder."""
+def _homes(repo: str, revision: str, folder: Path) -> list[Path]:
+    """Folders of a repository below the models folder, in any case; the usual one if none exists.
+
+    A revision keeps its case, as the Hub tells branches apart by it.
+    """
     owner, name = repo.split("/")
     if owner.lower() in OWN_FOLDERS:
         owner += "@hub"  # which no owner is called
     at = "" if revision == "main" else f"@{revision.replace('/', '-')}"
-    return f"{owner}/{name}{at}"
+    owners = [each for each in folder.glob("*") if same_repo(each.name, owner)] or [folder / owner]
+    found = [
+        place
+        for each in owners
+        for place in each.glob(f"*{glob.escape(at)}")
+        if same_repo(place.name.removesuffix(at), name)
+    ]
+    usual = folder / owner / f"{name}{at}"
+    return sorted(found, key=lambda place: place != usual) or [owners[0] / f"{name}{at}"]
 
 
 def fetch(
@@ -95,7 +110,7 @@ def fetch(
         downloads.append(_Download(model, file, path, before, on_progress, note, sleep))
         before += file.size
     if not all(download.is_complete() for download in downloads):
-        if cached := _cached(model):
+        if cached := _cached(model, downloads[0]):
             return cached
         check_space(folder, sum(download.n_missing() for download in downloads))
     for download in downloads:
@@ -108,10 +123,10 @@ def downloaded(reference: Reference, folder: Path) -> list[Path] | None:
     here: dict[str, tuple[Path, str]] = {}
     listing = []
     revisions = dict.fromkeys((reference.revision, "main"))  # a commit may have been main
-    places = [folder / _home(reference.repo, revision) for revision in revisions]
+    places = [place for each in revisions for place in _homes(reference.repo, each, folder)]
     for path, origin in (each for place in places for each in recorded(place)):
         known = reference.revision in (origin.revision, origin.commit)
-        if origin.repo == reference.repo and known and size_of(path) == origin.size:
+        if same_repo(reference.repo, origin.repo) and known and size_of(path) == origin.size:
             here[origin.path] = (path, origin.commit)
             listing.append(RemoteFile(origin.path, origin.size, origin.sha256))
     try:
@@ -124,9 +139,12 @@ def downloaded(reference: Reference, folder: Path) -> list[Path] | None:
 
 def interrupted(reference: Reference, folder: Path) -> list[Path]:
     """Places of the files of a reference whose download was interrupted, chosen as on the Hub."""
-    home = folder / _home(reference.repo, reference.revision)
-    places = [place for path in home.rglob(".*.part") if (place := place_of(path))]
-    here = {place.relative_to(home).as_posix(): place for place in places}
+    here = {
+        place.relative_to(home).as_posix(): place
+        for home in _homes(reference.repo, reference.revision, folder)
+        for path in home.rglob(".*.part")
+        if (place := place_of(path))
+    }
     try:
         chosen = choose_files(reference, [RemoteFile(name, 0, None) for name in here])
     except HubProblem:
@@ -134,13 +152,21 @@ def interrupted(reference: Reference, folder: Path) -> list[Path]:
     return [here[file.path] for file in chosen]
 
 
-def _cached(model: RemoteModel) -> list[Path] | None:
-    """The files in the Hub's local cache, if all are there and llama.cpp finds them together."""
+def _cached(model: RemoteModel, download: "_Download") -> list[Path] | None:
+    """The files in the Hub's local cache, if all are right and llama.cpp finds them together."""
     paths = [path for file in model.files if (path := client.cached(model, file))]
     names = [path.name for path in paths]
     named = names == [file.path.split("/")[-1] for file in model.files]
     together = len({path.parent for path in paths}) == 1 and named
-    return paths if len(paths) == len(model.files) and (len(paths) == 1 or together) else None
+    if len(paths) != len(model.files) or not (len(paths) == 1 or together):
+        return None
+    try:
+        for path in paths:
+            require_named_bytes(path, download.on_progress)
+    except FileProblem as problem:
+        download.note(problem.message)
+        return None
+    return paths
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from localspec import download
 from localspec.core.errors import DownloadProblem, HubProblem
-from localspec.download import downloaded, fetch, local_paths
+from localspec.download import downloaded, fetch, interrupted, local_paths
 from localspec.hub import body, client
 from localspec.hub.client import DroppedConnection, RangeIgnored, RemoteModel
 from localspec.hub.provenance import (
@@ -1086,6 +1086,37 @@ def test_revisions_are_kept_apart(tmp_path: Path, toy: ToyHub, heard: Heard) -> 
     assert branch.parent.name == "repo@refs-pr-3" and main.parent.name == "repo"
     assert downloaded(other.reference, tmp_path) == [branch]
     assert downloaded(ONE.reference, tmp_path) == [main]
+
+
+def test_a_repository_in_another_case_is_the_same(
+    tmp_path: Path, toy: ToyHub, heard: Heard
+) -> None:
+    (path,) = heard.fetch(ONE, tmp_path)
+    other = replace(ONE, reference=Reference("Org/REPO"))
+    assert heard.fetch(other, tmp_path) == [path] and toy.starts == [0]
+    assert downloaded(other.reference, tmp_path) == [path]
+    for revision in ("V1", "v1"):  # two branches
+        branch = replace(ONE, reference=Reference("ORG/repo", revision=revision))
+        (there,) = heard.fetch(branch, tmp_path)
+        assert there == tmp_path / "org" / f"repo@{revision}" / path.name
+    path.unlink()
+    leave = part_of(tmp_path)
+    leave.write_bytes(DATA[:9])
+    assert interrupted(Reference("ORG/Repo"), tmp_path) == [path]
+
+
+def test_wrong_bytes_in_a_cache_are_not_used(
+    tmp_path: Path, toy: ToyHub, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blob = tmp_path / "blobs" / sha256(DATA)
+    blob.parent.mkdir()
+    blob.write_bytes(DATA[::-1])
+    link = tmp_path / "cache" / "model.gguf"
+    link.parent.mkdir()
+    link.symlink_to(blob)
+    monkeypatch.setattr(client, "cached", lambda model, file: link)
+    assert heard.fetch(ONE, tmp_path / "models")[0].read_bytes() == DATA
+    assert f"{link} is wrong: its sha256 begins with" in heard.notes[0]
 
 
 def test_parts_of_two_commits_are_no_model(tmp_path: Path, toy: ToyHub, heard: Heard) -> None:

@@ -20,6 +20,7 @@ from localspec.core.errors import FileProblem, LocalspecError
 from localspec.core.formatting import one_line
 
 _COMPARED_FILES = 1000  # of a folder, with the name of one that is missing
+MAX_KEYS, MAX_KEY_BYTES = 500, 2**17  # of one file
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0)  # opening a pipe would wait for its other end
 
 
@@ -198,3 +199,18 @@ def save_json(path: Path, document: object) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with appearing_when_complete(path) as partial:
             partial.write_text(json.dumps(document) + "\n")
+
+
+def read_keys(path: Path) -> list[str]:
+    """The keys that `add_keys` stored, the newest last; none without a valid file."""
+    try:
+        document = json.loads(read_at_most(path, MAX_KEY_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return []
+    return [key for key in document if isinstance(key, str)] if isinstance(document, list) else []
+
+
+def add_keys(path: Path, *keys: str) -> None:
+    """Remember keys; the oldest are forgotten, and a failure to write is ignored."""
+    others = (key for key in read_keys(path) if key not in keys)
+    save_json(path, [*others, *keys][-MAX_KEYS:])

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import FrameType
 
 
 class Cancelled(Exception):
@@ -45,21 +46,63 @@ def require_wanted() -> None:
 def held_interrupt() -> Iterator[list[bool]]:
     """Delay Ctrl-C to the end of the block; the yielded list is not empty once it was pressed.
 
-    In a ctypes callback a KeyboardInterrupt is printed and lost; while drawing it leaves half of
-    the drawing on the screen.
+    Ctrl-Z is delayed too where `on_suspension` handles it. In a ctypes callback a KeyboardInterrupt
+    is printed and lost; while drawing it leaves half of the drawing on the screen.
     """
     pressed: list[bool] = []
     is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if not is_default or threading.current_thread() is not threading.main_thread():
         yield pressed
         return
+    suspend, suspended = _suspension(), list[bool]()
+
+    def delay(number: int, frame: object) -> None:
+        suspended.append(True)
+
+    if suspend is not None:
+        signal.signal(signal.SIGTSTP, delay)
     signal.signal(signal.SIGINT, lambda number, frame: pressed.append(True))
     try:
         yield pressed
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        if suspend is not None and _suspension() is delay:
+            signal.signal(signal.SIGTSTP, suspend)
+    if suspended:
+        signal.raise_signal(signal.SIGTSTP)
     if pressed:
         raise KeyboardInterrupt
+
+
+def on_suspension(before: Callable[[], None], after: Callable[[], None]) -> None:
+    """Call ``before`` when Ctrl-Z is to suspend this process, and ``after`` when it goes on.
+
+    Until `end_suspension`; only the first call in the main thread counts.
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or _suspension() is not None or not hasattr(signal, "SIGTSTP"):
+        return
+
+    def suspend(number: int, frame: object) -> None:
+        before()
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, suspend)
+        after()
+
+    signal.signal(signal.SIGTSTP, suspend)
+
+
+def end_suspension() -> None:
+    """Let Ctrl-Z suspend this process without a call."""
+    if _suspension() is not None:
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+
+
+def _suspension() -> Callable[[int, FrameType | None], object] | None:
+    """The handler of Ctrl-Z, None without one."""
+    handler = signal.getsignal(signal.SIGTSTP) if hasattr(signal, "SIGTSTP") else None
+    return handler if callable(handler) else None
 
 
 @contextmanager

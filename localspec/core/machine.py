@@ -7,8 +7,9 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 _CGROUP = Path("/sys/fs/cgroup")
 _CPUS = Path("/sys/devices/system/cpu")
@@ -80,12 +81,36 @@ def _siblings(cpu: int) -> str:
 
 
 def _cgroup_cores() -> int | None:
-    """Whole cores of a container's CPU quota (cgroup v2), None without one."""
-    try:
-        quota, period = (_CGROUP / "cpu.max").read_text().split()
-    except (OSError, ValueError):
-        return None
-    return None if quota == "max" else max(1, int(quota) // int(period))
+    """Whole cores of the smallest CPU quota of this process's control groups, None without one."""
+    found = []
+    for folder in _cgroup_folders("cpu"):
+        for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+            with suppress(OSError, ValueError, ZeroDivisionError):  # "max" and -1 are no quota
+                quota, period = map(int, _words(folder, *names))
+                found += [max(1, quota // period)] if quota > 0 else []
+    return min(found, default=None)
+
+
+def _cgroup_folders(controller: str) -> Iterator[Path]:
+    """Folders of the control groups (version 1 or 2) that limit this process, to the root.
+
+    In a container the root may be the container's own group, whose path outside is listed here.
+    """
+    listed = ""
+    with suppress(OSError):
+        listed = Path("/proc/self/cgroup").read_text()
+    lines = re.findall(r"^\d+:(.*?):(/.*)$", listed, re.M)
+    for names, path in [*lines, ("", "/"), (controller, "/")]:
+        if names and controller not in names.split(","):
+            continue
+        inside = PurePosixPath("/" if "/.." in path else path)
+        for each in (inside, *inside.parents):
+            for mount in (names, controller) if names else ("", "unified"):
+                yield _CGROUP / mount / str(each).lstrip("/")
+
+
+def _words(folder: Path, *names: str) -> list[str]:
+    return " ".join((folder / name).read_text() for name in names).split()
 
 
 def _output(*command: str) -> str:
@@ -115,18 +140,28 @@ def memory() -> tuple[int, int] | None:
 
 
 def _cgroup_memory() -> tuple[int, int] | None:
-    """(available, limit) bytes of a container (cgroup v2), None without one.
-
-    Cached file pages count as used there, but are given back when memory is short.
-    """
-    try:
-        limit = int((_CGROUP / "memory.max").read_text())
-        used = int((_CGROUP / "memory.current").read_text())
-        lines = (_CGROUP / "memory.stat").read_text().splitlines()
-        cached = sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
-    except (OSError, ValueError, IndexError):  # "max" is no number, and no limit
+    """(available, limit) bytes by the smallest of the control groups' limits, None without one."""
+    found = []
+    for folder in _cgroup_folders("memory"):
+        for names in (
+            ("memory.max", "memory.current"),
+            ("memory.high", "memory.current"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        ):
+            with suppress(OSError, ValueError):  # "max" is no number, and no limit
+                limit, used = map(int, _words(folder, *names))
+                found.append((max(0, limit - used + _reclaimable(folder)), limit))
+    if not found:
         return None
-    return max(0, limit - used + cached), limit
+    return min(available for available, _ in found), min(limit for _, limit in found)
+
+
+def _reclaimable(folder: Path) -> int:
+    """Bytes of a control group that count as used, but are given back when memory is short."""
+    words = _words(folder, "memory.stat")
+    sizes = dict(zip(words[::2], map(int, words[1::2]), strict=True))
+    kinds = ("inactive_file", "active_file", "slab_reclaimable")
+    return sum(sizes.get(f"total_{kind}", sizes.get(kind, 0)) for kind in kinds)
 
 
 def _mac_available() -> int | None:

@@ -16,7 +16,7 @@ from localspec.chat.stats import GenerationStats
 from localspec.chat.templates.sandbox import MAX_CHARACTERS
 from localspec.core import paths
 from localspec.core.errors import FileProblem, LocalspecError, UsageError
-from localspec.core.interrupt import held_interrupt
+from localspec.core.interrupt import end_suspension, held_interrupt, on_suspension
 from localspec.display import clipboard, console
 from localspec.display.answer import compared, figures, meter, only_thoughts
 from localspec.display.growing_text import MarkdownText, PlainText
@@ -248,10 +248,7 @@ class ChatScreen(_Screen):
     def _settle(self) -> None:
         """Remove the meter and print what is unfinished."""
         with held_interrupt():
-            if self._live is not None:
-                self._echo.show()  # first: drawing may fail
-                self._live.stop()
-                self._live = None
+            self._remove_block()
             if self._thoughts is not None:
                 self._end_thoughts(fold=False)
             self._print(self._answer.end())
@@ -264,7 +261,17 @@ class ChatScreen(_Screen):
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()
             self._echo.hide()
+            on_suspension(self._remove_block, lambda: None)
         return self._live
+
+    def _remove_block(self) -> None:
+        """Remove what may still change, with the meter; the next piece draws it again."""
+        end_suspension()
+        if self._live is not None:
+            self._echo.show()  # first: drawing may fail
+            self._live.stop()
+            self._live = None
+            self._draw_at = 0.0
 
     def _block(self, piece: Piece) -> "RenderableType":
         """What may still change, as much as fits, and the meter below it."""

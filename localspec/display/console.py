@@ -21,10 +21,14 @@ _quiet = False
 
 
 def make_console(stderr: bool) -> "Console":
-    """A console for stdout or stderr that wraps at words on a terminal, and never in a pipe."""
+    """A console for stdout or stderr that wraps at words on a terminal, and never in a pipe.
+
+    No variable, as FORCE_COLOR, makes a terminal of a pipe: columns and tabs depend on it.
+    """
     from rich.console import Console
 
-    made = Console(stderr=stderr, highlight=False, emoji=False)
+    stream = sys.stderr if stderr else sys.stdout
+    made = Console(stderr=stderr, highlight=False, emoji=False, force_terminal=stream.isatty())
     made.soft_wrap = not made.is_terminal
     return made
 
@@ -33,13 +37,15 @@ def prepare_streams() -> None:
     """Let both streams take any text: a closed one drops it, a narrow encoding shows ``?``.
 
     Bytes from a terminal that are not text are read as U+FFFD. In a pipe they are an error in every
-    locale: in some, Python would return surrogates. Invalid window sizes in the environment are
-    removed: rich would draw nothing, or fail.
+    locale: in some, Python would return surrogates. Window sizes in the environment are removed if
+    invalid, as rich would draw nothing, or fail; and where the terminal has one, as they may be
+    those of another window.
     """
     be_quiet(False)
+    known = _has_size(1) or _has_size(2)
     for name in ("COLUMNS", "LINES"):
-        if not re.fullmatch("0*[1-9][0-9]{0,4}", os.environ.get(name, "1")):
-            del os.environ[name]
+        if known or not re.fullmatch("0*[1-9][0-9]{0,4}", os.environ.get(name, "1")):
+            os.environ.pop(name, None)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
@@ -47,6 +53,14 @@ def prepare_streams() -> None:
         sys.stdout.reconfigure(errors="replace")
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace" if sys.stdin.isatty() else "strict")
+
+
+def _has_size(descriptor: int) -> bool:
+    """Whether a descriptor is a terminal that knows its size."""
+    try:
+        return all(os.get_terminal_size(descriptor))
+    except OSError:
+        return False
 
 
 def text(piece: str) -> None:
@@ -69,7 +83,12 @@ def styled(out: "Console", piece: str, style: str) -> None:
 def json_line(document: Mapping[str, object]) -> None:
     """One JSON document as one line of stdout."""
     # On a terminal nothing but ASCII: a name or a text may hold control sequences.
-    line = json.dumps(document, ensure_ascii=sys.stdout.isatty()).replace("\x7f", "\\u007f")
+    line = json.dumps(document, ensure_ascii=sys.stdout.isatty())
+    try:
+        line.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:  # a narrow encoding, or a name that is no Unicode
+        line = json.dumps(document)
+    line = line.replace("\x7f", "\\u007f")
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

@@ -5,9 +5,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from localspec.core.formatting import one_line
+from localspec.core.interrupt import end_suspension, on_suspension
 from localspec.display.console import is_quiet, make_console
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import ProgressColumn
 
 OnProgress = Callable[[str, int, int], None]  # label, done, total
@@ -38,7 +40,17 @@ def progress(*, in_bytes: bool = False) -> Iterator[OnProgress]:
                 bar.remove_task(tasks.pop(label))
                 bar.refresh()
 
-        yield report
+        if not hidden:
+            on_suspension(lambda: _show_cursor(out, True), lambda: _show_cursor(out, False))
+        try:
+            yield report
+        finally:
+            if not hidden:
+                end_suspension()
+
+
+def _show_cursor(out: "Console", shown: bool) -> None:
+    out.show_cursor(shown)
 
 
 def _columns(in_bytes: bool) -> "list[ProgressColumn]":

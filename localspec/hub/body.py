@@ -72,6 +72,17 @@ def file_bytes(
         )
 
 
+def size_of_file(response: "httpx2.Response") -> int | None:
+    """Bytes of a whole file, by the answer to a request for its first byte; None if not given."""
+    require_plain(response, "The file")
+    if response.status_code == 200:
+        said = response.headers.get("Content-Length", "")
+    else:
+        found = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
+        said = found[3] if found else ""
+    return int(said) if re.fullmatch(r"\d{1,19}", said) else None
+
+
 def require_plain(response: "httpx2.Response", what: str) -> None:
     """Raise HubProblem for a compressed body, as a small one may hold gigabytes."""
     if response.headers.get("Content-Encoding", "identity") != "identity":

@@ -7,6 +7,7 @@ compressed, and read a listing of any size.
 
 import os
 import re
+import shlex
 import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
@@ -26,8 +27,14 @@ from localspec.hub import body, http_errors
 from localspec.hub.http_errors import DroppedConnection as DroppedConnection
 from localspec.hub.http_errors import RangeIgnored as RangeIgnored
 from localspec.hub.provenance import SHA256
-from localspec.hub.reference import Reference, RemoteFile, choose_files, is_safe
-from localspec.metadata.filenames import PART_NAME_IN_ANY_CASE, heads_kind, how_to_convert
+from localspec.hub.reference import Reference, RemoteFile, choose_files, is_safe, same_repo
+from localspec.metadata.filenames import (
+    PART_NAME,
+    cut_from,
+    heads_kind,
+    how_to_convert,
+    how_to_join,
+)
 
 if TYPE_CHECKING:
     import httpx2
@@ -38,8 +45,10 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 4.5
 CONNECT_SECONDS = 4.0
 STALL_SECONDS = 10.0  # without a byte, unless HF_HUB_DOWNLOAD_TIMEOUT is set
+MAX_SECONDS = 86_400.0  # of either variable
 HEADER_SECONDS = 60.0  # of an answer with a file, over all redirects
 MAX_BYTES = 1 << 50  # of one file
+_UNKNOWN = -1  # the size of a file that a mirror lists without it
 
 _QUANTIZED = "base_model:quantized:"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -80,6 +89,7 @@ def resolve(reference: Reference) -> RemoteModel:
     Raises HubProblem if the Hub is down or refuses, or if no file or several match.
     """
     facts, commit = _repository(reference)
+    reference = _as_the_hub_writes_it(reference, facts)
     listing = _listing(facts, reference)
     if not listing and _holds_safetensors(facts):
         raise HubProblem(
@@ -87,16 +97,22 @@ def resolve(reference: Reference) -> RemoteModel:
             "Look for a repository of the same model whose name ends in -GGUF, or "
             f"{how_to_convert(reference.repo, on_hub=True)}.",
         )
-    return _remote_model(reference, commit, choose_files(reference, listing), facts)
+    try:
+        chosen = choose_files(reference, listing)
+    except HubProblem:
+        _refuse_cut_files(reference, facts)
+        raise
+    return _remote_model(reference, commit, chosen, facts)
 
 
 def heads_beside(reference: Reference) -> list[RemoteModel]:
     """Files of prediction heads in the repository, by their names; time and errors of `resolve`."""
     facts, commit = _repository(reference)
+    reference = _as_the_hub_writes_it(reference, facts)
     heads = [
         file
         for file in _listing(facts, reference)
-        if heads_kind(file.path) is not None and not PART_NAME_IN_ANY_CASE.fullmatch(file.path)
+        if heads_kind(file.path) is not None and not PART_NAME.fullmatch(file.path)
     ]
     return [
         _remote_model(replace(reference, file=file.path, tag=None), commit, (file,), facts)
@@ -158,44 +174,34 @@ def stream(
     Raises HubProblem for a refusal or an unexpected size, RangeIgnored if only a request from 0
     would help, and DroppedConnection if another request, from where it stopped, may succeed.
     """
-    from huggingface_hub import hf_hub_url
-
     stop = file.size if stop is None else min(stop, file.size)
     if start >= stop:
         return
-    _require_network(file.path)
-    token = _token()
-    url = hf_hub_url(
-        model.reference.repo, file.path, revision=model.commit, endpoint=http_errors.endpoint()
-    )
-    stall = _seconds("HF_HUB_DOWNLOAD_TIMEOUT", STALL_SECONDS)
-    with (
-        http_errors.of_connection(),
-        _ask(url, token, stall, HEADER_SECONDS, f"bytes={start}-{stop - 1}") as response,
-    ):
-        if response.status_code not in (200, 206):
-            raise http_errors.of_response(response, model.reference, token, file)
+    with _ask_for_file(model, file, f"bytes={start}-{stop - 1}") as response:
         yield from body.file_bytes(response, file, start, stop - start)
 
 
 def cached(model: RemoteModel, file: RemoteFile) -> Path | None:
     """The complete file in the library's cache: of this commit, or else of the same sha256."""
-    from huggingface_hub import try_to_load_from_cache
-
-    folder = paths.hub_cache_folder()
-    found = try_to_load_from_cache(model.reference.repo, file.path, folder, model.commit)
-    if isinstance(found, str) and size_of(Path(found)) == file.size:
-        return Path(found)
-    if file.sha256 is None:
-        return None
-    snapshots = folder / "--".join(("models", *model.reference.repo.split("/"))) / "snapshots"
+    by_hash = []
     with suppress(OSError):
-        for path in (snapshot / file.path for snapshot in sorted(snapshots.iterdir())):
-            # A snapshot links to its content by the content's hash, where the system has links.
-            by_hash = os.path.islink(path) and path.readlink().name == file.sha256
-            if by_hash and size_of(path) == file.size:
+        for snapshots in _cached_snapshots(model.reference.repo):
+            path = snapshots / model.commit / file.path
+            if size_of(path) == file.size:
                 return path
-    return None
+            for path in (snapshot / file.path for snapshot in sorted(snapshots.iterdir())):
+                # A snapshot links to its content by the content's hash, where links exist.
+                linked = os.path.islink(path) and path.readlink().name == file.sha256
+                if linked and size_of(path) == file.size:
+                    by_hash.append(path)
+    return next(iter(by_hash), None)
+
+
+def _cached_snapshots(repo: str) -> list[Path]:
+    """The folders of a repository's commits in the library's cache, its name in any case."""
+    name = "--".join(("models", *repo.split("/")))
+    folders = [each for each in paths.hub_cache_folder().iterdir() if same_repo(each.name, name)]
+    return [each / "snapshots" for each in sorted(folders, key=lambda each: each.name != name)]
 
 
 # --- requests ---
@@ -245,12 +251,13 @@ def _import_library() -> None:
 
 def _token() -> str | None:
     """The user's access token: HF_TOKEN, or that of `hf auth login`."""
+    with http_errors.of_connection():
+        _import_library()  # here, as this counts for no time limit
     from huggingface_hub.errors import DeviceCodeError, OIDCError
 
-    _import_library()  # here, as this counts for no time limit
     try:
         token = _headers(None).get("authorization", "").removeprefix("Bearer ")
-    except (DeviceCodeError, OIDCError, OSError) as error:
+    except (DeviceCodeError, OIDCError, OSError, UnicodeDecodeError) as error:
         raise HubProblem(
             f"The access token cannot be read: {http_errors.message_of(error)}.",
             "Set HF_TOKEN, or save a token with `hf auth login`.",
@@ -294,6 +301,28 @@ def _within(seconds: float, call: Callable[[], _T]) -> _T:
 
 
 @contextmanager
+def _ask_for_file(
+    model: RemoteModel, file: RemoteFile, byte_range: str
+) -> "Iterator[httpx2.Response]":
+    """The answer with a range of a file; raises HubProblem for a refusal."""
+    _require_network(file.path)
+    token = _token()
+    from huggingface_hub import hf_hub_url
+
+    url = hf_hub_url(
+        model.reference.repo, file.path, revision=model.commit, endpoint=http_errors.endpoint()
+    )
+    stall = _seconds("HF_HUB_DOWNLOAD_TIMEOUT", STALL_SECONDS)
+    with (
+        http_errors.of_connection(),
+        _ask(url, token, stall, HEADER_SECONDS, byte_range) as response,
+    ):
+        if response.status_code not in (200, 206):
+            raise http_errors.of_response(response, model.reference, token, file)
+        yield response
+
+
+@contextmanager
 def _ask(
     url: str, token: str | None, stall: float, limit: float, byte_range: str | None = None
 ) -> "Iterator[httpx2.Response]":
@@ -317,12 +346,20 @@ def _ask(
 def _seconds(variable: str, usual: float) -> float:
     """A time limit: the library's own environment variable, or else the usual one."""
     try:
-        return max(0.1, float(os.environ.get(variable, usual)))
+        return min(max(0.1, float(os.environ.get(variable, usual))), MAX_SECONDS)
     except ValueError:
         return usual
 
 
 # --- answers ---
+
+
+def _as_the_hub_writes_it(reference: Reference, facts: _Facts) -> Reference:
+    """The reference with the repository's name in the Hub's own case."""
+    name = facts.get("id")
+    if isinstance(name, str) and same_repo(reference.repo, name):
+        return replace(reference, repo=name)
+    return reference
 
 
 def _listing(facts: _Facts, reference: Reference) -> list[RemoteFile]:
@@ -332,11 +369,10 @@ def _listing(facts: _Facts, reference: Reference) -> list[RemoteFile]:
         path, size = entry.get("rfilename"), entry.get("size")
         if not (isinstance(path, str) and path.lower().endswith(".gguf") and is_safe(path)):
             continue
-        if type(size) is not int or not 0 <= size <= MAX_BYTES:
-            raise HubProblem(
-                f"{http_errors.hub_name()} lists {one_line(path)} with an impossible size.",
-                "Try again later, or choose another repository.",
-            )
+        if size is None:
+            size = _UNKNOWN
+        elif type(size) is not int or not 0 <= size <= MAX_BYTES:
+            raise _impossible_size(path)
         found.setdefault(path, RemoteFile(path, size, _sha256(entry.get("lfs"))))
     return list(found.values())
 
@@ -356,10 +392,44 @@ def _holds_safetensors(facts: _Facts) -> bool:
     return any(str(entry.get("rfilename")).endswith(".safetensors") for entry in _entries(facts))
 
 
+def _refuse_cut_files(reference: Reference, facts: _Facts) -> None:
+    """Raise HubProblem if the reference means a file that another tool cut into parts."""
+    names = [name for each in _entries(facts) if isinstance(name := each.get("rfilename"), str)]
+    wholes = dict.fromkeys(whole for name in names if (whole := cut_from(name)) and is_safe(whole))
+    try:
+        whole = choose_files(reference, [RemoteFile(name, 0, None) for name in wholes])[0].path
+    except HubProblem:
+        return
+    raise HubProblem(
+        f"{reference.repo} has {one_line(whole)} only in parts that another tool cut.",
+        f"Get them: `hf download {reference.repo} --include {shlex.quote(f'{one_line(whole)}*')} "
+        f"--local-dir .`, then join them: {how_to_join(whole, filter(is_safe, names))}.",
+    )
+
+
 def _remote_model(
     reference: Reference, commit: str, files: tuple[RemoteFile, ...], facts: _Facts
 ) -> RemoteModel:
-    return RemoteModel(reference, commit, files, _license(facts), bool(facts.get("gated")))
+    bare = RemoteModel(reference, commit, files, _license(facts), bool(facts.get("gated")))
+    return replace(bare, files=tuple(_with_size(bare, file) for file in files))
+
+
+def _with_size(model: RemoteModel, file: RemoteFile) -> RemoteFile:
+    """The file; of one that was listed without its size, the first byte is requested for it."""
+    if file.size >= 0:
+        return file
+    with _ask_for_file(model, file, "bytes=0-0") as response:
+        size = body.size_of_file(response)
+    if size is None or size > MAX_BYTES:
+        raise _impossible_size(file.path)
+    return replace(file, size=size)
+
+
+def _impossible_size(path: str) -> HubProblem:
+    return HubProblem(
+        f"{http_errors.hub_name()} lists {one_line(path)} with an impossible size.",
+        "Try again later, or choose another repository.",
+    )
 
 
 def _license(facts: _Facts) -> str | None:

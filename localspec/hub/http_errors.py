@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from localspec.core.errors import HubProblem
 from localspec.core.formatting import one_line
+from localspec.hub.environment import unusable_variable
 from localspec.hub.reference import Reference, RemoteFile
 
 if TYPE_CHECKING:
@@ -149,18 +150,28 @@ def no_answer() -> HubProblem:
 
 @contextmanager
 def of_connection() -> Iterator[None]:
-    """Turn what the HTTP library raises into a HubProblem."""
+    """Turn what the HTTP library raises into a HubProblem, also for an unusable variable."""
     import httpx2
 
     try:
         yield
     except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, OSError) as error:
         raise trouble(error) from None
+    except (ValueError, ImportError):
+        if (problem := unusable_variable()) is None:
+            raise
+        raise problem from None
 
 
 def trouble(error: Exception) -> HubProblem:
     """The error of a request that got no answer."""
     import httpx2
+
+    certificate = "CERTIFICATE_VERIFY_FAILED" in str(error)
+    no_address = (httpx2.UnsupportedProtocol, httpx2.InvalidURL, httpx2.LocalProtocolError)
+    in_order = isinstance(error, httpx2.HTTPError) and not isinstance(error, no_address)
+    if (certificate or not in_order) and (problem := unusable_variable()):
+        return problem
     from huggingface_hub.errors import OfflineModeIsEnabled
 
     if isinstance(error, OfflineModeIsEnabled):
@@ -171,16 +182,9 @@ def trouble(error: Exception) -> HubProblem:
         return no_answer()
     if isinstance(error, httpx2.TooManyRedirects):
         return HubProblem(f"{hub_name()} redirects without end.", CHECK_ENDPOINT)
-    if isinstance(error, httpx2.UnsupportedProtocol) and re.match(r"https?://\w", endpoint()):
+    if isinstance(error, no_address):
         return HubProblem(f"{hub_name()} redirects to no web address.", CHECK_ENDPOINT)
-    if isinstance(
-        error, httpx2.UnsupportedProtocol | httpx2.InvalidURL | httpx2.LocalProtocolError
-    ):
-        return HubProblem(
-            f"'{one_line(endpoint().rpartition('@')[2][:SHOWN])}' is no address of a Hub.",
-            f"Set HF_ENDPOINT to one such as {HUGGING_FACE}, or unset it.",
-        )
-    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+    if certificate:
         return HubProblem(
             f"{hub_name()} has no valid certificate: {message_of(error)}.",
             "Check this machine's clock; behind a proxy set SSL_CERT_FILE to its certificate.",

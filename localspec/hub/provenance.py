@@ -13,9 +13,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from localspec.core.errors import UsageError
-from localspec.core.files import appearing_when_complete, open_regular, read_at_most
+from localspec.core.errors import FileProblem, UsageError
+from localspec.core.files import (
+    add_keys,
+    appearing_when_complete,
+    file_problem,
+    open_regular,
+    read_at_most,
+    read_keys,
+)
 from localspec.core.formatting import one_line
+from localspec.core.paths import cache_folder
 from localspec.hub.reference import Reference, is_safe
 from localspec.metadata.filenames import parts_of
 
@@ -120,6 +128,26 @@ def known_sha256(path: Path) -> str | None:
 def _named_sha256(path: Path) -> str | None:
     named = _BLOB_NAME.fullmatch(Path(os.path.realpath(path)).name)
     return named[1] if named else None
+
+
+def require_named_bytes(path: Path, on_progress: Progress) -> None:
+    """Compare a file whose name in a cache is its sha256 with that name, once for each version.
+
+    Raises FileProblem for other bytes, or if it cannot be read. A file with a record was compared
+    when it came.
+    """
+    expected = None if os.path.lexists(record_path(path)) else _named_sha256(path)
+    if expected is None:
+        return
+    compared = cache_folder() / "compared.json"
+    with file_problem(f"{one_line(str(path))} cannot be read", "Look at its permissions."):
+        blob = path.stat()
+        key = f"{expected} {blob.st_size} {blob.st_mtime_ns} {blob.st_ino}"
+        if key not in read_keys(compared):
+            verdict = _compare(path, expected, None, on_progress)
+            if verdict.state == "wrong":
+                raise FileProblem(verdict.message, verdict.hint)
+            add_keys(compared, key)
 
 
 def sha256_of(path: Path, report: Callable[[int], None]) -> str:

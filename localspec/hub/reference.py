@@ -12,8 +12,9 @@ from localspec.core.errors import HubProblem, UsageError
 from localspec.core.formatting import one_line
 from localspec.metadata.filenames import (
     MAX_PARTS,
-    PART_NAME_IN_ANY_CASE,
+    PART_NAME,
     QUANTISATION,
+    cut_from,
     heads_kind,
     is_sidecar,
     part_name,
@@ -82,6 +83,11 @@ class RemoteFile:
     path: str
     size: int
     sha256: str | None
+
+
+def same_repo(repo: str, other: str | None) -> bool:
+    """Whether two names are those of one repository: the Hub ignores their case."""
+    return other is not None and repo.lower() == other.lower()
 
 
 def parse_reference(name: str) -> Reference | None:
@@ -165,7 +171,12 @@ def _parse_long(name: str, rest: str) -> Reference:
     if found is None:
         _refuse(name, "names no model on the Hub")
     repo, revision, tag, file = found.groups()
-    return Reference(repo, file or None, tag, unquote(revision or "main"))
+    return Reference(repo, _whole(file), tag, unquote(revision or "main"))
+
+
+def _whole(file: str | None) -> str | None:
+    """The file that is meant, also by a part that another tool cut."""
+    return cut_from(file or "") or file or None
 
 
 def _parse_address(name: str) -> Reference:
@@ -186,7 +197,7 @@ def _parse_address(name: str) -> Reference:
         return Reference(repo, shown)
     if rest[0] not in ("blob", "resolve", "raw", "tree"):
         _refuse(name, "is no page of a model or of its files")
-    return Reference(repo, "/".join(rest[2:]) or None, None, rest[1])
+    return Reference(repo, _whole("/".join(rest[2:])), None, rest[1])
 
 
 def _models(listing: Sequence[RemoteFile]) -> dict[str, list[RemoteFile]]:
@@ -194,7 +205,7 @@ def _models(listing: Sequence[RemoteFile]) -> dict[str, list[RemoteFile]]:
     models: dict[str, list[RemoteFile]] = {}
     for file in listing:
         if is_safe(file.path) and _is_gguf(file.path):
-            found = PART_NAME_IN_ANY_CASE.fullmatch(file.path)
+            found = PART_NAME.fullmatch(file.path)
             models.setdefault(f"{found[1]}-of-{found[3]}" if found else file.path, []).append(file)
     return {name: sorted(parts, key=lambda part: part.path) for name, parts in models.items()}
 
@@ -267,7 +278,7 @@ def _matching(tag: str, models: dict[str, list[RemoteFile]]) -> list[list[Remote
 
 def _complete(reference: Reference, parts: list[RemoteFile]) -> tuple[RemoteFile, ...]:
     """All parts of a model; raises HubProblem if one is missing."""
-    found = PART_NAME_IN_ANY_CASE.fullmatch(parts[0].path)
+    found = PART_NAME.fullmatch(parts[0].path)
     if found is None:
         return tuple(parts)
     total = int(found[3])
@@ -276,7 +287,7 @@ def _complete(reference: Reference, parts: list[RemoteFile]) -> tuple[RemoteFile
             f"{one_line(parts[0].path)} claims to be one of {total:,} parts.",
             "Choose another file, or another repository of the same model.",
         )
-    numbered = [PART_NAME_IN_ANY_CASE.fullmatch(part.path) for part in parts]
+    numbered = [PART_NAME.fullmatch(part.path) for part in parts]
     have = [int(match[2]) for match in numbered if match]
     missing = sorted(set(range(1, min(total, len(have) + SHOWN_CHOICES + 1) + 1)) - set(have))
     if len(have) != total or missing:

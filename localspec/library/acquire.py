@@ -25,14 +25,14 @@ from localspec.core.formatting import one_line, size
 from localspec.core.options.load_options import LoadOptions
 from localspec.download import fetch
 from localspec.hub.client import RemoteModel, heads_beside, resolve
-from localspec.hub.provenance import Progress, sha256_of
+from localspec.hub.provenance import Progress, require_named_bytes, sha256_of
 from localspec.hub.reference import Reference, parse_reference
 from localspec.hub.remote_header import PairCheck, compare, read_remote
 from localspec.library.resolve import MTP, SELF, Resolver
 from localspec.library.sidecars import mtp_beside, mtp_of
 from localspec.metadata.checks.heads import check_embedded
 from localspec.metadata.draft_kind import draft_kind, has_heads
-from localspec.metadata.filenames import model_name
+from localspec.metadata.filenames import model_name, parts_of
 from localspec.metadata.findings import make_finding
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.pairing import check_usable
@@ -150,8 +150,8 @@ def ensure_local(
 
     Two names are a pair, checked before anything is fetched: raises IncompatiblePair. The second
     may be MTP, prediction heads: its file is the target's own if it holds them. Raises FileProblem
-    for a file that is no model, UsageError for MTP without a target, DownloadProblem when the user
-    declines a large download.
+    for a file that is no model, or whose bytes are not those of its name in a cache, UsageError for
+    MTP without a target, DownloadProblem when the user declines a large download.
     """
     if names[0] == MTP:
         raise UsageError(
@@ -178,6 +178,8 @@ def ensure_local(
 
 def _fetched(place: Place, ui: DownloadUI, on_progress: Progress) -> Path:
     if isinstance(place, Path):
+        for part in parts_of(place):
+            require_named_bytes(part, on_progress)
         return place
     return fetch(place, paths.models_folder(), on_progress, on_note=ui.say)[0]
 

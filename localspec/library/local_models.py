@@ -11,7 +11,7 @@ from pathlib import Path
 
 from localspec.core.errors import FileProblem, HubProblem, UsageError
 from localspec.core.formatting import one_line
-from localspec.hub.reference import Reference, RemoteFile, choose_files
+from localspec.hub.reference import Reference, RemoteFile, choose_files, same_repo
 from localspec.library.scan import SOURCES, Scan, Source
 from localspec.library.scan import LocalModel as LocalModel
 from localspec.library.tool_caches import Files, files_of
@@ -102,7 +102,7 @@ def model_of(reference: Reference, local: Sequence[LocalModel]) -> LocalModel | 
     here: dict[str, LocalModel] = {}
     listing = []
     for model in local:
-        if model.repo != reference.repo or reference.revision != "main":
+        if not same_repo(reference.repo, model.repo) or reference.revision != "main":
             continue
         for part in model.parts:
             inside = _inside(model, part)

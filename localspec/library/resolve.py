@@ -15,7 +15,7 @@ from localspec.core import paths
 from localspec.core.errors import FileProblem, UnknownPair, UsageError
 from localspec.core.formatting import one_line
 from localspec.download import downloaded
-from localspec.hub.reference import parse_reference
+from localspec.hub.reference import parse_reference, same_repo
 from localspec.library.local_models import Inventory, LocalModel, find_models, model_of
 from localspec.library.pairs import user_pairs
 from localspec.library.pairs.catalog import MTP as MTP
@@ -147,8 +147,10 @@ class Resolver:
         return str(reference)
 
     def _listed(self, name: str) -> Path | None:
-        """The model that `localspec list` shows under this name."""
-        return next((model.path for model in self._nameable() if model.name == name), None)
+        """The model that `localspec list` shows under this name, in any case."""
+        fits = [model for model in self._nameable() if same_repo(name, model.name)]
+        exact = (model.path for model in sorted(fits, key=lambda model: model.name != name))
+        return next(exact, None)
 
     def _nameable(self) -> list[LocalModel]:
         return [model for model in self.inventory.files if model.source != "folder"]

@@ -115,7 +115,7 @@ def _places(model: LocalModel) -> list[Path | str]:
     """Where other files of the same repository may be: its folder, and the repository itself."""
     folder = model.path.parent
     around = [folder, folder.parent] if folder.name.lower() == "mtp" else [folder]
-    return [*around, *([model.repo] if model.repo else [])]
+    return [*around, *([model.repo.lower()] if model.repo else [])]
 
 
 def _file_name(model: LocalModel) -> str:

@@ -119,11 +119,14 @@ class Weights:
     def _load(self, weightless: bool) -> list[str]:
         """Load the file; llama.cpp's log of that."""
         self._params = params = model_parameters(self.options, weightless=weightless)
-        path = os.fsencode(self.header.path)
+        paths = [os.fsencode(path) for path in self.header.paths]
+        listed = (ctypes.c_char_p * len(paths))(*paths)  # parts may have names that it does not try
         with held_interrupt() as pressed, llama_library.log.watch() as errors:
             go_on = self._llama.llama_progress_callback(lambda done, data: not pressed)
             params.progress_callback = go_on
-            self.handle = handle = self._llama.llama_model_load_from_file(path, params)
+            self.handle = handle = self._llama.llama_model_load_from_splits(
+                listed, len(paths), params
+            )
         if not handle:
             raise EngineError(
                 f"llama.cpp cannot load {self.header.path}: {_reason(errors)}",

@@ -2,11 +2,16 @@
 
 import re
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 
-# Stem, number and count of a part: as llama.cpp writes it, and in upper or lower case on the Hub.
-PART_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
-PART_NAME_IN_ANY_CASE = re.compile(PART_NAME.pattern, re.DOTALL | re.IGNORECASE)
+# Stem, number and count of a part, as llama.cpp writes it, in upper or lower case.
+PART_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL | re.IGNORECASE)
+# The file that another tool cut into parts, which are no GGUF files: model.gguf.part1of2.
+_CUT_NAME = re.compile(
+    r"(.+\.gguf)(?:[._-](?:part|split)[._-]?(?:\d+of\d+|[a-z]{1,2}|\d{1,3})|\.\d{3})",
+    re.DOTALL | re.IGNORECASE,
+)
 QUANTISATION = re.compile(r"(?:I?Q|TQ)\d\w*|B?F\d\d|F32|(?:MX|NV)FP4\w*", re.IGNORECASE)
 
 # Kinds of prediction heads by name: in file names, as an architecture, and behind "draft-" in
@@ -57,7 +62,7 @@ def model_name(path: str) -> str:
 
 def stem_of(path: str) -> str:
     """The path without .gguf and the number of a part."""
-    found = PART_NAME_IN_ANY_CASE.fullmatch(path)
+    found = PART_NAME.fullmatch(path)
     return found[1] if found else path[: -len(".gguf")]
 
 
@@ -89,5 +94,28 @@ def parts_of(path: Path) -> list[Path]:
     found = PART_NAME.fullmatch(path.name)
     if found is None or not 1 <= int(found[2]) <= int(found[3]):
         return [path]
-    count = int(found[3])
-    return [path.with_name(part_name(found[1], n, count)) for n in range(1, count + 1)]
+    names = (sibling_name(path.name, number) for number in range(1, int(found[3]) + 1))
+    return [path.with_name(name) for name in names]
+
+
+def sibling_name(name: str, number: int) -> str:
+    """The name of another part, numbered from 1, in the case of this one."""
+    found = PART_NAME.fullmatch(name)
+    assert found is not None
+    return f"{name[: found.start(2)]}{number:05d}{name[found.end(2) :]}"
+
+
+def cut_from(name: str) -> str | None:
+    """The GGUF file that another tool cut into parts, by the name of one; None for other names."""
+    found = _CUT_NAME.fullmatch(name)
+    return found[1] if found else None
+
+
+def how_to_join(whole: str, names: Iterable[str]) -> str:
+    """The command that makes the whole file of those of ``names`` that are its parts."""
+
+    def in_order(name: str) -> list[tuple[int, str]]:
+        return [(int(digits or 0), text) for text, digits in re.findall(r"(\D*)(\d*)", name)]
+
+    parts = sorted((name for name in names if cut_from(name) == whole), key=in_order)
+    return f"`cat {shlex.join(parts)} > {shlex.quote(whole)}`"

@@ -46,6 +46,14 @@ _OLD_BUILDS = "Builds of llama.cpp before April 2026 refuse this."
 # Hints of the errors that llama.cpp raises too, by loading the file or by its own comparison.
 REFUSED_BY_LLAMA_CPP: dict[str, str] = {
     "absurd-header": _CRASH,
+    "unknown-architecture": (
+        "Get the model from its repository on the Hub, as Ollama has formats of its own; or "
+        "upgrade llama-cpp-python."
+    ),
+    "unknown-tensor": (
+        "llama.cpp loads no such file: get the model from its repository on the Hub, as Ollama "
+        "stores vision in the same file."
+    ),
     "tensor-type": _CRASH,
     "tensor-shape": _CRASH,
     "sidecar": "Give the model itself.",
@@ -95,6 +103,10 @@ _ERRORS = REFUSED_BY_LLAMA_CPP | {
 _WARNINGS = {
     "no-chat-template": (
         "It may be a base model; without --raw its prompts are ChatML, as in llama.cpp."
+    ),
+    "split-marks": (
+        "Prompts spell them in pieces, so answers are worse and may begin with such marks: get "
+        "another file of this model, or convert it again with a newer converter."
     ),
     "draft-vocab-larger": (
         "localspec cuts a draft at the first id the target lacks; llama.cpp's own tools fail."

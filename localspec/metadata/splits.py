@@ -4,10 +4,17 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from localspec.core.errors import FileProblem
+from localspec.core.errors import FileProblem, NotAGGUF
 from localspec.core.formatting import one_line
 from localspec.metadata.byte_reader import MAX_HEADER_BYTES, open_file
-from localspec.metadata.filenames import MAX_PARTS, PART_NAME, part_name
+from localspec.metadata.filenames import (
+    MAX_PARTS,
+    PART_NAME,
+    cut_from,
+    how_to_join,
+    part_name,
+    sibling_name,
+)
 from localspec.metadata.gguf_file import MAX_TENSORS, HeaderReader, PartHeader
 
 
@@ -24,6 +31,12 @@ def read_parts(path: Path) -> list[PartHeader]:
 def read_part(path: Path) -> PartHeader:
     """Parse one file; raises as `read_parts`."""
     with open_file(path) as file:
+        if whole := cut_from(path.name):
+            beside = (one_line(each.name) for each in path.parent.iterdir())
+            raise NotAGGUF(
+                f"{one_line(str(path))} is a part of a file that another tool cut.",
+                f"Join all parts, in their folder: {how_to_join(one_line(whole), beside)}.",
+            )
         return HeaderReader(file).finish()
 
 
@@ -75,18 +88,17 @@ def _other_parts(first: PartHeader) -> list[Path]:
         first.fail(f"claims {count:,} parts; the limit is {MAX_PARTS:,}")
     shown, name = one_line(str(first.path)), PART_NAME.fullmatch(first.path.name)
     number = first.number("split.no") or 0
-    stem = name[1] if name else "…"
     if number:
         raise FileProblem(
             f"{shown} is part {number + 1} of {count} of a split model.",
-            f"Give the first part, {part_name(one_line(stem), 1, count)}.",
+            f"Give the first part, {one_line(sibling_name(first.path.name, 1)) if name else '…'}.",
         )
     if name is None or (int(name[2]), int(name[3])) != (1, count):
         raise FileProblem(
             f"{shown} is part 1 of {count} of a split model, but its name does not say so.",
             f"Rename the parts to {part_name('NAME', 1, count)} and so on.",
         )
-    others = [part_name(stem, n, count) for n in range(2, count + 1)]
+    others = [sibling_name(first.path.name, n) for n in range(2, count + 1)]
     missing = [one_line(other) for other in others if not first.path.with_name(other).exists()]
     if missing:
         listed = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")

@@ -2,14 +2,18 @@
 
 import signal
 import threading
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from localspec.core.interrupt import (
     Cancelled,
+    end_suspension,
     held_interrupt,
     is_unwanted,
     leaving_at_interrupt,
+    on_suspension,
     require_wanted,
     stopped_when,
 )
@@ -22,6 +26,36 @@ def test_ctrl_c_waits_for_the_end_of_the_block() -> None:
         heard.append(bool(pressed))
     assert heard == [True]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.fixture
+def never_stopped(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What Ctrl-Z does, instead of stopping this process."""
+    done, set_handler = list[str](), signal.signal
+
+    def set_or_stop(number: int, handler: Any) -> Any:
+        if handler is signal.SIG_DFL and number == signal.SIGTSTP:
+            handler = lambda number, frame: done.append("stopped")  # noqa: E731
+        return set_handler(number, handler)
+
+    monkeypatch.setattr(signal, "signal", set_or_stop)
+    yield done
+    set_handler(signal.SIGTSTP, signal.SIG_DFL)
+
+
+def test_ctrl_z_is_announced_and_waits_for_the_end_of_a_block(never_stopped: list[str]) -> None:
+    done = never_stopped
+    on_suspension(lambda: done.append("before"), lambda: done.append("after"))
+    signal.raise_signal(signal.SIGTSTP)
+    assert done == ["before", "stopped", "after"]
+    with held_interrupt():
+        signal.raise_signal(signal.SIGTSTP)
+        assert len(done) == 3
+    assert done == ["before", "stopped", "after"] * 2
+    with held_interrupt():
+        signal.raise_signal(signal.SIGTSTP)
+        end_suspension()
+    assert done[6:] == ["stopped"]
 
 
 def test_an_ignored_ctrl_c_stays_ignored() -> None:

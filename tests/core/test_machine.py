@@ -37,6 +37,14 @@ def write(root: Path, files: Mapping[str, str]) -> None:
         path.write_text(text)
 
 
+def control_groups(files: Mapping[str, str]) -> dict[str, str]:
+    """Files of control groups, by their paths below /sys/fs/cgroup, and of /proc."""
+    return {
+        name if name.startswith("proc/") else f"sys/fs/cgroup/{name}": text
+        for name, text in files.items()
+    }
+
+
 def allow(monkeypatch: pytest.MonkeyPatch, cpus: set[int]) -> None:
     """Let the system say that this process may run on these CPUs."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: cpus, raising=False)
@@ -87,6 +95,38 @@ def test_hyper_threads_share_a_core(
     folder = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
     write(system, {folder.format(cpu): text + "\n" for cpu, text in siblings.items()})
     assert machine.physical_cores() == cores
+
+
+UNIT = {"proc/self/cgroup": "0::/system.slice/app.service\n"}
+V1 = {"proc/self/cgroup": "9:name=systemd:/\n4:memory:/docker/a\n1:cpu,cpuacct:/docker/a\n"}
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        (UNIT | {"system.slice/app.service/cpu.max": "200000 100000\n"}, 2),
+        (UNIT | {"system.slice/cpu.max": "300000 100000\n", "cpu.max": "max 100000\n"}, 3),
+        ({"proc/self/cgroup": "0::/../../app\n", "cpu.max": "100000 100000\n"}, 1),
+        ({"cpu/cpu.cfs_quota_us": "100000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 1),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
+        (
+            V1
+            | {
+                "cpu,cpuacct/docker/a/cpu.cfs_quota_us": "250000\n",
+                "cpu,cpuacct/docker/a/cpu.cfs_period_us": "100000\n",
+            },
+            2,
+        ),
+        # The container's own group is mounted as the root.
+        (V1 | {"cpu/cpu.cfs_quota_us": "400000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 4),
+    ],
+)
+def test_quotas_of_both_versions_of_control_groups(
+    files: Mapping[str, str], cores: int, system: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allow(monkeypatch, set(range(8)))
+    write(system, control_groups(files))
+    assert machine.logical_cores() == cores
 
 
 def test_physical_cores_obey_the_container_too(
@@ -231,9 +271,31 @@ MEMINFO = "MemTotal:       1000 kB\nMemAvailable:    600 kB\n"
             {
                 "memory.max": f"{500 << 10}\n",
                 "memory.current": f"{300 << 10}\n",
-                "memory.stat": f"anon 1\ninactive_file {100 << 10}\nactive_file 7\n",
+                "memory.stat": f"anon 1\ninactive_file {100 << 10}\nactive_file {50 << 10}\n",
             },
-            (300, 500),
+            (350, 500),
+        ),
+        (
+            UNIT
+            | {
+                "system.slice/app.service/memory.high": f"{400 << 10}\n",
+                "system.slice/app.service/memory.max": "max\n",
+                "system.slice/app.service/memory.current": f"{300 << 10}\n",
+                "system.slice/app.service/memory.stat": f"slab_reclaimable {20 << 10}\n",
+            },
+            (120, 400),
+        ),
+        (
+            V1
+            | {
+                "memory/docker/a/memory.limit_in_bytes": f"{500 << 10}\n",
+                "memory/docker/a/memory.usage_in_bytes": f"{490 << 10}\n",
+                "memory/docker/a/memory.stat": f"inactive_file 0\ntotal_active_file {400 << 10}\n",
+                "memory/memory.limit_in_bytes": "9223372036854771712\n",
+                "memory/memory.usage_in_bytes": "5\n",
+                "memory/memory.stat": "",
+            },
+            (410, 500),
         ),
         (
             {
@@ -249,7 +311,7 @@ def test_a_container_limits_the_memory(
     files: Mapping[str, str], expected: tuple[int, int], system: Path
 ) -> None:
     write(system, {"proc/meminfo": MEMINFO})
-    write(system, {f"sys/fs/cgroup/{name}": text for name, text in files.items()})
+    write(system, control_groups(files))
     found = machine.memory()
     assert found is not None and tuple(size >> 10 for size in found) == expected
 

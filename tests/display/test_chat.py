@@ -191,6 +191,23 @@ def test_ctrl_c_in_an_answer(columns: int) -> None:
         assert terminal.leave() == 0
 
 
+def test_ctrl_z_leaves_a_clean_window_and_the_answer_once() -> None:
+    """A terminal of its own has no shell: the process goes on at once, in a new block."""
+    with reciting([words(500)], 0.02) as terminal:
+        terminal.prompt(1)
+        terminal.type("ask\n")
+        terminal.wait(lambda window: meter_shown(window) and not window.cursor_visible)
+        before = len(terminal.raw)
+        terminal.signal(signal.SIGTSTP)
+        again = re.compile(r"\x1b\[\?25h.*\x1b\[\?25l.*tok/s", re.DOTALL)
+        terminal.wait(lambda window: bool(again.search(terminal.raw, before)))
+        terminal.type("\x03")
+        terminal.prompt(2)
+        count = int(re.findall(r"(?m)^(\d+) tokens", terminal.window.text)[0])
+        said = answer_of(terminal.window).replace("^C", "")
+        assert said.split() == "".join(words(count)).split()
+
+
 def test_ctrl_c_shows_what_may_begin_a_stop_string() -> None:
     held = "".join(words(500)[1:]) + "END"  # everything behind the first word
     code = RECITE.replace("temperature=0), 0", f"temperature=0), 0, stop=({held!r},)")

@@ -1,6 +1,8 @@
 """Console: what is shown on which stream, on a terminal and in a pipe."""
 
+import io
 import json
+import os
 import re
 import sys
 
@@ -10,6 +12,7 @@ from localspec.core.errors import LocalspecError
 from localspec.display import bench as bench_display
 from localspec.display import console, reports
 from localspec.display.answer import figures
+from localspec.display.models import table
 from localspec.engine.doctor import DoctorReport
 from localspec.metadata.header import read_header
 from localspec.pairing import check_pair
@@ -119,3 +122,44 @@ def test_json_is_one_line_and_on_a_terminal_ascii(
     shown = streams.read()[0]
     assert json.loads(shown) == document
     assert shown.strip().isascii() and "\x7f" not in shown
+
+
+@pytest.mark.parametrize("more", [{}, {"NO_COLOR": "1"}, {"TTY_COMPATIBLE": "1"}])
+def test_no_variable_makes_a_terminal_of_a_pipe(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch, more: dict[str, str]
+) -> None:
+    for name, value in {"FORCE_COLOR": "1", **more}.items():
+        monkeypatch.setenv(name, value)
+    table(("a", "b"), [("1", "2")], first_to_go=())
+    console.note("n")
+    assert streams.read() == ("a\tb\n1\t2\n", "n\n")
+
+
+@pytest.mark.parametrize(
+    ("size", "columns", "kept"),
+    [((70, 30), "200", None), ((0, 0), "200", "200"), (None, "200", "200"), (None, "x", None)],
+)
+def test_a_window_has_its_own_size_and_not_that_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, size: tuple[int, int] | None, columns: str, kept: str | None
+) -> None:
+    def measured(descriptor: int) -> tuple[int, int]:
+        if size is None:
+            raise OSError
+        return size
+
+    monkeypatch.setattr(os, "get_terminal_size", measured)
+    for name in ("COLUMNS", "LINES"):
+        monkeypatch.setenv(name, columns)
+    console.prepare_streams()
+    assert os.environ.get("COLUMNS") == os.environ.get("LINES") == kept
+
+
+@pytest.mark.parametrize("encoding", ["iso-8859-1", "ascii", "utf-8"])
+def test_json_keeps_every_character_in_any_encoding(
+    monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    document = {"text": "größer 日本 \ud83d"}
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding, errors="replace"))
+    console.json_line(document)
+    assert json.loads(written.getvalue()) == document

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from localspec.core import paths
 from localspec.core.errors import HubProblem
 from localspec.hub import body, client
 from localspec.hub.client import DroppedConnection, RangeIgnored, RemoteModel
-from localspec.hub.reference import Reference, RemoteFile
+from localspec.hub.reference import Reference, RemoteFile, parse_reference
 from tests.support.fake_hub import (
     GOOD_TOKEN,
     FakeHub,
@@ -160,10 +161,33 @@ def test_a_listing_is_not_trusted(hub: FakeHub) -> None:
     hub.extra_listing += [entry(".hidden.gguf"), entry(5), entry("README.md", None)]
     hub.extra_listing += [entry(NAME, 7)]  # a second time
     assert client.resolve(Reference(REPO)).files[0].size == len(DATA)
-    for size in (-1, None, 1 << 60, True, "1", 0.5):
+    for size in (-1, 1 << 60, True, "1", 0.5):
         hub.extra_listing = [entry("x.gguf", size)]
         error = refused(lambda: client.resolve(Reference(REPO)))
         assert "lists x.gguf with an impossible size" in error.message
+
+
+@pytest.mark.parametrize("kind", ["206", "whole"])
+def test_a_mirror_that_lists_no_sizes(hub: FakeHub, kind: str) -> None:
+    hub.add(REPO, NAME, DATA)
+    hub.sizes = False
+    hub.faults = [whole()] if kind == "whole" else []
+    found = client.resolve(Reference(REPO))
+    assert found.size == len(DATA) and read(found) == DATA
+
+
+@pytest.mark.parametrize("name", ["x-Q8_0.gguf.part1of2", "x-Q8_0.gguf", ":Q8_0"])
+def test_a_file_that_another_tool_cut_is_to_be_joined(hub: FakeHub, name: str) -> None:
+    for number in (1, 2):
+        hub.add(REPO, f"x-Q8_0.gguf.part{number}of2", DATA)
+    reference = parse_reference(f"hf:{REPO}{name if name[0] == ':' else f'/{name}'}")
+    assert reference is not None
+    for _ in range(2):
+        error = refused(lambda: client.resolve(reference))
+        assert error.message == f"{REPO} has x-Q8_0.gguf only in parts that another tool cut."
+        assert f"`hf download {REPO} --include 'x-Q8_0.gguf*' --local-dir .`" in error.hint
+        assert "`cat x-Q8_0.gguf.part1of2 x-Q8_0.gguf.part2of2 > x-Q8_0.gguf`" in error.hint
+        hub.add(REPO, "x-Q4_K_M.gguf", DATA)  # another one is whole
 
 
 @pytest.mark.parametrize("lfs", [{}, [], "x", {"sha256": 5, "size": "x", "pointerSize": []}])
@@ -280,7 +304,7 @@ def test_an_endpoint_that_is_no_address(
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", address)
     error = refused(lambda: client.resolve(Reference(REPO)))
-    assert "is no address of a Hub" in error.message and "HF_ENDPOINT" in error.hint
+    assert error.message == "HF_ENDPOINT is no address of a Hub."
 
 
 def test_a_password_in_the_endpoint_is_not_shown(
@@ -440,7 +464,7 @@ def test_a_connection_that_stalls(
 
 
 def test_how_long_a_stall_may_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    for said, seconds in (("5", 5.0), ("-1", 0.1), ("x", 10.0), ("nan", 0.1)):
+    for said, seconds in (("5", 5.0), ("-1", 0.1), ("x", 10.0), ("nan", 0.1), ("9" * 20, 86_400.0)):
         monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", said)
         assert client._seconds("HF_HUB_DOWNLOAD_TIMEOUT", 10.0) == seconds
 
@@ -602,6 +626,17 @@ def test_a_cached_file_of_another_commit(hub: FakeHub, model: RemoteModel, tmp_p
     assert client.cached(model, file) == path
     path.resolve().unlink()
     assert client.cached(model, file) is None
+
+
+def test_a_repository_in_another_case(hub: FakeHub, model: RemoteModel, tmp_path: Path) -> None:
+    """The Hub ignores the case of names, and the cache keeps the one that was asked for."""
+    again = client.resolve(Reference(REPO.upper(), tag="q4_k_m"))
+    assert again.reference.repo == REPO and again.files == model.files
+    put(tmp_path / "huggingface" / "hub", model.commit, str(model.files[0].sha256), DATA)
+    for repo in (REPO.lower(), REPO.upper()):
+        asked = replace(model, reference=Reference(repo))
+        assert client.cached(asked, model.files[0]) is not None
+    assert client.cached(replace(model, reference=Reference("org/model")), model.files[0]) is None
 
 
 def test_a_file_that_the_library_downloaded(hub: FakeHub, model: RemoteModel) -> None:

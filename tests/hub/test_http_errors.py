@@ -127,7 +127,7 @@ def test_any_refusal_is_one_clean_sentence(
         (httpx2.ConnectTimeout("x"), "The Hub does not answer", True),
         (httpx2.TooManyRedirects("x"), "redirects without end", False),
         (httpx2.UnsupportedProtocol("x"), "The Hub redirects to no web address", False),
-        (httpx2.InvalidURL("x"), "is no address of a Hub", False),
+        (httpx2.InvalidURL("x"), "The Hub redirects to no web address", False),
         (
             httpx2.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] x"),
             "has no valid certificate",

@@ -165,6 +165,22 @@ def test_what_the_hubs_own_cache_has_is_used_there(
     assert (stocked.requests, listener.sentences, stored()) == ([], [], [])
 
 
+def test_wrong_bytes_in_the_hubs_own_cache_are_found_once(
+    stocked: FakeHub, listener: Listener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "huggingface" / "hub"
+    link = zoo.put_in_hub_cache(cache, "Org/SMALL-gguf", "small-Q8_0.gguf", SMALL)
+    assert ensure_local(["org/small-GGUF"], Resolver(), listener.ui) == [link]
+    link.resolve().write_bytes(SMALL[:-1] + b"x")
+    with pytest.raises(FileProblem, match="is wrong: its sha256 begins with") as caught:
+        ensure_local(["org/small-GGUF"], Resolver(), listener.ui)
+    assert f"rm {link.resolve()}" in caught.value.hint
+    link.resolve().write_bytes(SMALL)
+    ensure_local(["org/small-GGUF"], Resolver(), listener.ui)
+    monkeypatch.setattr("localspec.hub.provenance.sha256_of", None)
+    assert ensure_local(["org/small-GGUF"], Resolver(), listener.ui) == [link]
+
+
 def test_a_missing_half_is_fetched(stocked: FakeHub, listener: Listener, local: Path) -> None:
     files = ensure_local([str(local / "big.gguf"), "org/small-GGUF"], Resolver(), listener.ui)
     assert files[0] == local / "big.gguf" and files[1].read_bytes() == SMALL

@@ -244,6 +244,8 @@ REFERENCES: list[tuple[str, str | None]] = [
     # Ours by its name, in LM Studio's folder under that of its repository.
     ("bartowski/Mistral-7B-Instruct-v0.3-GGUF", "Mistral-7B-Instruct-v0.3-Q4_K_M.gguf"),
     ("hf:zoo/tiny-GGUF/tiny-draft-F16.gguf", "tiny-draft-F16.gguf"),  # by its record
+    ("qwen/QWEN3-8b-gguf:Q4_K_M", "Qwen3-8B-Q4_K_M.gguf"),  # the Hub ignores case
+    ("hf:ZOO/Tiny-gguf/tiny-draft-F16.gguf", "tiny-draft-F16.gguf"),
     ("Qwen/Qwen3-8B-GGUF:Q8_0", None),  # only another quantisation is here
     ("Qwen/Qwen3-8B-GGUF@dev:Q4_K_M", None),  # nobody knows of which revision this one is
     ("hf:Qwen/Qwen3-8B-GGUF/Qwen3-8B-Q8_0.gguf", None),

@@ -1,14 +1,18 @@
 """Names of GGUF files: parts, sidecars and quantisations, as people and tools write them."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.metadata.filenames import (
     PART_NAME,
-    PART_NAME_IN_ANY_CASE,
+    cut_from,
+    how_to_join,
     is_sidecar,
     part_name,
+    parts_of,
     stem_of,
     tag_of,
 )
@@ -69,10 +73,35 @@ def test_the_name_of_a_part(stem: str, number: int, count: int) -> None:
 
 @pytest.mark.parametrize("name", ["x-1-of-3.gguf", "-00001-of-00002.gguf", "x-00001-of-00002.bin"])
 def test_what_is_no_name_of_a_part(name: str) -> None:
-    assert not PART_NAME_IN_ANY_CASE.fullmatch(name)
+    assert not PART_NAME.fullmatch(name)
 
 
-def test_a_part_in_capitals_is_one_on_the_hub_alone() -> None:
-    assert PART_NAME_IN_ANY_CASE.fullmatch("X-00001-OF-00002.GGUF")
-    assert not PART_NAME.fullmatch("X-00001-OF-00002.GGUF")
+def test_a_part_in_capitals() -> None:
     assert stem_of("X-00001-OF-00002.GGUF") == stem_of("X.GGUF") == "X"
+    names = [path.name for path in parts_of(Path("a/X-00002-OF-00002.GGUF"))]
+    assert names == ["X-00001-OF-00002.GGUF", "X-00002-OF-00002.GGUF"]
+
+
+@pytest.mark.parametrize(
+    ("name", "whole"),
+    [
+        ("x.gguf.part1of2", "x.gguf"),
+        ("x.Q8_0.GGUF.part10of12", "x.Q8_0.GGUF"),
+        ("x.gguf-split-a", "x.gguf"),
+        ("x.gguf.part-00", "x.gguf"),
+        ("x.gguf.partaa", "x.gguf"),
+        ("x.gguf.001", "x.gguf"),
+        ("x.gguf", None),
+        ("x-00001-of-00002.gguf", None),
+        (".x.gguf.0123456789abcdef.part", None),  # a download of ours
+        ("x.gguf.partial", None),
+    ],
+)
+def test_parts_that_other_tools_cut(name: str, whole: str | None) -> None:
+    assert cut_from(name) == whole
+
+
+def test_parts_are_joined_by_their_numbers() -> None:
+    names = [f"a b.gguf.part{number}of11" for number in (11, 2, 1)]
+    parts = " ".join(f"'a b.gguf.part{number}of11'" for number in (1, 2, 11))
+    assert how_to_join("a b.gguf", [*names, "c.gguf.part1of2"]) == f"`cat {parts} > 'a b.gguf'`"

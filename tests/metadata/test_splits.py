@@ -46,6 +46,23 @@ def test_all_parts_are_counted(tmp_path: Path) -> None:
     assert len(vocab_of(header)) == 9
 
 
+def test_parts_in_capitals(tmp_path: Path) -> None:
+    paths = [path.rename(path.with_suffix(".GGUF")) for path in write_split(tmp_path)]
+    assert read_header(paths[0]).paths == tuple(paths)
+    assert "m-00001-of-00003.GGUF" in refusal(paths[1]).hint
+
+
+def test_parts_that_another_tool_cut_are_joined_first(tmp_path: Path) -> None:
+    whole = gguf_bytes(model_keys(words(9)), [Tensor("t", (8,))])
+    for number in (1, 2):
+        half = whole[: len(whole) // 2] if number == 1 else whole[len(whole) // 2 :]
+        (tmp_path / f"m.gguf.part{number}of2").write_bytes(half)
+    for number in (1, 2):
+        error = refusal(tmp_path / f"m.gguf.part{number}of2")
+        assert "part of a file that another tool cut" in error.message
+        assert error.hint.endswith(": `cat m.gguf.part1of2 m.gguf.part2of2 > m.gguf`.")
+
+
 def test_part_one_may_hold_no_tensors(tmp_path: Path) -> None:
     assert read_header(write_split(tmp_path, promise=2)[0]).parameters == 16
 

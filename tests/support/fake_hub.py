@@ -169,6 +169,7 @@ class FakeHub:
         self.tokens = {GOOD_TOKEN}
         self.granted: set[str] = set()
         self.redirecting = False
+        self.sizes = True  # whether listings have them, which some mirrors leave out
         self.page_size = 1000
         self.extra_listing: list[dict[str, object]] = []  # raw entries, however absurd
         self.closing = threading.Event()
@@ -314,7 +315,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._json(self._info(asked, repo, commit))
 
     def _info(self, asked: Request, repo: Repo, commit: str) -> dict[str, object]:
-        blobs = "blobs" in asked.query
+        blobs = "blobs" in asked.query and self.hub.sizes
         siblings: list[dict[str, object]] = [
             _sibling(path, file) if blobs else {"rfilename": path}
             for path, file in repo.files.items()
@@ -346,7 +347,8 @@ class _Handler(BaseHTTPRequestHandler):
         if token and token not in self.hub.tokens:
             self._error(401, None, "Invalid credentials in Authorization header")
             return None
-        repo = self.hub.repos.get(name)
+        names = {each.lower(): each for each in self.hub.repos}
+        repo = self.hub.repos.get(names.get(name.lower(), name))
         if repo is None or (repo.private and not token):
             code = 404 if token else 401
             text = "Repository not found" if token else "Invalid username or password."

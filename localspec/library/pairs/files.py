@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from localspec.core.errors import EngineError, IncompatiblePair, UsageError
+from localspec.core.errors import EngineError, IncompatiblePair, LocalspecError, UsageError
 from localspec.core.options.load_options import DraftTokens, LoadOptions
 from localspec.library.acquire import DownloadUI, ensure_local
 from localspec.library.pairs.catalog import MTP
@@ -110,11 +110,25 @@ class PairFinder:
         found = suggested.drafts
         if suggested.own_heads:
             return self._heads(target) or target
-        if not found or found[0].worth <= 1:
-            raise IncompatiblePair(
-                f"No model on this disk can draft for {target}.",
-                "See why, and what there is elsewhere: "
-                + shlex.join(["localspec", "suggest", str(target)]),
-            )
-        self.ui.say(f"Draft: {found[0].path} ({', '.join(found[0].reasons)}).")
-        return found[0].path
+        for each in found:
+            if each.worth > 1 and self._runs(target, each.path):
+                self.ui.say(f"Draft: {each.path} ({', '.join(each.reasons)}).")
+                return each.path
+        raise IncompatiblePair(
+            f"No model on this disk can draft for {target}.",
+            "See why, and what there is elsewhere: "
+            + shlex.join(["localspec", "suggest", str(target)]),
+        )
+
+    def _runs(self, target: Path, draft: Path) -> bool:
+        """Whether llama.cpp runs a draft; if not, why is said."""
+        from localspec.engine.loading.proof import Model, require_proven
+
+        first, second = pair_load_options(self.given, target, draft)
+        assert second is not None
+        try:
+            require_proven(Model(read_header(target), first), Model(read_header(draft), second))
+        except LocalspecError as problem:
+            self.ui.say(f"{draft} is left out. {problem.message}")
+            return False
+        return True

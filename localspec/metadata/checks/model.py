@@ -8,6 +8,7 @@ from typing import Literal
 
 from localspec.core.formatting import one_line
 from localspec.metadata.checks.heads import check_heads, heads_problem
+from localspec.metadata.checks.names import architecture_faults, tensor_faults
 from localspec.metadata.checks.tensors import shape_faults, type_faults
 from localspec.metadata.checks.values import value_faults
 from localspec.metadata.draft_kind import DraftKind, draft_kind
@@ -24,6 +25,17 @@ _MAX_TOKEN = 4096
 _MAX_SPELLED = 512  # of PLaMo2, whose table grows with the cube of a length
 _UNESCAPED = re.compile(rb"\\x(?P<hex>..)|\\(?P<letter>.)|(?P<byte>.)", re.DOTALL)
 _LETTERS = {b"t": b"\t", b"n": b"\n", b"r": b"\r"}
+
+# Marks of turns and tools, as <|im_start|> and [INST]; shorter ones may be words of a vocabulary.
+_MARK = re.compile(r"<[^\s<>{}'\"]{3,60}>|\[/?[A-Z][A-Z_]{2,60}\]")
+_MARKS = (2, 3, 4)  # types of tokens that are found whole: unknown, control, user-defined
+_CHATML = "<|im_start|>"
+# To llama.cpp these are control tokens, whatever their type (`llama_vocab::impl::load`).
+_ENDS = frozenset(
+    "<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> <turn|> "
+    "<|endoftext|> </s> <|eom_id|> <EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> <eos> "
+    "<|tool_response> <｜end▁of▁sentence｜>".encode().split()
+)
 
 # Tokenizers that add BOS or EOS to a prompt, and assert that there is one.
 _ADD_TOKENS = frozenset({"BPE", "SPM", "UGM", "WPM"})
@@ -66,7 +78,9 @@ def check_file(header: ModelHeader, role: Role, without_weights: Level) -> Itera
 
 
 def _header_faults(header: ModelHeader) -> Iterator[Fault]:
-    """Values, types and shapes at which llama.cpp ends the process."""
+    """Names that llama.cpp refuses; values, types and shapes at which it ends the process."""
+    yield from (("unknown-architecture", fault) for fault in architecture_faults(header))
+    yield from (("unknown-tensor", fault) for fault in tensor_faults(header))
     yield from (("absurd-header", fault) for fault in value_faults(header))
     yield from (("tensor-type", fault) for fault in type_faults(header))
     yield from (("tensor-shape", fault) for fault in shape_faults(header))
@@ -116,6 +130,19 @@ def _missing_bytes(vocab: Vocab) -> Iterator[Fault]:
 def check_template(header: ModelHeader, role: Role) -> Iterator[Finding]:
     if header.chat_template is None and header.type == "model":
         yield make_finding("no-chat-template", f"The {role} has no chat template.")
+    if header.vocab and (split := _split_marks(header.vocab, header.chat_template or _CHATML)):
+        shown = ", ".join(map(show_text, split[:3]))
+        message = f"The {role} stores marks of its chat template as ordinary tokens: {shown}."
+        yield make_finding("split-marks", message)
+
+
+def _split_marks(vocab: Vocab, template: str) -> list[bytes]:
+    """Marks in a template that are tokens, but of a type that prompts are not searched for."""
+    marks = {found.encode() for found in _MARK.findall(template)} - _ENDS
+    known = marks & set(vocab.tokens) if marks else ()
+    return sorted(
+        each for each in known if vocab.token_type(vocab.tokens.index(each)) not in _MARKS
+    )
 
 
 def certain_sidecar(header: ModelHeader, role: Role) -> Finding | None:

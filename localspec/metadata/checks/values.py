@@ -19,6 +19,7 @@ _EPSILONS = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")
 _DELTA_NETS = ("qwen35", "qwen35moe", "qwen3next")
 # Whose number of experts may be 1 without meaning any.
 _MAYBE_DENSE = ("hunyuan-dense", "hunyuan_vl")
+_SECTIONS = 4  # of `rope.dimension_sections`
 # Whose graph rotates by sections, and asserts that there are some.
 _BY_SECTIONS = ("paddleocr", "qwen2vl", "qwen35", "qwen35moe", "qwen3vl", "qwen3vlmoe")
 # Whose graph asserts that a state is twice as wide as the model.
@@ -90,6 +91,9 @@ def _rope_faults(header: ModelHeader) -> Iterator[str]:
         if turned is not None and (turned % 2 or not least <= turned <= (most or 0)):
             whole = f" of {length:,}" if length is not None else ""
             yield f"rotates {turned:,}{whole} dimensions of a head"
+    listed = header.get("rope.dimension_sections")
+    if isinstance(listed, tuple) and len(listed) != _SECTIONS:
+        yield f"has {len(listed)} rope.dimension_sections; llama.cpp reads {_SECTIONS}"
     sections, length = (
         numbers(header, "rope.dimension_sections"),
         _number(header, "attention.key_length"),

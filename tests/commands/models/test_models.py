@@ -15,7 +15,8 @@ from localspec.library import acquire
 from localspec.library.pairs import user_pairs
 from tests.support.command import Command
 from tests.support.fake_hub import GOOD_TOKEN, FakeHub, drop
-from tests.support.files.gguf_files import gguf_bytes, model_tensors
+from tests.support.files.gguf_files import gguf_bytes, model_tensors, write_with_gguf
+from tests.support.files.tiny_models import read_all
 from tests.support.library import zoo
 from tests.support.library.hub_pair import DRAFTED, FLAGS, PAIR, Pair, Reads, states, told
 from tests.support.programs.streams import Streams
@@ -403,6 +404,23 @@ def test_the_best_draft_of_this_disk_is_found(fetched: list[Path], localspec: Co
         stdin="Say the thing\n",
     )
     assert chat.code == 0 and chat.err.startswith(f"Draft: {fetched[1]} (")
+
+
+@pytest.mark.llama
+def test_a_draft_that_llama_cpp_refuses_is_left_out(
+    fetched: list[Path], localspec: Command
+) -> None:
+    keys, tensors = read_all(fetched[1])
+    eyes = {**tensors, "v.blk.0.attn_q.weight": tensors["output_norm.weight"]}
+    write_with_gguf(fetched[0].with_name("a-with-eyes.gguf"), keys, eyes)
+    del tensors["blk.0.ffn_down.weight"]  # which no header says is needed
+    broken = fetched[0].with_name("b-broken.gguf")
+    write_with_gguf(broken, keys, tensors)
+    done = localspec("run", "-m", PAIR[0], "--draft", "find", *DRAFTED, *FLAGS)
+    first, second = done.err.splitlines()[:2]
+    assert first.startswith(f"{broken} is left out. ") and "not found" in first
+    assert done.code == 0 and second.startswith(f"Draft: {fetched[1]} (")
+    assert "a-with-eyes" not in localspec("suggest", PAIR[0]).out
 
 
 def test_no_draft_can_be_found(localspec: Command, lonely: zoo.Zoo) -> None:

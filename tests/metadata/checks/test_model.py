@@ -119,6 +119,36 @@ def test_a_base_model_may_lack_a_template(make: Make) -> None:
     assert rules(findings) == ["warning no-chat-template"]
 
 
+@pytest.mark.parametrize(
+    ("mark", "kind", "found"),
+    [
+        ("<start_of_turn>", 1, True),
+        ("<｜User｜>", 1, True),
+        ("[INST]", 5, True),
+        ("<start_of_turn>", 3, False),
+        ("<tool_call>", 4, False),
+        ("<end_of_turn>", 1, False),  # a control token to llama.cpp all the same
+        ("<b>", 1, False),
+    ],
+)
+def test_marks_of_a_template_that_prompts_would_split(
+    make: Make, mark: str, kind: int, found: bool
+) -> None:
+    keys = {"tokenizer.chat_template": f"{{{{ '{mark}user' }}}}"}
+    types = [kind if token_id == 40 else 1 for token_id in range(N_WORDS)]
+    findings = check_model(make(changed({40: mark}), types=types, keys=keys))
+    assert rules(findings) == ["warning split-marks"] * found
+    if found:
+        assert f"as ordinary tokens: '{mark}'" in findings[0].message
+    assert check_model(make(changed({40: mark}), types=types)) == []  # not in its template
+
+
+def test_chatml_of_a_model_without_a_template_may_be_split(make: Make) -> None:
+    keys = {"tokenizer.chat_template": None}
+    findings = check_model(make(changed({40: "<|im_start|>"}), keys=keys))
+    assert rules(findings) == ["warning no-chat-template", "warning split-marks"]
+
+
 def test_tokenizers_may_be_compared_without_weights(make: Make) -> None:
     report = check_pair(make(tensors=[]), make(tensors=[]), weights_needed=False)
     assert rules(report.findings) == ["info vocabulary-only"] * 2

@@ -26,6 +26,7 @@ FAULTS: dict[str, tuple[str, dict[str, object]]] = {
     "nothing rotated": ("llama", {"rope.dimension_count": 0}),
     "unknown scaling": ("llama", {"rope.scaling.type": "\x1b"}),
     "no sections": ("qwen35", {"rope.dimension_sections": [0, 0, 0, 0]}),
+    "three sections": ("qwen2vl", {"rope.dimension_sections": [16, 24, 24]}),
     "wide sections": (
         "qwen35",
         {"rope.dimension_sections": [65, 65, 65, 0], "attention.key_length": 64},
