@@ -122,7 +122,9 @@ def main() -> None:
             results += found
             print(_line(name, found), flush=True)
             if arguments.output is not None:
-                arguments.output.write_text(json.dumps([asdict(each) for each in results], indent=1))
+                arguments.output.write_text(
+                    json.dumps([asdict(each) for each in results], indent=1)
+                )
     print(_line("all", results))
 
 

@@ -142,7 +142,7 @@ class Guard:
                 "A key is needed (--api-key): send Authorization: Bearer KEY or x-api-key: KEY."
             )
             return refusal(401, message, {"WWW-Authenticate": "Bearer"}, "invalid_api_key")
-        if scope["method"] == "POST" and not _is_json(headers.get("content-type", "")):
+        if scope["method"] == "POST" and not (_is_json(headers) or _is_empty(headers)):
             return refusal(415, "The Content-Type must be application/json.")
         if int(headers.get("content-length", 0)) > self._max_body:  # h11 checked the number
             return refusal(413, TOO_LARGE)
@@ -161,9 +161,17 @@ def _key(headers: Headers) -> str:
     return key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
 
 
-def _is_json(content_type: str) -> bool:
+def _is_empty(headers: Headers) -> bool:
+    """Whether a request has no body, as that to erase a slot; a page's is known by its Origin."""
+    chunked = "transfer-encoding" in headers
+    return (
+        "content-type" not in headers and headers.get("content-length", "0") == "0" and not chunked
+    )
+
+
+def _is_json(headers: Headers) -> bool:
     """Browsers send other types across origins without a preflight request."""
-    kind = content_type.partition(";")[0].strip().lower()
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     return kind == "application/json" or (
         kind.startswith("application/") and kind.endswith("+json")
     )

@@ -359,7 +359,10 @@ def test_what_is_left_out_does_not_depend_on_the_draft(length: DraftTokens) -> N
 def test_a_message_too_long_alone_leaves_nothing_out() -> None:
     chat, person, engine = talked("one", "two", engine=ChatToy(n_ctx=64))
     problem = refused(chat, person, "x" * 80)
-    assert "has 83 tokens and the context holds 64" in problem.message and not person.said
+    assert (
+        "has 83 tokens, which exceeds the available context size of 64" in problem.message
+        and not person.said
+    )
     assert chat.oldest == 0
 
 

@@ -48,8 +48,8 @@ class Reply(ABC):
         }
 
     @abstractmethod
-    def whole(self, answers: Answers) -> Json:
-        """The reply as one object, when the answers are complete."""
+    def whole(self, answers: Answers) -> Json | list[Json]:
+        """The reply as one object, when the answers are complete; several prompts give a list."""
 
     @abstractmethod
     def events(

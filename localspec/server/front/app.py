@@ -28,7 +28,7 @@ _READ_ONLY = ("/props", "/slots")  # with GET and without ?model=, those of the 
 # Any other path is refused before a model is loaded.
 ANSWERED = (
     "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens",
-    "/v1/responses",
+    "/v1/chat/completions/input_tokens", "/v1/responses", "/v1/responses/input_tokens",
     "/completion", "/completions", "/infill", "/tokenize", "/detokenize", "/apply-template",
 )  # fmt: skip
 _SLOT = re.compile(r"/slots/[0-9A-Za-z_-]{1,20}")
@@ -98,7 +98,6 @@ def make_front(
 def _add_models(app: FastAPI, models: Models) -> None:
     """Paths of models, as llama-server has them."""
 
-    @app.get("/models")
     @app.get("/v1/models")
     async def listed() -> dict[str, Any]:
         """All models with their states."""
@@ -181,7 +180,8 @@ async def _routed(request: Request, models: Models) -> tuple[Model, bytes]:
         document = None
     if not isinstance(document, dict):
         raise BadRequest("The body is not a JSON object.")
-    return models.find(document.get("model", named)), body
+    name = document.get("model", named)
+    return models.find(None if len(models.all) == 1 else name), body  # which warns of another name
 
 
 class _Relay(Response):

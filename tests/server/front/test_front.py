@@ -304,11 +304,36 @@ def test_a_model_that_cannot_be_loaded_says_why(tiny: TinyFiles, tmp_path: Path)
         assert health == {"target": "loaded", "bad": "unloaded"}
 
 
+def test_one_model_has_names_of_its_own_and_answers_to_any(tiny: TinyFiles) -> None:
+    flags = ("--alias", "mine,fim", "--idle-timeout", "600")
+    with fronted(tiny.target, *flags) as (_, client, _):
+        assert [each["id"] for each in client.get("/models").json()["data"]] == ["mine"]
+        reply = client.post(CHAT, json={**_user("hello"), "model": "gpt-9", "max_tokens": 1})
+        assert reply.json()["model"] == "mine"
+        assert "There is no model 'gpt-9' here" in reply.json()["warnings"][0]
+
+
+def test_a_model_of_the_hub_has_the_name_of_its_reference(
+    tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = Path(os.environ["HOME"]) / "hub"
+    snapshot = hub / "models--org--tiny-GGUF" / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    shutil.copy(tiny.target, snapshot / "tiny-Q8_0.gguf")
+    monkeypatch.setenv("HF_HUB_CACHE", str(hub))
+    with fronted("org/tiny-GGUF:Q8_0", "demo") as (_, client, _):
+        listed = client.get("/models").json()["data"]
+        names = ["org/tiny-GGUF:Q8_0", "tiny-Q8_0", "tiny-Q8_0.gguf"]
+        assert [listed[0]["id"], *listed[0]["aliases"]] == names
+        for name in names:
+            assert client.post("/tokenize", json={"model": name, "content": "a"}).json()["tokens"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (("demo", "no-such.gguf"), "no-such"),
-        (("demo", "demo", "--alias", "x"), "--alias names one model."),
+        (("demo", "{tiny}", "--alias", "x"), "--alias names one model."),
         (("demo", "--api-key", "k", "--lookup-cache", "x"), "--lookup-cache would share"),
         (
             ("demo", "--idle-timeout", "9", "--api-key", "k", "--lookup-cache", "x"),
@@ -322,13 +347,15 @@ def test_a_model_that_cannot_be_loaded_says_why(tiny: TinyFiles, tmp_path: Path)
 )
 def test_what_cannot_be_served_is_said_at_the_start(
     localspec: Command,
+    tiny: TinyFiles,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     arguments: tuple[str, ...],
     sentence: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = localspec("serve", "--port", "0", *arguments)
+    given = [each.format(tiny=tiny.target) for each in arguments]
+    done = localspec("serve", "--port", "0", *given)
     assert done.code in (1, 2) and sentence in done.sentences
 
 
