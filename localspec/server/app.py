@@ -342,7 +342,8 @@ def _add_facts(app: FastAPI, service: Service) -> None:
     @app.get("/metrics", responses=ERRORS, response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Metrics for Prometheus."""
-        return Response(service.metrics.text(), media_type=CONTENT_TYPE)
+        began = {"Process-Start-Time-Unix": str(service.created)}  # as llama-server
+        return Response(service.metrics.text(), headers=began, media_type=CONTENT_TYPE)
 
 
 def _model(service: Service, name: str) -> Model:

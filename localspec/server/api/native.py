@@ -60,6 +60,7 @@ class PromptObject(RequestObject):
     """A prompt as an object, which may hold images elsewhere."""
 
     prompt_string: PromptText
+    multimodal_data: Annotated[list[Text], Field(max_length=0)] | None = None
 
 
 Mixed = Annotated[
