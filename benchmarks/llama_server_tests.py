@@ -57,6 +57,9 @@ EDITS = (
         r'["\1"] >= 0',
         "tokens of another model",
     ),
+    (r'"<s> " \+ prompt', 'res.body["prompt"][:-len(prompt)] + prompt', "BOS of another model"),
+    (r'"max_tokens": 8,(?=\n)', '"max_tokens": 8, "verbose": True,', "debugging by request"),
+    (r"delta\.content is None", 'delta.content in (None, "")', "the first event has an empty text"),
     (r'\["content"\] is None', r'["content"] in (None, "")', "the first event has an empty text"),
     (r"DEFAULT_REQUEST_TIMEOUT = 600", "DEFAULT_REQUEST_TIMEOUT = 60", "the time of a lost reply"),
 )

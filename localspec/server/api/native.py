@@ -1,10 +1,8 @@
 """llama-server's own paths: /completion, /infill, /tokenize, /apply-template, /slots and more."""
 
 import asyncio
-import math
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
@@ -12,14 +10,22 @@ from pydantic import Field
 from localspec.chat.answer import Piece
 from localspec.chat.message import read_messages
 from localspec.chat.tools.tool import read_tools
-from localspec.core.options.sampling_params import parse_logit_bias
 from localspec.engine.caches.slot_files import erase
 from localspec.engine.infill import Infill, infill_prompt
 from localspec.engine.text_stream import Prompt
 from localspec.server.api.answers import Answers, Choice
 from localspec.server.api.chat import ChatRequest
 from localspec.server.api.completions import Ids, PromptText, prompt_of
-from localspec.server.api.replies import Json, Reply, event, finite, text_of, timings
+from localspec.server.api.replies import (
+    Json,
+    Reply,
+    event,
+    finite,
+    prompt_text,
+    settings_of,
+    text_of,
+    timings,
+)
 from localspec.server.api.requests import (
     MOST_ANSWERS,
     WHOLE,
@@ -186,8 +192,8 @@ class NativeReply(Reply):
         return {
             "stop": True,
             "model": self._head["model"],
-            "prompt": _text(self.engine, prompt),
-            "generation_settings": self._settings(choice),
+            "prompt": prompt_text(self.engine, prompt),
+            "generation_settings": settings_of(self.engine, choice),
             "truncated": choice.truncated,
             "stop_type": _stop_type(choice),
             "stopping_word": choice.stop_text or "",
@@ -196,26 +202,6 @@ class NativeReply(Reply):
             "seed": choice.seed,
             "timings": timings(choice.stats),
             **self._warnings,
-        }
-
-    def _settings(self, choice: Choice) -> Json:
-        """How the answer was generated, under llama-server's names."""
-        options = choice.job.request.options
-        settings = asdict(options.sampling)
-        changed = [*map(parse_logit_bias, options.sampling.logit_bias)]
-        if options.sampling.ignore_eos:
-            masked = self.engine.token_rules(options.sampling).masked
-            changed += [(token, -math.inf) for token in masked if self.engine.is_stop(token)]
-        return settings | {
-            "n_predict": options.max_tokens if options.max_tokens is not None else -1,
-            "stop": options.stop,
-            "grammar": options.grammar or "",
-            "n_probs": options.logprobs or 0,
-            "stream": bool(self.request.stream),
-            "logit_bias": [
-                {"token": token, "bias": None if bias == -math.inf else bias}
-                for token, bias in changed
-            ],
         }
 
     def _token(self, entry: TokenLogprob) -> Json:
@@ -320,12 +306,7 @@ async def slot_changed(
 def detokenized(engine: "Engine", request: DetokenizeRequest) -> Json:
     """The text of token ids, control tokens included."""
     ids = prompt_of(engine, request.tokens, "tokens") if request.tokens else []
-    return {"content": _text(engine, ids)}
-
-
-def _text(engine: "Engine", ids: Sequence[int]) -> str:
-    """The text of token ids, control tokens included."""
-    return text_of(b"".join(engine.target.piece(token, special=True) for token in ids))
+    return {"content": prompt_text(engine, ids)}
 
 
 class TemplateRequest(ChatRequest):

@@ -156,7 +156,7 @@ class StreamOptions(RequestObject):
 
 
 class JsonSchema(RequestObject):
-    name: Name
+    name: Name | None = None
     description: Annotated[str, StringConstraints(max_length=MAX_CHARACTERS)] | None = None
     schema_: dict[str, Any] | None = Field(None, alias="schema")
     strict: bool | None = None
@@ -261,6 +261,7 @@ class AnswerRequest(SamplingFields):
     return_origins: bool | None = None
     timings_per_token: bool | None = None
     cache_prompt: Annotated[bool, TRUTH] | None = None
+    verbose: bool | None = None
     # Accepted and ignored: they do not change the answer.
     user: Any = None
     store: Any = None
