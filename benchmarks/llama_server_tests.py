@@ -70,6 +70,7 @@ _LISTED = {
     "ggml-org/test-model-stories260K": "stories260K-F32.gguf",
     "ggml-org/test-model-stories260K-infill": "stories260K-infill-F32.gguf",
 }
+_ENDLESS = "--ignore-eos"  # the model of the tests ends no answer that early
 # llama-server's flags under localspec's names; None for those that change nothing here.
 _FLAGS: Mapping[str, str | None] = {
     "--temp": "--temperature",
@@ -229,10 +230,11 @@ def program(arguments: list[str], models: str | None, reference: str | None) -> 
     model = None if repository is None else _stand_in(str(repository), models)
     if reference is not None:
         kept = [each for flag, value in rest for each in (flag, value) if each is not None]
-        return [reference, *kept, *(["--model", model] if model else []), "-t", "1"]
+        targets = ["--model", model] if model else []
+        return [reference, *kept, *targets, "--threads", "1", _ENDLESS]
     several = [f"{name}:{file.rpartition('-')[2][:-5]}" for name, file in _LISTED.items()]
     targets = ["--target", model] if model else several
-    own = [*_translated(rest), "--threads", "1"]
+    own = [*_translated(rest), "--threads", "1", _ENDLESS]
     return [sys.executable, "-m", "localspec", "serve", *targets, *own]
 
 

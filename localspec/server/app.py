@@ -56,7 +56,7 @@ from localspec.server.api.responses.request import ResponsesRequest
 from localspec.server.api.responses.stored import StoredResponses
 from localspec.server.body import BodyLimits
 from localspec.server.errors import BadRequest, add_error_handlers, request_id
-from localspec.server.guard import LOOPBACK, Access, Guard, owner_of
+from localspec.server.guard import LOCAL_ORIGIN, LOCAL_PAGES, LOOPBACK, Access, Guard, owner_of
 from localspec.server.log import AccessLog
 from localspec.server.metrics import CONTENT_TYPE, RequestMetrics
 from localspec.server.service import Service
@@ -131,6 +131,7 @@ def guarded(
         served = CORSMiddleware(
             served,
             allow_origins=access.origins,
+            allow_origin_regex=LOCAL_ORIGIN if LOCAL_PAGES in access.origins else None,
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],
             expose_headers=["x-request-id", WARNINGS_HEADER],

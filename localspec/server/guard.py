@@ -2,6 +2,7 @@
 
 import hashlib
 import ipaddress
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from localspec.core.errors import UsageError
 from localspec.server.errors import TOO_LARGE, ErrorResponse, refusal
 
 OWNER_HEADER = "x-localspec-owner"  # from a front: the owner of what a request leaves behind
+LOCAL_PAGES = "localhost"  # as an origin: pages of any server on this machine
+LOCAL_ORIGIN = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?"
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 # Without a key, because a browser loads the page before it can send one.
 _OPEN_PATHS = ("/", "/health", "/v1/health")
@@ -59,7 +62,7 @@ class Access:
             )
         for origin in self.origins:
             parts = urlsplit(origin)
-            if origin != "*" and origin != f"{parts.scheme}://{parts.netloc}":
+            if origin not in ("*", LOCAL_PAGES) and origin != f"{parts.scheme}://{parts.netloc}":
                 raise UsageError(
                     f"--cors {origin} is not an origin.",
                     "Expected something like http://localhost:3000.",
@@ -79,7 +82,9 @@ class Access:
     def is_origin(self, origin: str, host: str) -> bool:
         """Whether pages of this origin may send requests: the server's own, or allowed ones."""
         own = (f"http://{host}", f"https://{host}")
-        return origin.lower() in own or origin in self.origins or "*" in self.origins
+        if origin.lower() in own or origin in self.origins or "*" in self.origins:
+            return True
+        return LOCAL_PAGES in self.origins and bool(re.fullmatch(LOCAL_ORIGIN, origin))
 
     def find_key(self, given: str) -> str | None:
         """The key in a header, None for a wrong one; each takes equally long."""
