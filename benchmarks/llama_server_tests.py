@@ -63,6 +63,37 @@ EDITS = (
     (r'\["content"\] is None', r'["content"] in (None, "")', "the first event has an empty text"),
     (r"DEFAULT_REQUEST_TIMEOUT = 600", "DEFAULT_REQUEST_TIMEOUT = 60", "the time of a lost reply"),
 )
+_FEATURE, _CHOICE, _ARTEFACT = "not there", "differs on purpose", "artefact"
+# Why tests fail, by a pattern of their names: the first that fits. docs/serving.md lists the kinds.
+KNOWN = (
+    ("return_progress|prompt_progress|llama_telemetry", _FEATURE, "progress of a prompt"),
+    ("post_sampling|post_backend", _FEATURE, "probabilities after sampling"),
+    ("chat_template$|apply_chat_template|not a chat template", _FEATURE, "templates by name"),
+    ("mutual_exclusion", _FEATURE, "templates by name"),
+    ("ctx_shift_enabled|with_ctx_shift", _FEATURE, "--context-shift"),
+    ("reload_models|dedup_cache|remote_preset", _FEATURE, "presets of a router"),
+    ("download_model|delete_model", _FEATURE, "downloads by a router"),
+    ("router_props|no_models_autoload", _FEATURE, "--no-models-autoload"),
+    ("test_stream_", _FEATURE, "streams that are taken up again"),
+    ("synth|with_and_without_draft", _FEATURE, "acceptance by given rates"),
+    ("multiple_addresses", _FEATURE, "several addresses"),
+    ("no_ui|server_slots|metrics_disabled", _FEATURE, "switches for page, slots and metrics"),
+    ("test_completion_stream\\[", _FEATURE, "adaptive-p"),
+    ("prometheus_format", _FEATURE, "metrics of batches"),
+    ("idle_slot|clear_and|keep_only", _FEATURE, "its lines in the log"),
+    ("image|vision|media|multimodal", _FEATURE, "images"),
+    ("embedding|tools_enabled|cors_proxy", _FEATURE, "embeddings, and tools on the server"),
+    ("cors_options|localhost_rejects", _CHOICE, "no page of another origin is let in"),
+    ("static_assets", _CHOICE, "the page has other files"),
+    ("messages_basic", _CHOICE, "timings in Messages"),
+    ("empty_messages", _CHOICE, "a conversation without a message is refused"),
+    (r"invalid_chat_completion_req\[messages7", _CHOICE, "two answers in a row are taken"),
+    ("aliases_and_tags", _CHOICE, "an entry for each alias"),
+    ("first_token", _CHOICE, "speed counts the first token"),
+    ("legacy_token_list", _CHOICE, "slot files of another form"),
+    ("ctx_shift_disabled|slot_ctx_not|prompt_cache", _ARTEFACT, "counts of tokens"),
+    ("client_disconnect_keeps_model", _ARTEFACT, "the time that a request takes"),
+)
 # Repositories of the Hub that the tests name, by the file of this machine in place of each.
 _CODER = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
 _LISTED = {
@@ -77,7 +108,7 @@ _FLAGS: Mapping[str, str | None] = {
     "--n-predict": "--max-tokens",
     "--spec-draft-n-max": "--draft-tokens",
     "--sleep-idle-seconds": "--idle-timeout",
-    "--model-draft": "--draft",
+    "--model-draft": "--draft-model",
     **dict.fromkeys(("--spec-type", "--spec-draft-n-min", "--hf-file", "--tags"), None),
 }
 _SAME = (
@@ -130,6 +161,7 @@ def main() -> None:
                     json.dumps([asdict(each) for each in results], indent=1)
                 )
     print(_line("all", results))
+    _explain([each for each in results if each.outcome == "failed"])
 
 
 def _found(sources: Path) -> Path:
@@ -222,6 +254,19 @@ def _line(name: str, results: Sequence[Result]) -> str:
     return f"{name}: {counts['passed']} of {ran} passed{skipped}"
 
 
+def _explain(failed: Sequence[Result]) -> None:
+    """Print why tests fail, and how many for each reason; those without a known one by name."""
+    known = [
+        next(((kind, why) for pattern, kind, why in KNOWN if re.search(pattern, each.name)), None)
+        for each in failed
+    ]
+    for (kind, why), count in Counter(each for each in known if each).most_common():
+        print(f"{count:4} {kind}: {why}")
+    for each, reason in zip(failed, known, strict=True):
+        if reason is None:
+            print(f"     not explained: {each.file} {each.name}: {each.reason}")
+
+
 def program(arguments: list[str], models: str | None, reference: str | None) -> list[str]:
     """The command in place of llama-server with these arguments."""
     given = list(_parted(arguments))
@@ -265,6 +310,8 @@ def _translated(given: Sequence[tuple[str, str | None]]) -> Iterator[str]:
             yield from (flag, str(int(value or 0) // shared))
         elif flag in ("--batch-size", "--ubatch-size"):
             yield from (flag, str(max(64, int(value or 0))))  # localspec takes no smaller ones
+        elif flag == "--spec-draft-n-max" and "--model-draft" not in flags:
+            continue
         elif flag == "--reasoning":
             yield from {"on": ["--think"], "off": ["--no-think"]}.get(value or "", [])
         elif flag in _FLAGS:

@@ -165,7 +165,7 @@ def timings(stats: GenerationStats) -> Timings:
     """Figures under llama-server's names, in milliseconds; ``draft_speedup`` is an estimate."""
     prompt_ms = 1000 * stats.prompt_seconds
     predicted_ms = 1000 * stats.seconds
-    return {
+    figures: Timings = {
         "cache_n": stats.cached_tokens,
         "prompt_n": stats.prompt_tokens,
         "prompt_ms": prompt_ms,
@@ -177,9 +177,11 @@ def timings(stats: GenerationStats) -> Timings:
         "predicted_per_second": stats.generation_tps or 0.0,
         "draft_n": stats.drafted,
         "draft_n_accepted": stats.accepted,
-        "draft_speedup": stats.estimated_speedup,
         "rounds": stats.rounds,
     }
+    if stats.estimated_speedup is not None:  # clients read each figure as a number
+        figures["draft_speedup"] = stats.estimated_speedup
+    return figures
 
 
 def finite(logprob: float) -> float:
