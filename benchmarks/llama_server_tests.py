@@ -61,6 +61,7 @@ EDITS = (
     (r'"max_tokens": 8,(?=\n)', '"max_tokens": 8, "verbose": True,', "debugging by request"),
     (r"delta\.content is None", 'delta.content in (None, "")', "the first event has an empty text"),
     (r'\["content"\] is None', r'["content"] in (None, "")', "the first event has an empty text"),
+    (r"dict\(response\.headers\)", "response.headers", "headers whose names are in lower case"),
     (r"DEFAULT_REQUEST_TIMEOUT = 600", "DEFAULT_REQUEST_TIMEOUT = 60", "the time of a lost reply"),
 )
 _FEATURE, _CHOICE, _ARTEFACT = "not there", "differs on purpose", "artefact"
