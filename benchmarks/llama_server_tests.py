@@ -61,6 +61,11 @@ EDITS = (
     (r'"max_tokens": 8,(?=\n)', '"max_tokens": 8, "verbose": True,', "debugging by request"),
     (r"delta\.content is None", 'delta.content in (None, "")', "the first event has an empty text"),
     (r'\["content"\] is None', r'["content"] in (None, "")', "the first event has an empty text"),
+    (
+        r"\['delta'\]\.get\('content'\) is not None",
+        "['delta'].get('content')",
+        "the first event has an empty text",
+    ),
     (r"dict\(response\.headers\)", "response.headers", "headers whose names are in lower case"),
     (r"DEFAULT_REQUEST_TIMEOUT = 600", "DEFAULT_REQUEST_TIMEOUT = 60", "the time of a lost reply"),
 )
@@ -77,6 +82,8 @@ KNOWN = (
     ("router_props|no_models_autoload", _FEATURE, "--no-models-autoload"),
     ("test_stream_", _FEATURE, "streams that are taken up again"),
     ("synth|with_and_without_draft", _FEATURE, "acceptance by given rates"),
+    ("server_sleep", _FEATURE, "the state of an idle model, and metrics without its name"),
+    ("assistant_prefill|continue_final_message", _FEATURE, "an answer that goes on"),
     ("multiple_addresses", _FEATURE, "several addresses"),
     ("no_ui|server_slots|metrics_disabled", _FEATURE, "switches for page, slots and metrics"),
     ("test_completion_stream\\[", _FEATURE, "adaptive-p"),
@@ -93,6 +100,7 @@ KNOWN = (
     ("first_token", _CHOICE, "speed counts the first token"),
     ("legacy_token_list", _CHOICE, "slot files of another form"),
     ("ctx_shift_disabled|slot_ctx_not|prompt_cache", _ARTEFACT, "counts of tokens"),
+    ("tokenize_with_bos", _ARTEFACT, "BOS of another model"),
     ("client_disconnect_keeps_model", _ARTEFACT, "the time that a request takes"),
 )
 # Repositories of the Hub that the tests name, by the file of this machine in place of each.
