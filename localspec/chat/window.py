@@ -53,6 +53,10 @@ def require_prompt_fits(n_prompt: int, n_ctx: int) -> None:
         raise PromptTooLong("The prompt is empty.", "Give some text to continue.")
     if n_prompt >= n_ctx:
         raise PromptTooLong(
-            f"The prompt has {n_prompt} tokens and the context holds {n_ctx}, answer included.",
+            # Agents know by llama-server's words that the context is full.
+            f"The prompt has {n_prompt} tokens, which exceeds the available context size of "
+            f"{n_ctx} tokens, answer included.",
             "Shorten the prompt, or enlarge the context with --ctx-size.",
+            n_prompt=n_prompt,
+            n_ctx=n_ctx,
         )

@@ -65,7 +65,14 @@ class WorkerLost(LocalspecError):
 
 
 class PromptTooLong(LocalspecError):
-    """The prompt does not fit into the context."""
+    """The prompt does not fit into the context; the tokens of both, where they are known."""
+
+    def __init__(
+        self, message: str, hint: str = "", *, n_prompt: int | None = None, n_ctx: int | None = None
+    ) -> None:
+        super().__init__(message, hint)
+        self.n_prompt = n_prompt
+        self.n_ctx = n_ctx
 
 
 class UsageError(LocalspecError):

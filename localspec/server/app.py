@@ -42,6 +42,7 @@ from localspec.server.api.native import (
     NativeReply,
     SlotAction,
     SlotRequest,
+    TemplateRequest,
     TokenizeRequest,
     detokenized,
     slot_changed,
@@ -55,10 +56,11 @@ from localspec.server.api.responses.request import ResponsesRequest
 from localspec.server.api.responses.stored import StoredResponses
 from localspec.server.body import BodyLimits
 from localspec.server.errors import BadRequest, add_error_handlers, request_id
-from localspec.server.guard import LOOPBACK, Access, Guard, owner_of
+from localspec.server.guard import LOCAL_ORIGIN, LOCAL_PAGES, LOOPBACK, Access, Guard, owner_of
 from localspec.server.log import AccessLog
 from localspec.server.metrics import CONTENT_TYPE, RequestMetrics
 from localspec.server.service import Service
+from localspec.server.short_paths import ShortPaths
 
 MAX_BODY = 16 * 2**20  # bytes; enough for a context of a million tokens
 # More threads than requests that wait for their grammars, so that others go on.
@@ -129,11 +131,12 @@ def guarded(
         served = CORSMiddleware(
             served,
             allow_origins=access.origins,
+            allow_origin_regex=LOCAL_ORIGIN if LOCAL_PAGES in access.origins else None,
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],
             expose_headers=["x-request-id", WARNINGS_HEADER],
         )
-    return AccessLog(served, app.routes, say, metrics)
+    return AccessLog(ShortPaths(served), app.routes, say, metrics)
 
 
 def _add_refusal(app: FastAPI) -> None:
@@ -157,6 +160,11 @@ def _add_answers(app: FastAPI, service: Service) -> None:
     async def chat(request: Request, body: ChatRequest) -> Response:
         """Answer a conversation."""
         return await _answer(service, request, body, ChatReply)
+
+    @app.post("/v1/chat/completions/input_tokens", responses=ERRORS)
+    def count_chat(body: ChatRequest) -> TokenCount:
+        """Count the tokens of a conversation."""
+        return {"input_tokens": body.count(service)}
 
     @app.post("/v1/completions", responses=answered(Completion))
     async def complete(request: Request, body: CompletionRequest) -> Response:
@@ -183,6 +191,12 @@ def _add_responses(app: FastAPI, service: Service) -> None:
         """Answer a conversation, and store it."""
         body.begin(stored, owner_of(request))
         return await _answer(service, request, body, ResponsesReply)
+
+    @app.post("/v1/responses/input_tokens", responses=ERRORS)
+    def count(request: Request, body: ResponsesRequest) -> dict[str, Any]:
+        """Count the tokens of a conversation."""
+        body.begin(stored, owner_of(request))
+        return {"object": "response.input_tokens", "input_tokens": body.count(service)}
 
     @app.get("/v1/responses/{name}", responses=ERRORS)
     async def response(request: Request, name: str) -> dict[str, Any]:
@@ -227,7 +241,7 @@ def _add_native(app: FastAPI, service: Service) -> None:
         return detokenized(engine, body)
 
     @app.post("/apply-template", responses=ERRORS)
-    def apply_template(body: ChatRequest) -> dict[str, Any]:
+    def apply_template(body: TemplateRequest) -> dict[str, Any]:
         """The prompt that a conversation becomes."""
         return templated(engine, body)
 
@@ -329,7 +343,8 @@ def _add_facts(app: FastAPI, service: Service) -> None:
     @app.get("/metrics", responses=ERRORS, response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Metrics for Prometheus."""
-        return Response(service.metrics.text(), media_type=CONTENT_TYPE)
+        began = {"Process-Start-Time-Unix": str(service.created)}  # as llama-server
+        return Response(service.metrics.text(), headers=began, media_type=CONTENT_TYPE)
 
 
 def _model(service: Service, name: str) -> Model:

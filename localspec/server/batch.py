@@ -17,7 +17,7 @@ from localspec.core.files import appearing_when_complete, read_at_most, read_tex
 from localspec.server.api.answers import Answers
 from localspec.server.api.chat import ChatReply, ChatRequest
 from localspec.server.api.completions import CompletionReply, CompletionRequest
-from localspec.server.api.replies import Json, Reply
+from localspec.server.api.replies import Json, OpenAIReply
 from localspec.server.api.requests import AnswerRequest
 from localspec.server.errors import BadRequest, bad_request, describe
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _MOST_BYTES = 2**30  # of a file of requests or results
 _PASSING = frozenset({408, 429, 500, 502, 503, 504})  # asked again at the next run
-_FORMS: dict[str, tuple[type[AnswerRequest], type[Reply]]] = {
+_FORMS: dict[str, tuple[type[AnswerRequest], type[OpenAIReply]]] = {
     "/v1/chat/completions": (ChatRequest, ChatReply),
     "/v1/completions": (CompletionRequest, CompletionReply),
 }

@@ -24,6 +24,7 @@ from localspec.engine.session.limits import Unavailable
 logger = logging.getLogger("localspec.server")
 
 TOO_LARGE = "The body is larger than this server takes (--max-body)."
+_FULL = "context_length_exceeded"  # OpenAI's code
 _MOST_CHARACTERS = 1000  # of a text that may quote the request
 _TYPES = {
     400: "invalid_request_error",
@@ -73,9 +74,19 @@ def error_body(
     status: int, message: str, *, param: str | None = None, code: str | None = None
 ) -> dict[str, Any]:
     """The JSON object of an error, in OpenAI's form."""
-    kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     place = None if param is None else presentable(param)
-    return {"error": {"message": presentable(message), "type": kind, "param": place, "code": code}}
+    return {
+        "error": {
+            "message": presentable(message),
+            "type": _type(status),
+            "param": place,
+            "code": code,
+        }
+    }
+
+
+def _type(status: int) -> str:
+    return _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
 
 
 def error_for(path: str, status: int, body: dict[str, Any], request_id: str) -> dict[str, Any]:
@@ -87,9 +98,10 @@ def error_for(path: str, status: int, body: dict[str, Any], request_id: str) -> 
 def anthropic_error(status: int, body: dict[str, Any], request_id: str) -> dict[str, Any]:
     """The JSON object of an error in Anthropic's form, from that in OpenAI's."""
     error = body["error"]
-    kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else error["type"])
+    kind = "api_error" if status >= 500 else _type(status)
+    kind = _ANTHROPIC_TYPES.get(status, kind)
     # Claude Code knows by these words that the context is full.
-    begin = "prompt is too long: " if error["code"] == "context_length_exceeded" else ""
+    begin = "prompt is too long: " if error["code"] == _FULL else ""
     details = {"details": {"error_code": error["code"]}} if error["code"] else {}
     found = {"type": kind, "message": begin + error["message"], **details}
     return {"type": "error", "error": found, "request_id": request_id}
@@ -141,13 +153,18 @@ def describe(error: BaseException, request_id: str) -> tuple[int, dict[str, Any]
         status, code = 503, None
     elif isinstance(error, _CLIENT_ERRORS):
         status = 400
-        code = "context_length_exceeded" if isinstance(error, PromptTooLong) else None
+        code = _FULL if isinstance(error, PromptTooLong) else None
     else:
         logger.error("Request %s failed.", request_id, exc_info=error)
         message = f"The server failed to answer; its log says why, under request {request_id}."
         return 500, error_body(500, message), {}
     message = f"{error.message} {error.hint}".strip()
-    return status, error_body(status, message, param=param, code=code), headers
+    body = error_body(status, message, param=param, code=code)
+    if isinstance(error, PromptTooLong) and error.n_ctx is not None:
+        # llama-server's type and figures, by which its clients compact a conversation.
+        figures = {"n_prompt_tokens": error.n_prompt, "n_ctx": error.n_ctx}
+        body["error"] |= {"type": "exceed_context_size_error", **figures}
+    return status, body, headers
 
 
 def add_error_handlers(app: FastAPI) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import ipaddress
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from localspec.core.errors import UsageError
 from localspec.server.errors import TOO_LARGE, ErrorResponse, refusal
 
 OWNER_HEADER = "x-localspec-owner"  # from a front: the owner of what a request leaves behind
+LOCAL_PAGES = "localhost"  # as an origin: pages of any server on this machine
+LOCAL_ORIGIN = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?"
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 # Without a key, because a browser loads the page before it can send one.
 _OPEN_PATHS = ("/", "/health", "/v1/health")
@@ -59,7 +62,7 @@ class Access:
             )
         for origin in self.origins:
             parts = urlsplit(origin)
-            if origin != "*" and origin != f"{parts.scheme}://{parts.netloc}":
+            if origin not in ("*", LOCAL_PAGES) and origin != f"{parts.scheme}://{parts.netloc}":
                 raise UsageError(
                     f"--cors {origin} is not an origin.",
                     "Expected something like http://localhost:3000.",
@@ -79,7 +82,9 @@ class Access:
     def is_origin(self, origin: str, host: str) -> bool:
         """Whether pages of this origin may send requests: the server's own, or allowed ones."""
         own = (f"http://{host}", f"https://{host}")
-        return origin.lower() in own or origin in self.origins or "*" in self.origins
+        if origin.lower() in own or origin in self.origins or "*" in self.origins:
+            return True
+        return LOCAL_PAGES in self.origins and bool(re.fullmatch(LOCAL_ORIGIN, origin))
 
     def find_key(self, given: str) -> str | None:
         """The key in a header, None for a wrong one; each takes equally long."""
@@ -142,7 +147,7 @@ class Guard:
                 "A key is needed (--api-key): send Authorization: Bearer KEY or x-api-key: KEY."
             )
             return refusal(401, message, {"WWW-Authenticate": "Bearer"}, "invalid_api_key")
-        if scope["method"] == "POST" and not _is_json(headers.get("content-type", "")):
+        if scope["method"] == "POST" and not (_is_json(headers) or _is_empty(headers)):
             return refusal(415, "The Content-Type must be application/json.")
         if int(headers.get("content-length", 0)) > self._max_body:  # h11 checked the number
             return refusal(413, TOO_LARGE)
@@ -161,9 +166,17 @@ def _key(headers: Headers) -> str:
     return key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
 
 
-def _is_json(content_type: str) -> bool:
+def _is_empty(headers: Headers) -> bool:
+    """Whether a request has no body, as that to erase a slot; a page's is known by its Origin."""
+    chunked = "transfer-encoding" in headers
+    return (
+        "content-type" not in headers and headers.get("content-length", "0") == "0" and not chunked
+    )
+
+
+def _is_json(headers: Headers) -> bool:
     """Browsers send other types across origins without a preflight request."""
-    kind = content_type.partition(";")[0].strip().lower()
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     return kind == "application/json" or (
         kind.startswith("application/") and kind.endswith("+json")
     )

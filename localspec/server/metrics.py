@@ -1,12 +1,33 @@
-"""The server's metrics for Prometheus, under llama-server's names where it has them."""
+"""The server's metrics for Prometheus, under names of localspec and of llama-server."""
+
+from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from localspec.chat.stats import GenerationStats
 from localspec.engine.session.session import Session
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
+_LLAMA_SERVER = {"localspec_rounds": "n_decode"} | {
+    f"localspec_{name}": name
+    for name in (
+        "prompt_tokens", "prompt_tokens_cached", "prompt_seconds", "tokens_predicted",
+        "tokens_predicted_seconds", "spec_decode_num_draft_tokens",
+        "spec_decode_num_accepted_tokens", "requests_processing", "requests_deferred",
+    )
+}  # fmt: skip
+# Gauges of llama-server: name, help, and the counters of which each is the quotient.
+_SPEEDS = (
+    ("prompt_tokens_seconds", "Prompt tokens per second.", "prompt_tokens", "prompt_seconds"),
+    (
+        "predicted_tokens_seconds",
+        "Tokens generated per second.",
+        "tokens_predicted",
+        "tokens_predicted_seconds",
+    ),
+)
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 600)
 
 
@@ -39,8 +60,32 @@ class RequestMetrics:
         self._by_key.labels(key).inc()
 
     def text(self) -> bytes:
-        """All metrics in Prometheus' text format."""
-        return generate_latest(self._registry)
+        """All metrics in Prometheus' text format, those of llama-server a second time."""
+        return generate_latest(self._registry) + generate_latest(_LlamaServer(self._registry))
+
+
+class _LlamaServer:
+    """The metrics that llama-server has too, under its names: for dashboards made for it."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterator[Metric]:
+        """Copies of the metrics, and the speeds that are computed from them."""
+        totals: dict[str, float] = {}
+        for family in self._registry.collect():
+            if (theirs := _LLAMA_SERVER.get(family.name)) is None:
+                continue
+            copy = Metric(f"llamacpp:{theirs}", family.documentation, family.type)
+            for each in family.samples:
+                if not each.name.endswith("_created"):
+                    name = each.name.replace(family.name, copy.name, 1)
+                    copy.samples.append(each._replace(name=name))
+                    totals[theirs] = each.value
+            yield copy
+        for name, says, tokens, seconds in _SPEEDS:
+            if took := totals.get(seconds):
+                yield GaugeMetricFamily(f"llamacpp:{name}", says, totals[tokens] / took)
 
 
 class Metrics(RequestMetrics):

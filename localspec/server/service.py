@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from localspec import __version__
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import DraftTokens
 from localspec.core.options.sampling_params import MAX_SEED, SamplingParams, allowed_length
@@ -72,11 +73,29 @@ class Service:
         return {
             **self.about,
             "model_alias": self.model,
+            "build_info": f"localspec-{__version__}",
+            "total_slots": len(self.session.slots()),
             "n_ctx": target.n_ctx,
             "n_vocab": target.n_vocab,
             "has_draft": self.engine.draft is not None,
-            "default_generation_settings": {n: options[n] for n in names} | {"params": params},
+            "is_sleeping": False,
+            "default_generation_settings": {
+                **{name: options[name] for name in names},
+                "n_ctx": target.n_ctx,
+                "params": params,
+            },
         }
+
+    def name_warnings(self, name: str | None) -> list[str]:
+        """A warning for another model's name; with ``strict_fields`` raises BadRequest for it.
+
+        Clients send names that they know (gpt-4o), and one model is here to answer.
+        """
+        if self.strict_fields:
+            self.require_model(name)
+        if name is None or name in self.names:
+            return []
+        return [f"There is no model {name[:100]!r} here: {self.model} answers."]
 
     def require_model(self, name: str | None) -> None:
         """Raise BadRequest for another model's name."""

@@ -312,7 +312,7 @@ def test_a_prompt_too_long_is_told_and_changes_nothing() -> None:
     engine = ChatToy(n_ctx=64)
     chat, person, _ = talked("one", engine=engine)
     before = list(chat.turns)
-    assert "context holds 64" in refused(chat, person, "x" * 80).message
+    assert "available context size of 64" in refused(chat, person, "x" * 80).message
     handle(chat, "two")
     assert chat.turns[:2] == before and len(chat.turns) == 4
 
@@ -359,7 +359,10 @@ def test_what_is_left_out_does_not_depend_on_the_draft(length: DraftTokens) -> N
 def test_a_message_too_long_alone_leaves_nothing_out() -> None:
     chat, person, engine = talked("one", "two", engine=ChatToy(n_ctx=64))
     problem = refused(chat, person, "x" * 80)
-    assert "has 83 tokens and the context holds 64" in problem.message and not person.said
+    assert (
+        "has 83 tokens, which exceeds the available context size of 64" in problem.message
+        and not person.said
+    )
     assert chat.oldest == 0
 
 
@@ -551,7 +554,7 @@ def test_a_regen_that_fails_keeps_the_answer() -> None:
     chat.system = "x" * 80
     person.script = ["/regen"]
     run(chat)
-    assert "context holds 64" in person.problems[-1].message and chat.turns == before
+    assert "available context size of 64" in person.problems[-1].message and chat.turns == before
 
 
 def test_undo_takes_back_one_question_each() -> None:

@@ -195,7 +195,9 @@ def test_the_context_is_filled_and_never_overrun(
         assert emitted == 26
         full = generate(engine, random_ids(255), length=length, max_tokens=None)
         assert (len(full.tokens), full.finish_reason) == (1, "context")
-        with pytest.raises(PromptTooLong, match="256 tokens and the context holds 256"):
+        with pytest.raises(
+            PromptTooLong, match="256 tokens, which exceeds the available context size of 256"
+        ):
             generate(engine, random_ids(256), length=length)
 
 

@@ -146,9 +146,9 @@ def test_metrics_count_what_was_answered() -> None:
         site.post("/tokenize", {"content": "a"})
         site.post("/slots/7?action=erase", {})
         site.get("/nothing")
-        metrics = dict(
-            re.findall(r"^localspec_(\S+) (\S+)$", site.get("/metrics").text, re.MULTILINE)
-        )
+        text = site.get("/metrics").text
+        metrics = dict(re.findall(r"^localspec_(\S+) (\S+)$", text, re.MULTILINE))
+        theirs = dict(re.findall(r"^llamacpp:(\S+) (\S+)$", text, re.MULTILINE))
     for name, key in (
         ("tokens_predicted_total", "predicted_n"),
         ("prompt_tokens_total", "prompt_n"),
@@ -158,6 +158,13 @@ def test_metrics_count_what_was_answered() -> None:
         ('accepted_tokens_total{source="draft"}', "draft_n_accepted"),
     ):
         assert float(metrics[name]) == sum(each[key] for each in told) > 0
+        assert theirs.get(name, metrics[name]) == metrics[name]
+    assert theirs["n_decode_total"] == metrics["rounds_total"]
+    speed = float(theirs["tokens_predicted_total"]) / float(
+        theirs["tokens_predicted_seconds_total"]
+    )
+    assert float(theirs["predicted_tokens_seconds"]) == pytest.approx(speed)
+    assert "\n# TYPE llamacpp:tokens_predicted_total counter\n" in text and "_created" not in theirs
     assert metrics['requests_total{path="/v1/chat/completions",status="200"}'] == "2.0"
     assert metrics['requests_total{path="/v1/chat/completions",status="400"}'] == "1.0"
     counted = [name for name in metrics if name.startswith("requests_total")]

@@ -100,7 +100,7 @@ def test_a_body_that_is_no_request(toy_server: Site, body: bytes) -> None:
         ("max_tokens", True), ("n", 0), ("n", 9),
         ("temperature", -0.1), ("temperature", 101), ("temperature", "hot"),
         ("top_p", 1.1), ("top_k", -2), ("min_p", -1), ("presence_penalty", 2.1),
-        ("repeat_penalty", 0), ("logit_bias", {"a": 1}), ("logit_bias", {"1": 101}),
+        ("repeat_penalty", 0), ("logit_bias", {"": 1}), ("logit_bias", {"1": 101}),
         ("logit_bias", {str(i): 1 for i in range(2000)}),
         ("stop", ["a"] * 1025), ("stop", "a" * 1001),
         ("draft_tokens", -1), ("draft_tokens", MAX_DRAFT_TOKENS + 1), ("draft_tokens", "on"),
@@ -148,11 +148,29 @@ def test_numbers_that_json_has_not(toy_server: Site) -> None:
 def test_a_prompt_without_room(toy_server: Site) -> None:
     status, error = toy_server.refused(messages=[{"role": "user", "content": "long " * 500}])
     assert status == 400 and error["code"] == "context_length_exceeded"
+    assert error["type"] == "exceed_context_size_error"
+    assert error["n_prompt_tokens"] > error["n_ctx"] == toy_server.service.engine.target.n_ctx
+    assert "exceeds the available context size" in error["message"]
+    messages = {"messages": [{"role": "user", "content": "long " * 500}], "max_tokens": 5}
+    anthropic = toy_server.post("/v1/messages", messages).json()["error"]
+    assert anthropic["type"] == "invalid_request_error"
+    assert anthropic["message"].startswith("prompt is too long")
 
 
 def test_another_model(toy_server: Site) -> None:
     for name in ("toy", "other name", None):
         assert toy_server.ask(model=name)["model"] == "toy"
+    for path in (CHAT, "/v1/responses", "/v1/messages"):
+        body = {"messages": HELLO, "input": "hello", "max_tokens": 2, "model": "gpt-9"}
+        reply = toy_server.post(path, body)
+        assert reply.status_code == 200 and reply.json()["model"] == "toy"
+        assert "There is no model 'gpt-9' here: toy answers." in reply.json()["warnings"]
+
+
+def test_another_model_where_fields_are_strict(
+    toy_server: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toy_server.service, "strict_fields", True)
     status, error = toy_server.refused(model="gpt-9")
     assert status == 404 and error["code"] == "model_not_found" and error["param"] == "model"
 

@@ -79,6 +79,30 @@ def test_a_page_whose_name_leads_here_is_refused(toy_server: Site) -> None:
     assert toy_server.get("/health", host="localhost:9").status_code == 200
 
 
+def test_pages_of_this_machine_may_be_allowed() -> None:
+    access = Access(origins=("localhost",))
+    access.check()
+    with serving(ServedToy(), access=access) as site:
+        for local in (
+            "http://localhost",
+            "http://localhost:3000",
+            "http://127.0.0.1:5",
+            "http://[::1]:1",
+        ):
+            asking = {"origin": local, "access-control-request-method": "POST"}
+            reply = site.client.options(CHAT, headers=asking)
+            assert (reply.status_code, reply.headers["access-control-allow-origin"]) == (200, local)
+            reply = site.post(CHAT, {"messages": HELLO}, origin=local)
+            assert (reply.status_code, reply.headers["access-control-allow-origin"]) == (200, local)
+        for other in (
+            "http://localhost.evil.com",
+            "http://notlocalhost",
+            "null",
+            "http://localhost:1/x",
+        ):
+            assert site.post(CHAT, {"messages": HELLO}, origin=other).status_code == 403
+
+
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://localhost:1", ""])
 def test_pages_of_other_origins_are_refused(toy_server: Site, origin: str) -> None:
     reply = toy_server.post(CHAT, {"messages": HELLO}, origin=origin)

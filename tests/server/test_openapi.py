@@ -26,6 +26,7 @@ OPERATIONS = [
     ("GET", "/metrics"), ("GET", "/slots"), ("POST", "/completion"), ("POST", "/completions"),
     ("POST", "/infill"), ("POST", "/tokenize"), ("POST", "/detokenize"),
     ("POST", "/apply-template"), ("POST", "/v1/messages"), ("POST", "/v1/messages/count_tokens"),
+    ("POST", "/v1/chat/completions/input_tokens"), ("POST", "/v1/responses/input_tokens"),
     ("POST", "/v1/responses"), ("GET", "/v1/responses/{name}"), ("DELETE", "/v1/responses/{name}"),
     ("POST", "/slots/{slot}"),
 ]  # fmt: skip

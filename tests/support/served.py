@@ -184,7 +184,9 @@ def error_of(reply: httpx2.Response) -> dict[str, Any]:
     body = reply.json()
     assert body.keys() == {"error"}
     error: dict[str, Any] = body["error"]
-    assert error.keys() == {"message", "type", "param", "code"}
+    is_full = error["type"] == "exceed_context_size_error"
+    figures = {"n_prompt_tokens", "n_ctx"} if is_full else set()
+    assert error.keys() == {"message", "type", "param", "code", *figures}
     assert isinstance(error["message"], str) and isinstance(error["type"], str)
     return error
 

@@ -51,7 +51,8 @@ class ChatTemplate:
     """A Jinja template with its variables.
 
     ``bos`` and ``eos`` are the texts of those tokens. ``thinking`` is passed as ``enable_thinking``
-    and ``thinking``; None leaves the template its default. ``variables`` override all others.
+    and ``thinking``; None turns the first on and leaves the second to the template. ``variables``
+    override all others.
     ``name`` begins the sentences of errors. Rendering takes bounded time and memory.
     """
 
@@ -275,7 +276,8 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] = (),
         variables: Mapping[str, object] | None = None,
     ) -> str:
-        switch = {} if thinking is None else dict.fromkeys(_THINKING, thinking)
+        on = {"enable_thinking": True}  # unless it is turned off, as in llama-server
+        switch = on if thinking is None else dict.fromkeys(_THINKING, thinking)
         now = now or datetime.datetime.now()
         given = {
             "messages": messages,

@@ -58,8 +58,9 @@ class ServingFlags:
     cors_origins: tuple[str, ...] = _server(
         (),
         "--cors-origins --cors",
-        "Accept requests of web pages from this origin, such as http://localhost:3000; several, "
-        "separated by commas. Default: the server's own page only.",
+        "Accept requests of web pages from this origin, such as http://localhost:3000, or from any "
+        "server of this machine: localhost; several, separated by commas. Default: the server's "
+        "own page only.",
         metavar="ORIGIN",
     )
     max_tokens: int | None = _server(

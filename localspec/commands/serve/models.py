@@ -10,6 +10,7 @@ from localspec.commands.flags.rows import Given
 from localspec.commands.flags.serving import ServingFlags
 from localspec.core.errors import FileProblem, UsageError
 from localspec.display import console
+from localspec.hub.reference import parse_reference
 
 if TYPE_CHECKING:
     from localspec.library.resolve import Resolver
@@ -31,10 +32,12 @@ def serve_models(names: Sequence[str], given: Given, serving: ServingFlags) -> N
     from localspec.server.running import announced
 
     access, tls = serving.access(), serving.tls()
-    if serving.alias is not None:
-        raise UsageError("--alias names one model.", "Leave it out: requests name the models.")
     serving.require_own_answers(given.get("lookup_cache"), keyed=bool(access.keys))
     found = _models(names, given, serving)
+    if names_given := serving.names():
+        if len(found) > 1:
+            raise UsageError("--alias names one model.", "Leave it out: requests name the models.")
+        found[0].names = names_given
     arguments = sys.argv[2:]
 
     def launch(model: "Model") -> ModelProcess:
@@ -99,8 +102,15 @@ def _named(name: str, resolver: "Resolver") -> "Model":
     for file in files:
         if not file.is_file():
             raise FileProblem(f"There is no file {file}.", "See the models: localspec list")
-    names = (name,) if resolver.is_pair(name) else (files[0].stem, files[0].name)
+    own = (files[0].stem, files[0].name)
+    names = (name,) if resolver.is_pair(name) else (*reference_names(name), *own)
     return Model(names, name, sum(file.stat().st_size for file in files))
+
+
+def reference_names(name: str) -> tuple[str, ...]:
+    """A reference to the Hub as the name of its model; nothing for other names."""
+    reference = parse_reference(name)
+    return () if reference is None else (str(reference).removeprefix("hf:"),)
 
 
 def _pairs_on_disk(resolver: "Resolver") -> Iterator["Model"]:

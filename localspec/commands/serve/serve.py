@@ -13,7 +13,7 @@ from localspec.commands.flags.pair import NamesArgument, PairFlags
 from localspec.commands.flags.rows import Given
 from localspec.commands.flags.serving import ServingFlags
 from localspec.commands.flags.template import TemplateFlags
-from localspec.commands.serve.models import is_several, say_where, serve_models
+from localspec.commands.serve.models import is_several, reference_names, say_where, serve_models
 from localspec.commands.session import (
     Request,
     lookup_cache,
@@ -128,7 +128,8 @@ def make_service(
     )
     defaults = Defaults(options, seed=params.seed if given not in (None, -1) else None)
     file = engine.target.header.path
-    names = serving.names() or (*filter(None, [request.pair]), file.stem, file.name)
+    own = (request.pair,) if request.pair else reference_names(request.target)
+    names = serving.names() or (*own, file.stem, file.name)
     notes = engine.notes
     say = None if serving.cache_ram == 0 else console.note
     prefixes = PrefixCache(_cache_bytes(engine, serving.cache_ram), say)
@@ -173,6 +174,7 @@ def _about(engine: "Engine") -> dict[str, Any]:
     draft = engine.draft
     return {
         "model": engine.target.header.path.name,
+        "model_path": engine.target.header.path.name,  # llama-server's name of it
         "draft": None if draft is None else draft.header.path.name,
         "chat_template": engine.template.source,
     }

@@ -22,6 +22,7 @@ Arrival = Piece | BaseException | None
 class GenerationRequest:
     """Arguments of `stream_generate`; only requests of the same ``owner`` share caches.
 
+    ``slot`` is the number of the one that is to answer; None for any.
     ``on_prompt`` is called in the compute thread.
     """
 
@@ -30,6 +31,7 @@ class GenerationRequest:
     on_prompt: Callable[[], None] | None = None
     clock: Clock = time.perf_counter
     owner: str = ""
+    slot: int | None = None
 
 
 @dataclass(slots=True, eq=False)

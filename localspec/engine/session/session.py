@@ -73,7 +73,8 @@ class _Seat:
 class Session:
     """Answers jobs in the slots of a pair, on the compute thread.
 
-    Jobs begin in the order in which they were submitted. Of several free slots, the one whose cache
+    Jobs begin in the order in which they were submitted; one that wants a certain slot waits for it
+    and lets others pass. Of several free slots, the one whose cache
     shares the longest prefix with the prompt takes the job, else the least recently used one, as
     in llama.cpp's server (`get_available_slot`). ``prefixes`` stores caches that slots overwrite.
     An answer goes on until it needs a pass that ``batcher`` makes for all slots that wait for one;
@@ -134,9 +135,12 @@ class Session:
         """Queue answers in this order, all or none.
 
         A job that waits too long ends with QueueTimeout. Raises QueueFull where the queue has no
-        room for all now, UsageError where it never has, Stalled while no slot makes progress, and
-        after `close` what it was given.
+        room for all now, UsageError where it never has and for a slot that is not there, Stalled
+        while no slot makes progress, and after `close` what it was given.
         """
+        for request in requests:
+            if request.slot is not None:
+                self._seat(request.slot)
         jobs = [Job(request, self._withdraw) for request in requests]
         with self._lock:
             self._require_queue_room(len(jobs))
@@ -169,11 +173,7 @@ class Session:
         what it held: that goes to the prefix cache.
         Raises UsageError where there is no such slot, and after `close` what it was given.
         """
-        if not 0 <= slot < len(self._by_id):
-            raise UsageError(
-                f"There is no slot {slot}.", f"The last one is {len(self._by_id) - 1}."
-            )
-        seat, future = self._by_id[slot], Future[T]()
+        seat, future = self._seat(slot), Future[T]()
 
         def call() -> None:
             try:
@@ -190,6 +190,13 @@ class Session:
             seat.calls.append(call)
         COMPUTE.post(_nothing)
         return future
+
+    def _seat(self, slot: int) -> _Seat:
+        if not 0 <= slot < len(self._by_id):
+            raise UsageError(
+                f"There is no slot {slot}.", f"The last one is {len(self._by_id) - 1}."
+            )
+        return self._by_id[slot]
 
     def close(self, seconds: float = 0.0, reason: LocalspecError | None = None) -> None:
         """Refuse waiting and new jobs, and return when those under way have ended.
@@ -289,11 +296,17 @@ class Session:
     def _assign(self) -> None:
         """Give waiting jobs to idle slots."""
         idle = [seat for seat in self._seats if seat.job is None and not seat.calls]
-        while self._waiting and idle:
-            job = self._waiting.popleft()
-            seat = max(idle, key=lambda seat: seat.shared(job.request))
-            job.begun_at, seat.job = time.monotonic(), job
-            idle.remove(seat)
+        for job in list(self._waiting):
+            request = job.request
+            asked = None if request.slot is None else self._seat(request.slot)
+            fitting = [seat for seat in idle if asked in (None, seat)]
+            if fitting:
+                seat = max(fitting, key=lambda seat: seat.shared(request))
+                job.begun_at, seat.job = time.monotonic(), job
+                idle.remove(seat)
+                self._waiting.remove(job)
+            elif not idle:
+                break
 
     # -- on the compute thread -----------------------------------------------------------------
 

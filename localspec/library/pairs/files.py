@@ -122,12 +122,10 @@ class PairFinder:
 
     def _runs(self, target: Path, draft: Path) -> bool:
         """Whether llama.cpp runs a draft; if not, why is said."""
-        from localspec.engine.loading.proof import Model, require_proven
+        from localspec.engine.loading.pair import usable_pair
 
-        first, second = pair_load_options(self.given, target, draft)
-        assert second is not None
         try:
-            require_proven(Model(read_header(target), first), Model(read_header(draft), second))
+            usable_pair(*pair_load_options(self.given, target, draft), lenient=self.lenient)
         except LocalspecError as problem:
             self.ui.say(f"{draft} is left out. {problem.message}")
             return False

@@ -17,7 +17,8 @@ from localspec.speculative.sampling.logprobs import TokenLogprob
 class Choice:
     """One of the answers, as far as it has come; ``pieces`` counts those that were added.
 
-    ``reasoning_tokens`` are those that released a text of the reasoning.
+    ``reasoning_tokens`` are those that released a text of the reasoning; ``truncated`` is set where
+    the context ended the answer.
     """
 
     index: int
@@ -31,6 +32,7 @@ class Choice:
     pieces: int = 0
     finish_reason: str | None = None
     stop_text: str | None = None
+    truncated: bool = False
     stats: GenerationStats = field(default_factory=GenerationStats)
 
     def add(self, piece: Piece) -> None:
@@ -45,6 +47,7 @@ class Choice:
         self.stats = piece.stats
         if piece.stop_text in self.job.request.options.stop:  # else it is the chat template's
             self.stop_text = piece.stop_text
+        self.truncated = piece.finish_reason == "context"
         called = piece.finish_reason == "stop" and self.tool_calls
         renamed = {"context": "length", "stop": "tool_calls" if called else "stop"}
         self.finish_reason = renamed.get(piece.finish_reason or "", piece.finish_reason)

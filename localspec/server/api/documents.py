@@ -36,7 +36,7 @@ class Usage(TypedDict):
 class Timings(TypedDict):
     """llama-server's figures: tokens, milliseconds, tokens per second.
 
-    ``draft_speedup`` is estimated against plain decoding, null where the costs of the pair are
+    ``draft_speedup`` is estimated against plain decoding, absent where the costs of the pair are
     not known; ``rounds`` are the target's passes.
     """
 
@@ -51,7 +51,7 @@ class Timings(TypedDict):
     predicted_per_second: float
     draft_n: int
     draft_n_accepted: int
-    draft_speedup: float | None
+    draft_speedup: NotRequired[float]
     rounds: int
 
 

@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -16,8 +16,24 @@ from localspec.engine.text_stream import Prompt
 from localspec.server.api.answers import Answers, Choice
 from localspec.server.api.chat import ChatRequest
 from localspec.server.api.completions import Ids, PromptText, prompt_of
-from localspec.server.api.replies import Json, Reply, event, finite, text_of, timings
-from localspec.server.api.requests import WHOLE, AnswerRequest, LogprobCount, RequestObject, Text
+from localspec.server.api.replies import (
+    Json,
+    Reply,
+    event,
+    finite,
+    prompt_text,
+    settings_of,
+    text_of,
+    timings,
+)
+from localspec.server.api.requests import (
+    MOST_ANSWERS,
+    WHOLE,
+    AnswerRequest,
+    LogprobCount,
+    RequestObject,
+    Text,
+)
 from localspec.server.errors import BadRequest, describe
 from localspec.speculative.sampling.logprobs import MAX_LOGPROBS, TokenLogprob
 
@@ -27,6 +43,7 @@ if TYPE_CHECKING:
 
 SlotAction = Literal["save", "restore", "erase"]
 _MOST_FILES = 1000
+_MISSING = object()
 
 
 class NativeRequest(AnswerRequest):
@@ -34,18 +51,43 @@ class NativeRequest(AnswerRequest):
 
     n_probs: LogprobCount | None = None
     return_tokens: bool | None = None
+    response_fields: (
+        Annotated[
+            list[Annotated[Text, Field(max_length=200)]], Field(max_length=100, fail_fast=True)
+        ]
+        | None
+    ) = None
 
     def top_logprob_count(self) -> int | None:
         return min(self.n_probs, MAX_LOGPROBS) if self.n_probs else None
 
 
-class NativeCompletionRequest(NativeRequest):
-    """POST /completion."""
+class PromptObject(RequestObject):
+    """A prompt as an object, which may hold images elsewhere."""
 
-    prompt: PromptText | Ids
+    prompt_string: PromptText
+    multimodal_data: Annotated[list[Text], Field(max_length=0)] | None = None
+
+
+Mixed = Annotated[
+    list[Annotated[int, Field(ge=0, le=2**31 - 1), WHOLE] | PromptText],
+    Field(min_length=1, max_length=2**20, fail_fast=True),
+]
+Several = Annotated[
+    list[PromptText | Ids | PromptObject | Mixed],
+    Field(min_length=1, max_length=MOST_ANSWERS),
+]
+
+
+class NativeCompletionRequest(NativeRequest):
+    """POST /completion; a list with token ids in it is one prompt, another is several."""
+
+    prompt: PromptText | Ids | PromptObject | Mixed | Several
 
     def prompts(self, engine: "Engine") -> list[Prompt]:
-        return [prompt_of(engine, self.prompt)]
+        given: list[Any] = self.prompt if isinstance(self.prompt, list) else [self.prompt]
+        is_one = any(isinstance(each, int) for each in given)
+        return [_prompt(engine, each) for each in ([given] if is_one else given)]
 
 
 class File(RequestObject):
@@ -96,28 +138,39 @@ class NativeReply(Reply):
     id_prefix = kind = chunk_kind = "completion"
     request: NativeRequest
 
-    def whole(self, answers: Answers) -> Json:
-        bodies = [self._last(choice) for choice in answers.choices]
-        return bodies[0] if len(bodies) == 1 else {"results": bodies}
+    def whole(self, answers: Answers) -> Json | list[Json]:
+        bodies = []
+        for choice in answers.choices:
+            new = self._common(choice, choice.text, choice.tokens, choice.logprobs)
+            bodies.append(self._fields(new | self._last(choice)))
+        return bodies[0] if len(bodies) == 1 else bodies
 
     async def events(
         self, answers: Answers, first: tuple[Choice, Piece], request_id: str
     ) -> AsyncIterator[bytes]:
         """Without OpenAI's ``[DONE]``."""
         try:
-            yield event(self._next(*first))
+            for body in self._next(*first):
+                yield event(body)
             async for choice, piece in answers:
-                yield event(self._next(choice, piece))
+                for body in self._next(choice, piece):
+                    yield event(body)
         except Exception as error:
             yield event(describe(error, request_id)[1])
 
-    def _next(self, choice: Choice, piece: Piece) -> Json:
-        """A piece of a stream."""
-        new = self._common(choice, piece.text, list(piece.tokens), list(piece.logprobs))
+    def _next(self, choice: Choice, piece: Piece) -> Iterator[Json]:
+        """A piece of a stream, and behind the last one the figures without a text."""
+        if piece.tokens or piece.text or choice.finish_reason is None:
+            new = self._common(choice, piece.text, list(piece.tokens), list(piece.logprobs))
+            figures = {"timings": timings(piece.stats)} if self.request.timings_per_token else {}
+            yield {**new, "stop": False, **figures}
         if choice.finish_reason is not None:
-            return self._last(choice) | new
-        figures = {"timings": timings(piece.stats)} if self.request.timings_per_token else {}
-        return {**new, "stop": False, **figures}
+            yield self._fields(self._common(choice, "", [], []) | self._last(choice))
+
+    def _fields(self, body: Json) -> Json:
+        """What the request wants of a complete answer: all, or values by their paths."""
+        paths = self.request.response_fields
+        return _values(body, paths) if paths else body
 
     def _common(
         self, choice: Choice, text: str, tokens: list[int], logprobs: list[TokenLogprob]
@@ -125,7 +178,7 @@ class NativeReply(Reply):
         body: Json = {
             "index": choice.index,
             "content": text,
-            "tokens": tokens if self.request.return_tokens else [],
+            "tokens": tokens if self.request.stream or self.request.return_tokens else [],
             "tokens_predicted": choice.stats.tokens,
             "tokens_evaluated": len(choice.job.request.prompt),
         }
@@ -133,13 +186,15 @@ class NativeReply(Reply):
         return body | ({"completion_probabilities": shown} if choice.has_logprobs else {})
 
     def _last(self, choice: Choice) -> Json:
-        """The whole answer with its figures."""
-        used = len(choice.job.request.prompt) + choice.stats.tokens
+        """The figures of an answer."""
+        prompt = choice.job.request.prompt
+        used = len(prompt) + choice.stats.tokens
         return {
-            **self._common(choice, choice.text, choice.tokens, choice.logprobs),
             "stop": True,
             "model": self._head["model"],
-            "truncated": False,
+            "prompt": prompt_text(self.engine, prompt),
+            "generation_settings": settings_of(self.engine, choice),
+            "truncated": choice.truncated,
             "stop_type": _stop_type(choice),
             "stopping_word": choice.stop_text or "",
             "tokens_cached": used,
@@ -161,6 +216,33 @@ class NativeReply(Reply):
             "bytes": list(data),
             "logprob": finite(logprob),
         }
+
+
+def _values(body: Json, paths: Sequence[str]) -> Json:
+    """The values at paths such as ``generation_settings/seed``, by their paths."""
+    found = {}
+    for path in paths:
+        value: Any = body
+        for name in path.split("/"):
+            value = value.get(name, _MISSING) if isinstance(value, dict) else _MISSING
+        if value is not _MISSING:
+            found[path] = value
+    return found
+
+
+def _prompt(engine: "Engine", given: str | PromptObject | Sequence[int | str]) -> Prompt:
+    """A text, ids, an object with a text, or texts and ids in a row."""
+    if isinstance(given, PromptObject):
+        given = given.prompt_string
+    if isinstance(given, str):
+        return prompt_of(engine, given)
+    ids: list[int] = []
+    for each in given:
+        if isinstance(each, str):
+            ids += engine.target.tokenize(each, add_special=not ids, parse_special=True)
+        else:
+            ids.append(each)
+    return prompt_of(engine, ids)
 
 
 def _stop_type(choice: Choice) -> str:
@@ -224,16 +306,27 @@ async def slot_changed(
 def detokenized(engine: "Engine", request: DetokenizeRequest) -> Json:
     """The text of token ids, control tokens included."""
     ids = prompt_of(engine, request.tokens, "tokens") if request.tokens else []
-    data = b"".join(engine.target.piece(token, special=True) for token in ids)
-    return {"content": text_of(data)}
+    return {"content": prompt_text(engine, ids)}
 
 
-def templated(engine: "Engine", request: ChatRequest) -> Json:
-    """The prompt that a conversation becomes."""
-    text, _ = engine.template.begin(
+class TemplateRequest(ChatRequest):
+    """POST /apply-template."""
+
+    add_generation_prompt: bool | None = None
+
+
+def templated(engine: "Engine", request: TemplateRequest) -> Json:
+    """The prompt that a conversation becomes.
+
+    It lacks the BOS that /completion puts in front of a prompt.
+    """
+    text = engine.template.render(
         read_messages([message.model_dump(exclude_none=True) for message in request.messages]),
         thinking=request.thinking,
+        generation=request.add_generation_prompt is not False,
         tools=read_tools([tool.model_dump(exclude_none=True) for tool in request.tools or ()]),
         variables=request.variables,
     )
-    return {"prompt": text}
+    bos = engine.template.bos
+    adds = bool(bos) and engine.target.tokenize("", add_special=True, parse_special=False) != []
+    return {"prompt": text.removeprefix(bos) if adds else text}

@@ -1,10 +1,12 @@
 """What both kinds of reply share: head, usage, llama-server's timings, server-sent events."""
 
 import json
+import math
 import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastapi.sse import format_sse_event
@@ -13,6 +15,7 @@ from localspec import __version__
 from localspec.chat.answer import Piece, TextPart
 from localspec.chat.stats import GenerationStats
 from localspec.core.formatting import one_line
+from localspec.core.options.sampling_params import parse_logit_bias
 from localspec.server.api.answers import Answers, Choice
 from localspec.server.api.documents import Timings, Usage
 from localspec.server.api.requests import AnswerRequest, Readable
@@ -20,6 +23,7 @@ from localspec.server.errors import describe, presentable
 from localspec.speculative.sampling.logprobs import TokenLogprob
 
 if TYPE_CHECKING:
+    from localspec.engine.engine import Engine
     from localspec.server.service import Service
 
 Json = dict[str, Any]
@@ -48,8 +52,8 @@ class Reply(ABC):
         }
 
     @abstractmethod
-    def whole(self, answers: Answers) -> Json:
-        """The reply as one object, when the answers are complete."""
+    def whole(self, answers: Answers) -> Json | list[Json]:
+        """The reply as one object, when the answers are complete; several prompts give a list."""
 
     @abstractmethod
     def events(
@@ -85,7 +89,8 @@ class OpenAIReply(Reply):
             }
             for choice in answers.choices
         ]
-        return {**self._head, "choices": choices, **self._totals(answers), **self._warnings}
+        body = {**self._head, "choices": choices, **self._totals(answers), **self._warnings}
+        return body | (self._verbose(answers) if self.request.verbose else {})
 
     async def events(
         self, answers: Answers, first: tuple[Choice, Piece], request_id: str
@@ -110,13 +115,23 @@ class OpenAIReply(Reply):
             common["usage"] = None
         if self.request.return_origins:
             common["draft"] = {"tokens": piece.draft_tokens, "status": piece.status.value}
-        if self.request.timings_per_token:
-            common["timings"] = timings(piece.stats)
         for delta in self.deltas(choice, piece):
             body = {**common, "choices": [{"index": choice.index, **delta}]}
+            if self.request.timings_per_token and "role" not in delta.get("delta", ()):
+                body["timings"] = timings(piece.stats)
             if delta["finish_reason"] and answers.complete and not self.request.includes_usage:
                 body |= {"timings": timings(answers.stats), **self._warnings}
             yield body
+
+    def _verbose(self, answers: Answers) -> Json:
+        """What the first answer was made from, under llama-server's name."""
+        first = answers.choices[0]
+        return {
+            "__verbose": {
+                "prompt": prompt_text(self.engine, first.job.request.prompt),
+                "generation_settings": settings_of(self.engine, first),
+            }
+        }
 
     @staticmethod
     def _totals(answers: Answers) -> Json:
@@ -150,7 +165,7 @@ def timings(stats: GenerationStats) -> Timings:
     """Figures under llama-server's names, in milliseconds; ``draft_speedup`` is an estimate."""
     prompt_ms = 1000 * stats.prompt_seconds
     predicted_ms = 1000 * stats.seconds
-    return {
+    figures: Timings = {
         "cache_n": stats.cached_tokens,
         "prompt_n": stats.prompt_tokens,
         "prompt_ms": prompt_ms,
@@ -162,9 +177,11 @@ def timings(stats: GenerationStats) -> Timings:
         "predicted_per_second": stats.generation_tps or 0.0,
         "draft_n": stats.drafted,
         "draft_n_accepted": stats.accepted,
-        "draft_speedup": stats.estimated_speedup,
         "rounds": stats.rounds,
     }
+    if stats.estimated_speedup is not None:  # clients read each figure as a number
+        figures["draft_speedup"] = stats.estimated_speedup
+    return figures
 
 
 def finite(logprob: float) -> float:
@@ -175,6 +192,29 @@ def finite(logprob: float) -> float:
 def text_of(data: bytes) -> str:
     """The text of a token, which may be an incomplete character."""
     return data.decode("utf-8", "replace")
+
+
+def prompt_text(engine: "Engine", ids: Sequence[int]) -> str:
+    """The text of token ids, control tokens included."""
+    return text_of(b"".join(engine.target.piece(token, special=True) for token in ids))
+
+
+def settings_of(engine: "Engine", choice: Choice) -> Json:
+    """How an answer was generated, under llama-server's names."""
+    options = choice.job.request.options
+    biases = [*map(parse_logit_bias, options.sampling.logit_bias)]
+    if options.sampling.ignore_eos:
+        masked = engine.token_rules(options.sampling).masked
+        biases += [(token, -math.inf) for token in masked if engine.is_stop(token)]
+    return asdict(options.sampling) | {
+        "n_predict": -1 if options.max_tokens is None else options.max_tokens,
+        "stop": options.stop,
+        "grammar": options.grammar or "",
+        "n_probs": options.logprobs or 0,
+        "logit_bias": [
+            {"token": token, "bias": None if bias == -math.inf else bias} for token, bias in biases
+        ],
+    }
 
 
 def origins(parts: Sequence[TextPart]) -> list[Json]:

@@ -1,5 +1,6 @@
 """Fields and checks that chat and completion requests share."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from difflib import get_close_matches
@@ -38,6 +39,8 @@ MOST_ANSWERS = 16  # to one request: prompts times choices
 _MOST_TOKENS = 2**31 - 1
 _MOST_ENTRIES = 1024  # of an object
 _SHOWN_FIELDS = 10  # of those that are ignored
+_MOST_SLOTS = 2**16
+_LONGEST_BIASED = 1000  # characters of a text in logit_bias
 _LONGEST_NAME = 60  # of a field that is shown
 _OTHER_NAMES = {"repeat_penalty": "repetition_penalty", "max_tokens": "n_predict"}
 
@@ -85,7 +88,6 @@ Stops = Annotated[
     Field(max_length=_MOST_ENTRIES, fail_fast=True),
     BeforeValidator(_stops, json_schema_input_type=StopText | list[StopText]),
 ]
-TokenId = Annotated[str, StringConstraints(pattern="^[0-9]{1,9}$")]
 
 
 def _few(given: object) -> object:
@@ -154,7 +156,7 @@ class StreamOptions(RequestObject):
 
 
 class JsonSchema(RequestObject):
-    name: Name
+    name: Name | None = None
     description: Annotated[str, StringConstraints(max_length=MAX_CHARACTERS)] | None = None
     schema_: dict[str, Any] | None = Field(None, alias="schema")
     strict: bool | None = None
@@ -224,6 +226,18 @@ class Readable(Protocol):
         """One generation request for each answer, and warnings."""
 
 
+Bias = Annotated[float, Field(ge=-100, le=100)] | Annotated[Literal[False], TRUTH]
+BiasedText = Annotated[Text, StringConstraints(min_length=1, max_length=_LONGEST_BIASED)]
+# By token id or text; or pairs, as llama-server takes them. false forbids a token.
+LogitBias = (
+    Annotated[dict[BiasedText, Bias], Field(max_length=_MOST_ENTRIES), BeforeValidator(_few)]
+    | Annotated[
+        list[Annotated[list[BiasedText | int | float | bool], Field(min_length=2, max_length=2)]],
+        Field(max_length=_MOST_ENTRIES, fail_fast=True),
+    ]
+)
+
+
 class AnswerRequest(SamplingFields):
     """Fields of both kinds of request; a field that is absent or null takes the default."""
 
@@ -233,14 +247,8 @@ class AnswerRequest(SamplingFields):
     stream_options: StreamOptions | None = None
     max_tokens: TokenCount | None = Field(None, validation_alias=_known_as("max_tokens"))
     stop: Stops | None = None
-    logit_bias: (
-        Annotated[
-            dict[TokenId, Annotated[float, Field(ge=-100, le=100)]],
-            Field(max_length=_MOST_ENTRIES, json_schema_extra={"additionalProperties": False}),
-            BeforeValidator(_few),
-        ]
-        | None
-    ) = None
+    logit_bias: LogitBias | None = None
+    id_slot: Annotated[int, Field(ge=-1, le=_MOST_SLOTS), WHOLE] | None = None
     # Constraints on the answer's text.
     response_format: ResponseFormat | None = None
     grammar: Annotated[str, StringConstraints(max_length=MAX_CHARACTERS)] | None = None
@@ -253,6 +261,7 @@ class AnswerRequest(SamplingFields):
     return_origins: bool | None = None
     timings_per_token: bool | None = None
     cache_prompt: Annotated[bool, TRUTH] | None = None
+    verbose: bool | None = None
     # Accepted and ignored: they do not change the answer.
     user: Any = None
     store: Any = None
@@ -274,7 +283,7 @@ class AnswerRequest(SamplingFields):
         Answers to one prompt have consecutive seeds. Raises LocalspecError for a request that
         cannot be answered, so that it never waits in the queue.
         """
-        service.require_model(self.model)
+        renamed = service.name_warnings(self.model)
         ignored = unknown_fields(self, strict=service.strict_fields)
         grammar, warnings = self.read_grammar()
         prompts, n = self.prompts(service.engine), self.n or 1
@@ -285,14 +294,20 @@ class AnswerRequest(SamplingFields):
         options = self._options(service, grammar)
         for prompt in prompts:
             require_prompt_fits(len(prompt), service.engine.target.n_ctx)
-        first = service.seed(self.seed)
+        first, slot = service.seed(self.seed), None if self.id_slot == -1 else self.id_slot
         samplings = [replace(options.sampling, seed=(first + i) % (MAX_SEED + 1)) for i in range(n)]
         requests = [
-            GenerationRequest(prompt, replace(options, sampling=sampling))
+            GenerationRequest(prompt, replace(options, sampling=sampling), slot=slot)
             for prompt in prompts
             for sampling in samplings
         ]
-        return requests, ignored + warnings + self.template_warnings(service.engine)
+        return requests, renamed + ignored + warnings + self.template_warnings(service.engine)
+
+    def count(self, service: "Service") -> int:
+        """Tokens of the prompt."""
+        service.name_warnings(self.model)
+        unknown_fields(self, strict=service.strict_fields)
+        return sum(map(len, self.prompts(service.engine)))
 
     def prompts(self, engine: "Engine") -> list[Prompt]:
         """The prompts, each of which gets ``n`` answers."""
@@ -312,7 +327,7 @@ class AnswerRequest(SamplingFields):
 
     def _options(self, service: "Service", grammar: str | None) -> GenerateOptions:
         defaults, most = service.defaults.options, self.answer_tokens()
-        params = self._params(defaults.sampling)
+        params = self._params(service.engine, defaults.sampling)
         service.engine.token_rules(params)  # refuses a bias of no token
         asked = 0 if self.draft_tokens == "off" else self.draft_tokens
         length = service.draft_length(asked, params)
@@ -327,12 +342,11 @@ class AnswerRequest(SamplingFields):
             cache_prompt=self.cache_prompt is not False,
         )
 
-    def _params(self, defaults: SamplingParams) -> SamplingParams:
+    def _params(self, engine: "Engine", defaults: SamplingParams) -> SamplingParams:
         given = {name: getattr(self, name) for name in _ROWS if name != "seed"}
         changes = {name: value for name, value in given.items() if value is not None}
         if self.logit_bias is not None:
-            biases = self.logit_bias.items()
-            changes["logit_bias"] = tuple(f"{token}{bias:+.9g}" for token, bias in biases)
+            changes["logit_bias"] = tuple(biases(engine, self.logit_bias))
         return replace(defaults, **changes)
 
     def read_grammar(self) -> tuple[str | None, list[str]]:
@@ -363,6 +377,30 @@ class AnswerRequest(SamplingFields):
                 )
             return grammar, [f"Not enforced: {warning}" for warning in warnings]
         return None, []
+
+
+def biases(engine: "Engine", given: LogitBias) -> Iterator[str]:
+    """Biases as SamplingParams has them; a text stands for each of its tokens.
+
+    The keys of an object are texts, those of digits are ids. Raises BadRequest for a wrong pair.
+    """
+    for token, bias in given.items() if isinstance(given, dict) else given:
+        if isinstance(given, dict) and str(token).isdecimal():
+            token = int(token)
+        is_number = isinstance(bias, int | float) and bias is not True
+        if not is_number or not isinstance(token, int | str) or isinstance(token, bool):
+            raise BadRequest(
+                f"logit_bias has the pair {[token, bias]!r:.60}.",
+                "Expected a token id or a text, and a number or false.",
+                param="logit_bias",
+            )
+        value = -math.inf if bias is False else float(bias)
+        ids = (
+            [token]
+            if isinstance(token, int)
+            else engine.target.tokenize(token, add_special=False, parse_special=True)
+        )
+        yield from (f"{each}{value:+.9g}" for each in ids)
 
 
 def _schema(form: TextFormat | JsonObjectFormat | JsonSchemaFormat | None) -> object:

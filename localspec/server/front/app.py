@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx2
 from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -16,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from localspec.server.api.responses.stored import is_stored_by
 from localspec.server.app import MAX_BODY, guarded, new_app, while_connected
 from localspec.server.errors import BadRequest, describe, error_for, request_id
+from localspec.server.front.kept import Kept
 from localspec.server.front.metrics import merged
 from localspec.server.front.models import Model, Models
 from localspec.server.front.process import ModelProcess
@@ -23,12 +25,11 @@ from localspec.server.guard import LOOPBACK, OWNER_HEADER, Access, owner_of
 from localspec.server.listen import Server
 from localspec.server.metrics import CONTENT_TYPE, RequestMetrics
 
-_METRICS_SECONDS = 5.0  # for those of a model
 _READ_ONLY = ("/props", "/slots")  # with GET and without ?model=, those of the first model
 # Any other path is refused before a model is loaded.
 ANSWERED = (
     "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens",
-    "/v1/responses",
+    "/v1/chat/completions/input_tokens", "/v1/responses", "/v1/responses/input_tokens",
     "/completion", "/completions", "/infill", "/tokenize", "/detokenize", "/apply-template",
 )  # fmt: skip
 _SLOT = re.compile(r"/slots/[0-9A-Za-z_-]{1,20}")
@@ -80,7 +81,9 @@ def make_front(
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # it keeps none
     )
     _add_models(app, models)
-    _add_facts(app, models, client, metrics)
+    kept = Kept(client)
+    models.on_unload = kept.keep
+    _add_facts(app, models, kept, metrics)
 
     @app.api_route(
         "/{path:path}", methods=["GET", "POST", "DELETE"], include_in_schema=False, name="forward"
@@ -88,7 +91,11 @@ def make_front(
     async def forward(request: Request) -> Response:
         """Let the model answer that the request names."""
         headers = _sent(request)  # which may be refused, before a model is loaded
-        return _Relay(client, models, *await _routed(request, models), headers)
+        model, body = await _routed(request, models)
+        if request.scope["path"] == "/props" and model.loaded is None:
+            if (props := kept.props(model.name)) is not None:  # else the model is loaded to tell
+                return JSONResponse(props)
+        return _Relay(client, models, model, body, headers)
 
     for path in ANSWERED:  # for their own counts in the metrics
         app.add_api_route(path, forward, methods=["POST"], include_in_schema=False)
@@ -98,7 +105,6 @@ def make_front(
 def _add_models(app: FastAPI, models: Models) -> None:
     """Paths of models, as llama-server has them."""
 
-    @app.get("/models")
     @app.get("/v1/models")
     async def listed() -> dict[str, Any]:
         """All models with their states."""
@@ -128,9 +134,7 @@ def _entry(models: Models, model: Model) -> dict[str, Any]:
     return known | ({"meta": model.process.meta} if model.process else {})
 
 
-def _add_facts(
-    app: FastAPI, models: Models, client: httpx2.AsyncClient, metrics: RequestMetrics
-) -> None:
+def _add_facts(app: FastAPI, models: Models, kept: Kept, metrics: RequestMetrics) -> None:
     """Paths of what the server reports about itself."""
 
     @app.get("/health")
@@ -141,20 +145,13 @@ def _add_facts(
 
     @app.get("/metrics")
     async def text() -> Response:
-        """For Prometheus: the front's, and those of loaded models."""
+        """For Prometheus: the front's, those of loaded models, and what others counted."""
         loaded = [model.process for model in models.all if model.process is not None]
-        texts = await asyncio.gather(*(_metrics(client, process) for process in loaded))
+        texts = await asyncio.gather(*map(kept.metrics, loaded))
         found = {process.name: text for process, text in zip(loaded, texts, strict=True)}
-        return Response(merged({"": metrics.text().decode(), **found}), media_type=CONTENT_TYPE)
-
-
-async def _metrics(client: httpx2.AsyncClient, process: ModelProcess) -> str:
-    """The metrics of a model; none from one that does not answer."""
-    url = process.url("/metrics")
-    try:
-        return (await client.get(url, headers=process.headers, timeout=_METRICS_SECONDS)).text
-    except httpx2.HTTPError:
-        return ""
+        text = merged({"": metrics.text().decode(), **found}, kept.counters)
+        began = {"Process-Start-Time-Unix": str(models.created)}  # as llama-server
+        return Response(text, headers=began, media_type=CONTENT_TYPE)
 
 
 async def _routed(request: Request, models: Models) -> tuple[Model, bytes]:
@@ -181,7 +178,8 @@ async def _routed(request: Request, models: Models) -> tuple[Model, bytes]:
         document = None
     if not isinstance(document, dict):
         raise BadRequest("The body is not a JSON object.")
-    return models.find(document.get("model", named)), body
+    name = document.get("model", named)
+    return models.find(None if len(models.all) == 1 else name), body  # which warns of another name
 
 
 class _Relay(Response):

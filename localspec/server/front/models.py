@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -82,7 +82,8 @@ class Models:
     One is loaded after the other. To make room, a model without requests is unloaded, of several
     the one used longest ago. Where all answer, the one used longest ago takes no new requests for
     up to a minute, and other models go on. So is one without requests for ``idle_seconds``
-    unloaded. Requests wait for their model for ``patience`` seconds. Use it in one event loop.
+    unloaded. Requests wait for their model for ``patience`` seconds. ``on_unload`` is called with a
+    process before it ends. Use it in one event loop.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class Models:
     ) -> None:
         self.all = tuple(models)
         self.created = int(time.time())
+        self.on_unload: Callable[[ModelProcess], Awaitable[None]] | None = None
         self._launch = launch
         self._say = say
         self._most = most
@@ -321,6 +323,8 @@ class Models:
     async def _stop(self, loaded: Loaded) -> None:
         told = loaded.is_ready and loaded in self._processes
         self._forget(loaded)
+        if told and self.on_unload is not None and not self._closing:
+            await self.on_unload(loaded.process)
         await loaded.process.stop()
         if told:
             self._say(f"{loaded.process.name} is unloaded.")

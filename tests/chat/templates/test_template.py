@@ -207,15 +207,15 @@ def test_messages_are_not_changed() -> None:
 
 
 THINKING = (
-    "{% if enable_thinking is not defined %}undecided"
+    "{% if thinking is not defined %}{{ 'on' if enable_thinking else 'off' }}"
     "{% elif enable_thinking and thinking %}thinks{% else %}thinks not{% endif %}"
 )
 
 
 @pytest.mark.parametrize(
-    ("thinking", "expected"), [(None, "undecided"), (True, "thinks"), (False, "thinks not")]
+    ("thinking", "expected"), [(None, "on"), (True, "thinks"), (False, "thinks not")]
 )
-def test_thinking_is_the_templates_own_unless_told(thinking: bool | None, expected: str) -> None:
+def test_thinking_is_on_unless_told(thinking: bool | None, expected: str) -> None:
     assert ChatTemplate(THINKING, thinking=thinking).render(TALK) == expected
     assert ChatTemplate(THINKING).render(TALK, thinking=thinking) == expected
     assert ChatTemplate(CHATML, thinking=thinking).render(TALK) == render(CHATML, TALK)

@@ -72,7 +72,7 @@ def test_what_goes_wrong_in_a_chat_is_told_and_the_chat_goes_on(
     done = chat("-c", "100", "--temp", "0", stdin=script)
     assert done.code == 1 and "Traceback" not in done.err
     problems = re.findall("Error: (.*)", done.err)
-    words = ("context holds 100", "No draft model", "talk.json", "no value for seed", "/what")
+    words = ("context size of 100", "No draft model", "talk.json", "no value for seed", "/what")
     assert len(problems) == len(words)
     assert all(word in problem for word, problem in zip(words, problems, strict=True))
     assert done.out == chat("--temp", "0").out

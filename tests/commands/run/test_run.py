@@ -188,7 +188,7 @@ def test_verbose_shows_llama_cpps_log(run: Command, monkeypatch: pytest.MonkeyPa
         (["-m", "BAD/text.gguf"], 1, "it is a text file"),
         (["-md", "BAD/cut.gguf"], 1, "cut short"),
         (["-md", "BAD/other.gguf"], 1, "other.gguf cannot draft for"),
-        (["-c", "8"], 1, "the context holds 8, answer included"),
+        (["-c", "8"], 1, "available context size of 8 tokens, answer included"),
         (["-f", "BAD/none.txt"], 1, "none.txt cannot be read"),
         (["-f", "BAD/latin1.txt"], 1, "Give a UTF-8 text file"),
         (["-fa", "off", "-ctv", "q8_0"], 1, "cannot make a context"),

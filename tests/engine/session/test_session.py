@@ -463,6 +463,20 @@ async def test_the_slot_that_knows_most_of_a_prompt_takes_it() -> None:
         assert bytes(engines[0].target.tokens[:3]) == b"abd"
 
 
+async def test_a_job_waits_for_its_slot_and_lets_others_pass() -> None:
+    engines = [ToyEngine(), ToyEngine()]
+    with session_of(*engines) as queue:
+        asked = [replace(ask("ab"), slot=0), replace(ask("ba"), slot=0), ask("aba")]
+        jobs = queue.submit(asked)
+        for job in jobs:
+            assert await tokens_of(job) == alone(job.request)
+        first, waiting, passing = [job.begun_at or 0.0 for job in jobs]
+        assert max(first, passing) < waiting
+        assert [bytes(each.target.tokens[:3]) for each in engines][1] == b"aba"
+        with pytest.raises(UsageError, match="There is no slot 2"):
+            queue.submit([replace(ask("ab"), slot=2)])
+
+
 async def test_what_was_learnt_is_kept_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, engine = FakeTime(monkeypatch), ToyEngine()
 

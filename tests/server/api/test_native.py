@@ -64,7 +64,8 @@ def test_a_slot_is_saved_restored_and_erased(server: Site, tmp_path: Path) -> No
     saved = asked(server, "/slots/0?action=save", filename="a")
     tokens = first["tokens_evaluated"] + first["tokens_predicted"] - 1
     assert (saved["id_slot"], saved["filename"], saved["n_saved"]) == (0, "a", tokens)
-    assert asked(server, "/slots/0?action=erase") == {"id_slot": 0, "n_erased": tokens}
+    erased = server.client.post("/slots/0?action=erase")  # without a body
+    assert erased.json() == {"id_slot": 0, "n_erased": tokens}
     restored = asked(server, "/slots/0?action=restore", filename="a")
     assert (restored["n_restored"], restored["n_read"]) == (tokens, saved["n_written"])
     assert asked(server, "/completion", prompt=TEXT, **GREEDY)["timings"]["prompt_n"] == 1
@@ -102,13 +103,70 @@ def test_a_streamed_completion_ends_with_its_figures(server: Site) -> None:
     whole = asked(server, "/completion", prompt=TEXT, **GREEDY)
     *pieces, last = events(server, "/completion", prompt=TEXT, n_probs=1, **GREEDY)
     assert pieces and not any(piece["stop"] for piece in pieces)
-    assert "".join(piece["content"] for piece in [*pieces, last]) == whole["content"]
+    assert "".join(piece["content"] for piece in pieces) == whole["content"]
+    assert sum(len(piece["tokens"]) for piece in pieces) == 12
     assert last["stop"] and last["timings"]["predicted_n"] == 12
-    probabilities = [
-        each for piece in [*pieces, last] for each in piece["completion_probabilities"]
-    ]
+    assert (last["content"], last["tokens"]) == ("", [])
+    probabilities = [each for piece in pieces for each in piece["completion_probabilities"]]
     assert len(probabilities) == 12
     assert all(each["top_logprobs"][0]["id"] == each["id"] for each in probabilities)
+
+
+def test_a_completion_tells_how_it_was_made(server: Site) -> None:
+    whole = asked(server, "/completion", prompt=TEXT, seed=7, stop=["zzz"], **GREEDY)
+    settings = whole["generation_settings"]
+    assert whole["prompt"].endswith(TEXT)
+    assert {
+        "seed": 7,
+        "n_predict": 12,
+        "temperature": 0,
+        "stop": ["zzz"],
+    }.items() <= settings.items()
+    assert settings["logit_bias"] == [] and not whole["truncated"]
+    endless = asked(server, "/completion", prompt=TEXT, ignore_eos=True, **GREEDY)
+    biases = endless["generation_settings"]["logit_bias"]
+    assert biases and all(each["bias"] is None for each in biases)
+    wanted = ["content", "generation_settings/seed", "no/such"]
+    for more in (asked, lambda *args, **fields: events(*args, **fields)[-1]):
+        found = more(server, "/completion", prompt=TEXT, seed=7, response_fields=wanted, **GREEDY)
+        assert found.keys() == set(wanted[:2]) and found["generation_settings/seed"] == 7
+
+
+def test_an_answer_that_fills_the_context_is_truncated(server: Site) -> None:
+    n_ctx = server.service.engine.target.n_ctx
+    prompt = {"prompt": [5] * (n_ctx - 3), "ignore_eos": True}
+    assert asked(server, "/completion", **prompt, n_predict=-1)["truncated"]
+    assert not asked(server, "/completion", **prompt, n_predict=2)["truncated"]
+
+
+def test_prompts_have_many_forms(server: Site) -> None:
+    ids = asked(server, "/tokenize", content=TEXT, add_special=True)["tokens"]
+    text = asked(server, "/completion", prompt=TEXT, **GREEDY)["content"]
+    prompts = [
+        TEXT,
+        ids,
+        {"prompt_string": TEXT},
+        [TEXT[:5], *asked(server, "/tokenize", content=TEXT[5:])["tokens"]],
+    ]
+    bodies = asked(server, "/completion", prompt=prompts, **GREEDY)
+    assert [body["content"] for body in bodies[:3]] == [text] * 3
+    assert bodies[3]["prompt"] == bodies[0]["prompt"]
+    assert len(asked(server, "/completion", prompt=[1, "a", 2], **GREEDY)["prompt"]) > 1
+
+
+def test_texts_are_biased_by_their_tokens(server: Site) -> None:
+    def said(**more: object) -> str:
+        return str(
+            asked(server, "/completion", prompt=TEXT, temperature=0, n_predict=1, **more)["content"]
+        )
+
+    first = said()
+    (token,) = asked(server, "/tokenize", content=first)["tokens"]
+    for bias in ({first: -100}, {str(token): False}, [[token, False]], [[first, -100]]):
+        assert said(logit_bias=bias) != first
+    for wrong in ([[token]], [[token, True]], [[True, 1]], [[token, "a"]], [[1.5, 1]]):
+        reply = server.post("/completion", {"prompt": TEXT, "logit_bias": wrong})
+        assert reply.status_code == 400 and "logit_bias" in reply.text
 
 
 def test_infill_writes_between_two_texts(infilling: Site) -> None:
@@ -149,6 +207,10 @@ def test_the_template_is_applied(server: Site) -> None:
     ids = asked(server, "/tokenize", content=prompt)["tokens"]
     chat = server.ask(messages=messages, max_tokens=1)["usage"]["prompt_tokens"]
     assert chat - len(ids) in (0, 1)  # BOS
+    again = asked(server, "/completion", prompt=prompt, n_predict=1)
+    assert again["tokens_evaluated"] >= chat  # markup is text there
+    without = asked(server, "/apply-template", messages=messages, add_generation_prompt=False)
+    assert prompt.startswith(without["prompt"]) and prompt != without["prompt"]
 
 
 def test_slots_tell_whether_they_are_busy(server: Site) -> None:

@@ -12,7 +12,7 @@ from tests.support.served import Site
 def test_timings_of_nothing_are_finite() -> None:
     told = timings(GenerationStats())
     assert json.loads(json.dumps(told, allow_nan=False)) == told
-    assert told["predicted_n"] == 0 and told["draft_speedup"] is None
+    assert told["predicted_n"] == 0 and "draft_speedup" not in told
 
 
 def test_timings_are_milliseconds_and_what_the_cache_held_is_apart() -> None:

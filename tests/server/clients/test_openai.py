@@ -318,7 +318,7 @@ def test_errors_have_the_client_s_own_types(toy: OpenAI) -> None:
         ask(toy, temperature=-1)
     assert bad.value.param == "temperature" and bad.value.type == "invalid_request_error"
     with pytest.raises(openai.NotFoundError) as missing:
-        ask(toy, model="gpt-9")
+        toy.models.retrieve("gpt-9")
     assert missing.value.code == "model_not_found"
     with pytest.raises(openai.BadRequestError) as long:
         ask(toy, messages=[{"role": "user", "content": "long " * 500}])

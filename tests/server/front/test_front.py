@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 import httpx2
 import pytest
 
-from localspec.server.front.metrics import merged
+from localspec.server.front.metrics import counters, merged
 from tests.support.command import Command
 from tests.support.files.tiny_models import write_tiny_model
 from tests.support.real_pair import TinyFiles
@@ -304,11 +304,49 @@ def test_a_model_that_cannot_be_loaded_says_why(tiny: TinyFiles, tmp_path: Path)
         assert health == {"target": "loaded", "bad": "unloaded"}
 
 
+def test_one_model_has_names_of_its_own_and_answers_to_any(tiny: TinyFiles) -> None:
+    flags = ("--alias", "mine,fim", "--idle-timeout", "600")
+    with fronted(tiny.target, *flags) as (_, client, _):
+        assert [each["id"] for each in client.get("/models").json()["data"]] == ["mine"]
+        reply = client.post(CHAT, json={**_user("hello"), "model": "gpt-9", "max_tokens": 1})
+        assert reply.json()["model"] == "mine"
+        assert "There is no model 'gpt-9' here" in reply.json()["warnings"][0]
+
+
+def test_an_unloaded_model_keeps_its_counters_and_properties(tiny: TinyFiles) -> None:
+    with fronted(tiny.target, "--idle-timeout", "600") as (_, client, _):
+        awake = client.get("/props").json()
+        for total in (3, 6):
+            client.post(COMPLETIONS, json={"prompt": "a", "max_tokens": 3, "ignore_eos": True})
+            client.post("/models/unload", json={"model": "target"}).raise_for_status()
+            line = f'localspec_tokens_predicted_total{{model="target"}} {total}.0\n'
+            assert line in client.get("/metrics").text
+            assert not awake["is_sleeping"]
+            assert client.get("/props").json() == awake | {"is_sleeping": True}
+            assert client.get("/health").json()["models"] == {"target": "unloaded"}
+
+
+def test_a_model_of_the_hub_has_the_name_of_its_reference(
+    tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = Path(os.environ["HOME"]) / "hub"
+    snapshot = hub / "models--org--tiny-GGUF" / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    shutil.copy(tiny.target, snapshot / "tiny-Q8_0.gguf")
+    monkeypatch.setenv("HF_HUB_CACHE", str(hub))
+    with fronted("org/tiny-GGUF:Q8_0", "demo") as (_, client, _):
+        listed = client.get("/models").json()["data"]
+        names = ["org/tiny-GGUF:Q8_0", "tiny-Q8_0", "tiny-Q8_0.gguf"]
+        assert [listed[0]["id"], *listed[0]["aliases"]] == names
+        for name in names:
+            assert client.post("/tokenize", json={"model": name, "content": "a"}).json()["tokens"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (("demo", "no-such.gguf"), "no-such"),
-        (("demo", "demo", "--alias", "x"), "--alias names one model."),
+        (("demo", "{tiny}", "--alias", "x"), "--alias names one model."),
         (("demo", "--api-key", "k", "--lookup-cache", "x"), "--lookup-cache would share"),
         (
             ("demo", "--idle-timeout", "9", "--api-key", "k", "--lookup-cache", "x"),
@@ -322,13 +360,15 @@ def test_a_model_that_cannot_be_loaded_says_why(tiny: TinyFiles, tmp_path: Path)
 )
 def test_what_cannot_be_served_is_said_at_the_start(
     localspec: Command,
+    tiny: TinyFiles,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     arguments: tuple[str, ...],
     sentence: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = localspec("serve", "--port", "0", *arguments)
+    given = [each.format(tiny=tiny.target) for each in arguments]
+    done = localspec("serve", "--port", "0", *given)
     assert done.code in (1, 2) and sentence in done.sentences
 
 
@@ -350,4 +390,14 @@ def test_metrics_of_models_are_one_document() -> None:
     document = merged({"": one, "a": one, "b": '# TYPE x gauge\nx{k="v"} 2.0\n'}).decode()
     assert document.splitlines()[1:] == [
         "# TYPE x gauge", "x 1.0", 'x{model="a"} 1.0', 'x{k="v",model="b"} 2.0',
+    ]  # fmt: skip
+
+
+def test_counters_of_ended_processes_are_added_and_gauges_are_not() -> None:
+    text = "# TYPE c_total counter\nc_total 2.0\n# TYPE g gauge\ng 5.0\n"
+    ended = counters([counters([text, text]), text])
+    assert "c_total 6.0" in ended and "g" not in ended.split()
+    lines = merged({"a": text}, {"a": ended, "b": ended}).decode().splitlines()
+    assert [line for line in lines if line[0] != "#"] == [
+        'c_total{model="a"} 8.0', 'c_total{model="b"} 6.0', 'g{model="a"} 5.0',
     ]  # fmt: skip

@@ -131,7 +131,7 @@ class MessagesRequest(SamplingFields):
 
     def count(self, service: "Service") -> int:
         """Tokens of the prompt."""
-        service.require_model(self.model)
+        service.name_warnings(self.model)
         unknown_fields(self, strict=service.strict_fields)
         return len(self.chat().prompts(service.engine)[0])
 

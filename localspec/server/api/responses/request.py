@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 from localspec.chat.tools.tool import MAX_TOOLS
 from localspec.core.formatting import one_line
 from localspec.engine.session.job import GenerationRequest
+from localspec.engine.text_stream import Prompt
 from localspec.server.api.chat import ChatRequest, Effort
 from localspec.server.api.messages import (
     Message,
@@ -45,6 +46,7 @@ from localspec.server.api.responses.items import (
 from localspec.server.api.responses.stored import StoredResponses
 
 if TYPE_CHECKING:
+    from localspec.engine.engine import Engine
     from localspec.server.service import Service
 
 _ENCRYPTED = "reasoning.encrypted_content"
@@ -177,6 +179,9 @@ class ResponsesRequest(AnswerRequest):
         ignored = unknown_fields(self, strict=service.strict_fields)
         requests, warnings = self.chat().read(service)
         return requests, [*ignored, *self._unsupported(), *left_out(self.input), *warnings]
+
+    def prompts(self, engine: "Engine") -> list[Prompt]:
+        return self.chat().prompts(engine)
 
     def chat(self) -> ChatRequest:
         """The same request in the form of a chat."""
