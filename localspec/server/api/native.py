@@ -235,5 +235,7 @@ def templated(engine: "Engine", request: ChatRequest) -> Json:
         thinking=request.thinking,
         tools=read_tools([tool.model_dump(exclude_none=True) for tool in request.tools or ()]),
         variables=request.variables,
+        continues=request.continues,
+        generation=request.add_generation_prompt is not False,
     )
     return {"prompt": text}
