@@ -11,6 +11,7 @@ from localspec.core.errors import TemplateError, UsageError
 # Whether the last message goes on, or which part of it; None where it is an answer with a text.
 Continues = bool | Literal["content", "reasoning_content"] | None
 
+_NOTHING: Message = {"role": "user", "content": ""}
 _PLACE = "Text999999x"  # of the text that goes on
 
 
@@ -21,12 +22,12 @@ class Render(Protocol):
 
 
 def goes_on(messages: Sequence[Message], continues: Continues) -> bool:
-    """Whether the last message is an answer that goes on; raises UsageError where it must and cannot.
+    """Whether the last message goes on; raises UsageError where it must and cannot.
 
     As in llama-server, it does unless the request says otherwise; complete calls cannot go on.
     """
-    last = messages[-1] if messages else None
-    is_text = last is not None and last["role"] == "assistant" and "tool_calls" not in last
+    last = messages[-1] if messages else _NOTHING
+    is_text = last["role"] == "assistant" and "tool_calls" not in last
     if continues and not is_text:
         raise UsageError(
             "continue_final_message is set, but the last message is not a text of the assistant.",

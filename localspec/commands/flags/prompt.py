@@ -55,7 +55,7 @@ class PromptFlags:
             )
         if self.special and not self.raw:
             raise UsageError(
-                "--special belongs to --raw: in a chat, control tokens of the answer are not shown.",
+                "--special belongs to --raw: a chat shows no control tokens.",
                 "Add --raw, or leave --special out.",
             )
         templating.check()

@@ -26,7 +26,7 @@ class ControlTokens:
         self._lengths = sorted({len(text) for text in self._texts}, reverse=True)
 
     def divided(self, value: Any, mark: str) -> Any:
-        """Plain data with the mark behind the first character of each control token in its texts."""
+        """Plain data with the mark behind the first character of each control token."""
         if isinstance(value, str):
             cuts = [0, *(begin + 1 for begin, _ in self._matches(value)), len(value)]
             return mark.join([value[low:high] for low, high in pairwise(cuts)])

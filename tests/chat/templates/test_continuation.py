@@ -1,4 +1,4 @@
-"""Answers that go on: what a template writes before them stays, what it writes behind is left out."""
+"""Answers that go on: what a template writes before them stays, what is behind is left out."""
 
 import pytest
 
