@@ -48,7 +48,7 @@ from localspec.server.api.native import (
     templated,
     tokenized,
 )
-from localspec.server.api.replies import WARNINGS_HEADER, Reply
+from localspec.server.api.replies import WARNINGS_HEADER, Reply, with_comments
 from localspec.server.api.requests import Readable
 from localspec.server.api.responses.reply import ResponsesReply
 from localspec.server.api.responses.request import ResponsesRequest
@@ -258,9 +258,7 @@ async def _answer(
     answers = Answers(service.session.submit(requests), service.metrics)
     try:
         if body.stream:
-            # An error before the first piece still gets its own status.
-            first = await while_connected(request, answers.first())
-            events = reply.events(answers, first, request_id(request))
+            events = with_comments(reply.events(answers, request_id(request)))
             return _Stream(answers, events, reply.headers)
         await while_connected(request, answers.rest())
     except BaseException as error:

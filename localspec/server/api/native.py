@@ -100,12 +100,9 @@ class NativeReply(Reply):
         bodies = [self._last(choice) for choice in answers.choices]
         return bodies[0] if len(bodies) == 1 else {"results": bodies}
 
-    async def events(
-        self, answers: Answers, first: tuple[Choice, Piece], request_id: str
-    ) -> AsyncIterator[bytes]:
+    async def events(self, answers: Answers, request_id: str) -> AsyncIterator[bytes]:
         """Without OpenAI's ``[DONE]``."""
         try:
-            yield event(self._next(*first))
             async for choice, piece in answers:
                 yield event(self._next(choice, piece))
         except Exception as error:
