@@ -3,12 +3,14 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 
-from localspec.chat.message import read_messages
+from localspec.chat.message import Message, read_messages
 from localspec.chat.reasoning import closing_mark, marks_of
 from localspec.chat.templates import renderer
+from localspec.chat.templates.continuation import Continues, parted
 from localspec.chat.templates.template import CHATML, ChatTemplate
 from localspec.chat.tools.forms import GENERIC
 from localspec.chat.tools.tool import ToolChoice, forced_tools, read_tools
@@ -33,6 +35,7 @@ from localspec.engine.text_stream import Prompt, Reading
 from localspec.llama.cache.rollback import Trim
 from localspec.llama.heads.head import Head
 from localspec.llama.model import LlamaModel
+from localspec.llama.vocabulary.control_tokens import ControlTokens, new_mark
 from localspec.llama.vocabulary.token_rules import require_known_tokens, token_rules
 from localspec.speculative.control.conversations import Conversations
 from localspec.speculative.control.pair_profile import LossBudget
@@ -207,19 +210,14 @@ class Engine:
         return self._rules[key]
 
     def encode_text(self, text: str, *, special: bool = False) -> Prompt:
-        """Raw text as token ids, with BOS where the model wants one.
+        """Raw text as token ids, with one BOS where the model wants one.
 
-        With ``special``, control tokens in the text are parsed, one of them may be the BOS, and
-        those in the answer are shown. Raises UsageError for what is no text.
+        Control tokens in it are parsed; with ``special``, those in the answer are shown. Raises
+        UsageError for what is no text.
         """
         if not isinstance(text, str):
             raise UsageError(f"{text!r:.60} is no text.", "Expected a str.")
-        ids = (
-            self._tokenize(text)
-            if special
-            else self.target.tokenize(text, add_special=True, parse_special=False)
-        )
-        return Prompt(ids, Reading(self._special_piece if special else self.piece))
+        return Prompt(self._tokenize(text), Reading(self._special_piece if special else self.piece))
 
     def encode_chat(
         self,
@@ -230,24 +228,35 @@ class Engine:
         tool_choice: ToolChoice = "auto",
         parallel_tool_calls: bool = True,
         variables: Mapping[str, object] | None = None,
+        continues: Continues = None,
+        generation: bool = True,
     ) -> Prompt:
         """A conversation as token ids up to the assistant's turn, never with two BOS.
 
         Messages, ``tools`` and ``tool_choice`` are in OpenAI's form; a call that ``tool_choice``
         forces comes without reasoning. Unless ``parallel_tool_calls``, the answer ends behind its
         first call. ``thinking`` overrides the template's own setting,
-        ``variables`` add to its variables or override them. As in llama.cpp, template markup inside
-        a message is parsed: do not pass on untrusted text where that matters. Raises UsageError
-        for malformed arguments and a call that cannot be forced, TemplateError where the template
-        fails.
+        ``variables`` add to its variables or override them; for ``continues`` and ``generation``
+        see `ChatTemplate.begin`. The texts of control tokens in messages and tools are texts.
+        Raises UsageError for malformed arguments, a call that cannot be forced and an answer that
+        cannot go on, TemplateError where the template fails.
         """
         template, offered = self.template, read_tools(tools)
         forced = forced_tools(tool_choice, offered)
         if tool_choice == "none":
             offered = ()
         calls = template.tools.form if offered else None
+        mark = new_mark()
         text, state = template.begin(
-            read_messages(messages), thinking=thinking, tools=offered, variables=variables
+            [self._as_text(message, mark) for message in read_messages(messages)],
+            thinking=thinking,
+            tools=[
+                replace(tool, definition=self._control.divided(tool.definition, mark))
+                for tool in offered
+            ],
+            variables=variables,
+            continues=continues,
+            generation=generation,
         )
         form = template.format_with_calls if offered else template.format
         grammar = None
@@ -267,18 +276,43 @@ class Engine:
             parallel_tool_calls,
             bool(forced),
         )
-        return Prompt(self._tokenize(text), reading)
+        return Prompt(self._tokenize(text, mark), reading)
 
     def system_notes(self, system: str) -> list[str]:
         """Notes on what the template ignores of a system message, in sentences."""
         without = self.template.notes()
         return [note for note in self.template.notes(system) if note not in without]
 
-    def _tokenize(self, text: str) -> list[int]:
-        """Token ids of text, control tokens parsed, with one BOS where the model wants one."""
+    def _tokenize(self, text: str, mark: str = "") -> list[int]:
+        """Token ids of text, control tokens parsed, with one BOS where the model wants one.
+
+        What the mark divides is no control token.
+        """
         bos = self.template.bos
-        doubled = bool(bos) and text.startswith(bos)
-        return self.target.tokenize(text, add_special=not doubled, parse_special=True)
+        begins = not (bool(bos) and text.startswith(bos))
+        if mark and mark in text:
+            return self._control.tokenize(self.target, text.split(mark), add_special=begins)
+        return self.target.tokenize(text, add_special=begins, parse_special=True)
+
+    @cached_property
+    def _control(self) -> ControlTokens:
+        return self.target.control_tokens()
+
+    def _as_text(self, message: Message, mark: str) -> Message:
+        """The message with the mark in all that would be a control token."""
+        divided = partial(self._control.divided, mark=mark)
+        if divided(message["content"]) != message["content"] and message["role"] == "assistant":
+            reasoning, content = parted(message, self.template.format)
+            message = {**message, "content": content}
+            if reasoning:  # whose marks may be control tokens, which the template writes
+                message["reasoning_content"] = reasoning
+        shown: Message = {**message, "content": divided(message["content"])}
+        if "reasoning_content" in message:
+            shown["reasoning_content"] = divided(message["reasoning_content"])
+        if "tool_calls" in message:
+            calls = message["tool_calls"]
+            shown["tool_calls"] = [c | {"function": divided(c["function"])} for c in calls]
+        return shown
 
     def _control_tokens(self, marks: Iterable[str]) -> dict[int, bytes]:
         """Texts of the control tokens in these marks, which `piece` leaves out."""

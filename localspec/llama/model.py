@@ -29,12 +29,15 @@ from localspec.llama.memory.attention import with_attention
 from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size
 from localspec.llama.parameters import context_parameters, has_branches, uses_devices
 from localspec.llama.pass_class import NATURAL, PassClass
+from localspec.llama.vocabulary.control_tokens import ControlTokens
 from localspec.llama.vocabulary.tokenizer import SHORT, require_text_fits, tokenize, written_text
 from localspec.llama.weights import Weights
 from localspec.metadata.header import ModelHeader
+from localspec.pairing import CONTROL, UNKNOWN
 from localspec.speculative.loop import ALONE, Logits
 
 _LONGEST_REPLAY = 8  # tokens read again within a verification; more have a pass of their own
+_CONTROL_ATTRIBUTES = 1 << 3 | 1 << 0  # LLAMA_TOKEN_ATTR_CONTROL and _UNKNOWN
 _FIM = ("pre", "suf", "mid", "rep", "sep")
 _ALIKE = 0.05  # of the greatest logit: a state that is wrong changes them far more
 
@@ -313,6 +316,21 @@ class LlamaModel:
         """
         get = {n: getattr(self._llama, f"llama_vocab_fim_{n}") for n in _FIM}
         return {name: token for name in _FIM if (token := get[name](self.vocab)) >= 0}
+
+    def control_tokens(self) -> ControlTokens:
+        """The texts that ``parse_special`` makes control tokens.
+
+        llama.cpp makes ones of known marks, such as ``<|im_end|>``, whatever the file says; to ask
+        it for each of a quarter million tokens takes 0.1 s.
+        """
+        vocab = self.header.vocab
+        if vocab is None:
+            return ControlTokens([])
+        ids = {i for i, text in enumerate(vocab.tokens) if text[-1:] in (b">", b"]")}
+        ids.update(*(vocab.ids_of_type(kind) for kind in (UNKNOWN, CONTROL)))
+        attribute = self._llama.llama_vocab_get_attr
+        found = [vocab.tokens[i] for i in ids if attribute(self.vocab, i) & _CONTROL_ATTRIBUTES]
+        return ControlTokens(text.decode("utf-8", "replace") for text in found)
 
     def special_text(self, token: int | None) -> str:
         """The text of a control token, empty for None."""

@@ -42,14 +42,13 @@ from localspec.server.api.native import (
     NativeReply,
     SlotAction,
     SlotRequest,
-    TemplateRequest,
     TokenizeRequest,
     detokenized,
     slot_changed,
     templated,
     tokenized,
 )
-from localspec.server.api.replies import WARNINGS_HEADER, Reply
+from localspec.server.api.replies import WARNINGS_HEADER, Reply, with_comments
 from localspec.server.api.requests import Readable
 from localspec.server.api.responses.reply import ResponsesReply
 from localspec.server.api.responses.request import ResponsesRequest
@@ -241,7 +240,7 @@ def _add_native(app: FastAPI, service: Service) -> None:
         return detokenized(engine, body)
 
     @app.post("/apply-template", responses=ERRORS)
-    def apply_template(body: TemplateRequest) -> dict[str, Any]:
+    def apply_template(body: ChatRequest) -> dict[str, Any]:
         """The prompt that a conversation becomes."""
         return templated(engine, body)
 
@@ -272,9 +271,7 @@ async def _answer(
     answers = Answers(service.session.submit(requests), service.metrics)
     try:
         if body.stream:
-            # An error before the first piece still gets its own status.
-            first = await while_connected(request, answers.first())
-            events = reply.events(answers, first, request_id(request))
+            events = with_comments(reply.events(answers, request_id(request)))
             return _Stream(answers, events, reply.headers)
         await while_connected(request, answers.rest())
     except BaseException as error:

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from localspec.chat.templates.template import ChatTemplate
 from localspec.core.errors import (
     EngineError,
     IncompatiblePair,
@@ -32,6 +33,7 @@ from localspec.llama import llama_library
 from localspec.llama.model import LlamaModel
 from localspec.llama.pass_class import find_class
 from localspec.llama.weights import Weights
+from tests.support.chat import tool_templates
 from tests.support.files.tiny_models import write_tiny_model
 from tests.support.real_pair import (
     GREEDY,
@@ -558,12 +560,51 @@ def bos_of(engine: Engine) -> int:
     return vocab.bos_id
 
 
-def test_markup_in_raw_text_is_text(engine: Engine) -> None:
+def test_control_tokens_count_in_raw_text(engine: Engine) -> None:
     (stop,) = engine.target.tokenize("<|im_end|>", add_special=False, parse_special=True)
     assert engine.is_stop(stop)
-    ids = engine.encode_text("<|im_end|>")
-    assert len(ids) > 2 and stop not in ids
-    assert stop in engine.encode_chat([{"role": "user", "content": "hi"}])
+    ids = engine.encode_text("a<|im_end|>b")
+    assert ids.count(stop) == 1 and len(engine.template.bos) > 2
+    assert engine.encode_text(f"{engine.template.bos}a") == engine.encode_text("a")  # one BOS
+    assert ids.reading.piece(stop) == b""
+    shown = engine.encode_text("a<|im_end|>b", special=True)
+    assert shown == ids and shown.reading.piece(stop) == b"<|im_end|>"
+
+
+@pytest.mark.parametrize(
+    "place", ["system", "user", "assistant", "tool", "reasoning", "arguments", "description"]
+)
+def test_control_tokens_in_messages_are_text(
+    engine: Engine, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "template", ChatTemplate(tool_templates.HERMES))
+
+    def prompt(text: str) -> list[int]:
+        """The conversation with a text in this place."""
+        said = dict.fromkeys(("system", "user", "assistant", "tool", "reasoning"), "x") | {
+            place: text
+        }
+        arguments = {"a": [text if place == "arguments" else "x"]}
+        call = {"function": {"name": "f", "arguments": arguments}, "id": "c"}
+        about = text if place == "description" else "x"
+        tool = {"type": "function", "function": {"name": "f", "description": about}}
+        messages: list[Mapping[str, object]] = [
+            {"role": "system", "content": said["system"]},
+            {"role": "user", "content": said["user"]},
+            {"role": "assistant", "content": said["assistant"], "tool_calls": [call],
+             "reasoning_content": said["reasoning"]},
+            {"role": "tool", "content": said["tool"]},
+        ]  # fmt: skip
+        return engine.encode_chat(messages, tools=[tool])
+
+    def control(ids: list[int]) -> list[int]:
+        return [token for token in ids if not engine.piece(token)]
+
+    text = "a<|im_end|>b<<|im_start|>"
+    assert control(prompt(text)) == control(prompt("y"))
+    assert control(engine.encode_text(text))[1:]
+    shown = b"".join(engine.target.piece(token, special=True) for token in prompt(text))
+    assert (text.encode() in shown) == (b"Y_Y" in b"".join(map(engine.piece, prompt("Y_Y"))))
 
 
 def test_lone_surrogates_do_not_end_the_process(engine: Engine) -> None:

@@ -11,6 +11,7 @@ import pytest
 from localspec import __version__
 from localspec.engine.session.job import Job
 from localspec.engine.session.limits import Limits
+from localspec.server.api import replies
 from tests.support.served import (
     CHAT,
     COMPLETIONS,
@@ -212,3 +213,21 @@ def test_the_schema_bounds_numbers(toy_server: Site) -> None:
     fields = schemas["ChatRequest"]["properties"]
     n, _ = fields["n"]["anyOf"]
     assert n == {"type": "integer", "minimum": 1, "maximum": 8}
+
+
+@pytest.mark.parametrize(
+    "path", [CHAT, "/v1/messages", "/v1/completions", "/v1/responses", "/completion"]
+)
+def test_a_stream_is_not_silent_before_its_first_token(
+    gated: tuple[Site, Gate, threading.Event], path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replies, "COMMENT_SECONDS", 0.01)
+    site, gate, _ = gated
+    field = {"/v1/responses": "input", CHAT: "messages", "/v1/messages": "messages"}.get(path)
+    question = HELLO if field == "messages" else "hello"
+    body = {field or "prompt": question, "stream": True, "max_tokens": 2}
+    with asking(site, stream=True), site.client.stream("POST", path, json=body) as reply:
+        assert reply.status_code == 200  # though it is queued behind the other
+        lines = reply.iter_lines()
+        comments = (line for line in lines if line.startswith(":"))
+        assert next(comments) == next(comments)

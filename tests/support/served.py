@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.chat.message import read_messages
+from localspec.chat.templates.continuation import Continues, goes_on
 from localspec.chat.templates.template import CHATML, ChatTemplate
 from localspec.chat.tools.tool import ToolChoice
 from localspec.core.options.generate_options import GenerateOptions
@@ -75,10 +76,16 @@ class ServedToy(ChatToy):
         tool_choice: ToolChoice = "auto",
         parallel_tool_calls: bool = True,
         variables: Mapping[str, object] | None = None,
+        continues: Continues = None,
+        generation: bool = True,
     ) -> Prompt:
         told = {"thinking": thinking, "tools": tools, "tool_choice": tool_choice}
         self.told.append({**told, "variables": variables})
-        return Prompt(super().encode_chat(read_messages(messages)), Reading(self.piece))
+        read = read_messages(messages)
+        ids = super().encode_chat(read)
+        if goes_on(read, continues) or not generation:
+            del ids[-1]
+        return Prompt(ids, Reading(self.piece))
 
     def encode_text(self, text: str, *, special: bool = False) -> Prompt:
         if text == "break":

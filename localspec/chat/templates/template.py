@@ -6,11 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from os.path import commonprefix
 from typing import Any
 
 from localspec.chat.message import Message
-from localspec.chat.reasoning import Format, format_between, known_format, state_behind
+from localspec.chat.reasoning import Format, format_between, known_format
 from localspec.chat.templates.arrangement import (
     Arrangement,
     made_up,
@@ -18,6 +17,7 @@ from localspec.chat.templates.arrangement import (
     skeleton,
     texts_in,
 )
+from localspec.chat.templates.continuation import Continues, continued, goes_on, opened
 from localspec.chat.templates.renderer import SHARED
 from localspec.chat.tools.capabilities import MADE_UP_TOOLS, ToolCapabilities
 from localspec.chat.tools.tool import Tool
@@ -91,25 +91,24 @@ class ChatTemplate:
         thinking: bool | None = None,
         tools: Sequence[Tool] = (),
         variables: Mapping[str, object] | None = None,
+        continues: Continues = None,
+        generation: bool = True,
     ) -> tuple[str, str]:
         """The prompt, and the state of `format` in which the answer begins.
 
-        As in llama.cpp's `common_chat_template_generation_prompt`, the opening of the turn is what
+        An answer at the end goes on as ``continues`` says; see `continuation`. Otherwise the prompt
+        ends with the opening of the assistant's turn, or without ``generation`` behind the last
+        message. As in llama.cpp's `common_chat_template_generation_prompt`, the opening is what
         ``add_generation_prompt`` adds: some templates open the reasoning, or close it at once.
+        Raises UsageError for messages without an answer that can go on.
         """
         now = datetime.datetime.now()
-        thinking = self.thinking if thinking is None else thinking
-        prepared, shown = self._arranged(messages, tools)
-        fill = partial(self._fill, prepared, now=now, thinking=thinking,
-                       tools=self.tools.definitions(shown), variables=variables)  # fmt: skip
-        text = fill(generation=True)
-        if self.format is None:
-            return text, "start"
-        try:
-            without = fill(generation=False)
-        except TemplateError:
-            return text, "start"
-        return text, state_behind(self.format, text[len(commonprefix([text, without])) :])
+        render = partial(self.render, thinking=thinking, tools=tools, variables=variables, now=now)
+        if goes_on(messages, continues):
+            return continued(messages, continues, self.format, render)
+        if not generation:
+            return render(messages, generation=False), "start"
+        return opened(messages, self.format, render)
 
     @property
     def stop(self) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ class PromptFlags:
     special: bool = _prompt(
         False,
         "--special -sp",
-        "With --raw: treat markup in the prompt as special tokens, and show it in the answer.",
+        "With --raw: show control tokens in the answer.",
     )
 
     def check(self, answering: AnswerFlags, templating: TemplateFlags) -> None:
@@ -55,7 +55,7 @@ class PromptFlags:
             )
         if self.special and not self.raw:
             raise UsageError(
-                "--special belongs to --raw: a chat template's markup is always obeyed.",
+                "--special belongs to --raw: a chat shows no control tokens.",
                 "Add --raw, or leave --special out.",
             )
         templating.check()

@@ -101,10 +101,6 @@ class Answers:
     def __aiter__(self) -> AsyncIterator[tuple[Choice, Piece]]:
         return self._pieces
 
-    async def first(self) -> tuple[Choice, Piece]:
-        """The first piece; raises the error that came instead."""
-        return await anext(self._pieces)
-
     async def rest(self) -> None:
         """Wait until all answers are complete."""
         async for _ in self._pieces:

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from localspec.chat.answer import Piece
 from localspec.chat.message import media_left_out
+from localspec.chat.templates.continuation import Continues
 from localspec.chat.tools.tool import ToolCall, ToolCallDelta
 from localspec.core.errors import UsageError
 from localspec.engine.text_stream import Prompt
@@ -38,6 +39,8 @@ class ChatRequest(AnswerRequest):
     parallel_tool_calls: bool | None = None
     reasoning_effort: Effort | None = None
     enable_thinking: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | Literal["content", "reasoning_content"] | None = None
     chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=64)] | None = None
     # Unsupported parameters of OpenAI's API, accepted with values that change nothing.
     modalities: Annotated[list[Literal["text"]], Field(min_length=1, max_length=1)] | None = None
@@ -52,8 +55,21 @@ class ChatRequest(AnswerRequest):
             tool_choice=choice.model_dump() if isinstance(choice, NamedTool) else choice or "auto",
             parallel_tool_calls=self.parallel_tool_calls is not False,
             variables=self.variables,
+            continues=self.continues,
+            generation=self.add_generation_prompt is not False,
         )
         return [prompt]
+
+    @property
+    def continues(self) -> Continues:
+        """Whether the last message goes on; raises BadRequest where a new one is asked for too."""
+        if self.continue_final_message and self.add_generation_prompt:
+            raise BadRequest(
+                "Both add_generation_prompt and continue_final_message are set.",
+                "Set one of them: they begin a new answer, or go on with the last one.",
+                param="continue_final_message",
+            )
+        return False if self.add_generation_prompt else self.continue_final_message
 
     def answer_tokens(self) -> int | None:
         newer = self.max_completion_tokens

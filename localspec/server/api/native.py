@@ -145,13 +145,9 @@ class NativeReply(Reply):
             bodies.append(self._fields(new | self._last(choice)))
         return bodies[0] if len(bodies) == 1 else bodies
 
-    async def events(
-        self, answers: Answers, first: tuple[Choice, Piece], request_id: str
-    ) -> AsyncIterator[bytes]:
+    async def events(self, answers: Answers, request_id: str) -> AsyncIterator[bytes]:
         """Without OpenAI's ``[DONE]``."""
         try:
-            for body in self._next(*first):
-                yield event(body)
             async for choice, piece in answers:
                 for body in self._next(choice, piece):
                     yield event(body)
@@ -309,23 +305,18 @@ def detokenized(engine: "Engine", request: DetokenizeRequest) -> Json:
     return {"content": prompt_text(engine, ids)}
 
 
-class TemplateRequest(ChatRequest):
-    """POST /apply-template."""
-
-    add_generation_prompt: bool | None = None
-
-
-def templated(engine: "Engine", request: TemplateRequest) -> Json:
+def templated(engine: "Engine", request: ChatRequest) -> Json:
     """The prompt that a conversation becomes.
 
     It lacks the BOS that /completion puts in front of a prompt.
     """
-    text = engine.template.render(
+    text, _ = engine.template.begin(
         read_messages([message.model_dump(exclude_none=True) for message in request.messages]),
         thinking=request.thinking,
-        generation=request.add_generation_prompt is not False,
         tools=read_tools([tool.model_dump(exclude_none=True) for tool in request.tools or ()]),
         variables=request.variables,
+        continues=request.continues,
+        generation=request.add_generation_prompt is not False,
     )
     bos = engine.template.bos
     adds = bool(bos) and engine.target.tokenize("", add_special=True, parse_special=False) != []

@@ -1,5 +1,6 @@
 """What both kinds of reply share: head, usage, llama-server's timings, server-sent events."""
 
+import asyncio
 import json
 import math
 import secrets
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 WARNINGS_HEADER = "x-localspec-warnings"
 _LONGEST_HEADER = 1000
+COMMENT_SECONDS = 5.0
+_COMMENT = b": the answer has not begun or pauses\n\n"
 
 
 class Reply(ABC):
@@ -56,10 +59,8 @@ class Reply(ABC):
         """The reply as one object, when the answers are complete; several prompts give a list."""
 
     @abstractmethod
-    def events(
-        self, answers: Answers, first: tuple[Choice, Piece], request_id: str
-    ) -> AsyncIterator[bytes]:
-        """The reply as server-sent events; an error in the middle is the last of them."""
+    def events(self, answers: Answers, request_id: str) -> AsyncIterator[bytes]:
+        """The reply as server-sent events; an error is the last of them."""
 
     def reported(self, entries: Sequence[TokenLogprob]) -> list[TokenLogprob]:
         """Without the token that ended the answer."""
@@ -92,12 +93,8 @@ class OpenAIReply(Reply):
         body = {**self._head, "choices": choices, **self._totals(answers), **self._warnings}
         return body | (self._verbose(answers) if self.request.verbose else {})
 
-    async def events(
-        self, answers: Answers, first: tuple[Choice, Piece], request_id: str
-    ) -> AsyncIterator[bytes]:
+    async def events(self, answers: Answers, request_id: str) -> AsyncIterator[bytes]:
         try:
-            for body in self._chunks(answers, *first):
-                yield event(body)
             async for choice, piece in answers:
                 for body in self._chunks(answers, choice, piece):
                     yield event(body)
@@ -136,6 +133,23 @@ class OpenAIReply(Reply):
     @staticmethod
     def _totals(answers: Answers) -> Json:
         return {"usage": usage(answers.choices), "timings": timings(answers.stats)}
+
+
+async def with_comments(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The events, and a comment in every `COMMENT_SECONDS` in which none comes.
+
+    Clients skip comments, but give up a connection that stays silent.
+    """
+    while True:
+        coming = asyncio.ensure_future(anext(events))
+        try:
+            while not (await asyncio.wait([coming], timeout=COMMENT_SECONDS))[0]:
+                yield _COMMENT
+            yield coming.result()
+        except StopAsyncIteration:
+            return
+        finally:
+            coming.cancel()
 
 
 def warning_headers(warnings: Sequence[str]) -> dict[str, str]:

@@ -178,3 +178,31 @@ def test_thoughts_come_apart() -> None:
         events = site.stream(max_tokens=38)
         assert text_of(events, key="reasoning_content") == "hm, a tree"
         assert text_of(events) == "It is a tree."
+
+
+BEGUN = {"role": "assistant", "content": "Once"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "tokens"),
+    [
+        ({}, "Uhello\nAOnce\n"),
+        ({"continue_final_message": True}, "Uhello\nAOnce\n"),
+        ({"continue_final_message": False}, "Uhello\nAOnce\nA"),
+        ({"add_generation_prompt": True}, "Uhello\nAOnce\nA"),
+        ({"add_generation_prompt": False}, "Uhello\nAOnce\n"),
+        ({"add_generation_prompt": False, "continue_final_message": "content"}, "Uhello\nAOnce\n"),
+    ],
+)
+def test_the_last_answer_goes_on(toy_server: Site, fields: dict[str, object], tokens: str) -> None:
+    reply = toy_server.ask(messages=[*HELLO, BEGUN], max_tokens=2, **fields)
+    assert reply["usage"]["prompt_tokens"] == len(tokens)
+
+
+def test_a_message_that_cannot_go_on(toy_server: Site) -> None:
+    asked = {"continue_final_message": True}
+    status, error = toy_server.refused(messages=HELLO, **asked)
+    assert status == 400 and "not a text of the assistant" in error["message"]
+    both = {**asked, "add_generation_prompt": True}
+    status, error = toy_server.refused(messages=[*HELLO, BEGUN], **both)
+    assert (status, error["param"]) == (400, "continue_final_message")

@@ -33,16 +33,13 @@ class MessagesReply(Reply):
         ]
         return self._message(choice, content) | _end(choice) | self._figures(choice)
 
-    async def events(
-        self, answers: Answers, first: tuple[Choice, Piece], request_id: str
-    ) -> AsyncIterator[bytes]:
-        choice, piece = first
+    async def events(self, answers: Answers, request_id: str) -> AsyncIterator[bytes]:
+        (choice,) = answers.choices
         blocks = _Blocks()
         try:
-            yield _event({"type": "message_start", "message": self._message(choice, [])})
-            for body in blocks.add(piece):
-                yield _event(body)
             async for _, piece in answers:
+                if choice.pieces == 1:  # its usage counts what was in the cache
+                    yield _event({"type": "message_start", "message": self._message(choice, [])})
                 for body in blocks.add(piece):
                     yield _event(body)
         except Exception as error:

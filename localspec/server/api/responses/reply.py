@@ -73,9 +73,7 @@ class ResponsesReply(Reply):
         response: Json = last["response"]
         return response
 
-    async def events(
-        self, answers: Answers, first: tuple[Choice, Piece], request_id: str
-    ) -> AsyncIterator[bytes]:
+    async def events(self, answers: Answers, request_id: str) -> AsyncIterator[bytes]:
         """Numbered events, without ``[DONE]``."""
         numbers = count()
 
@@ -87,8 +85,6 @@ class ResponsesReply(Reply):
         yield event({"type": "response.created", "response": self._response})
         yield event({"type": "response.in_progress", "response": self._response})
         try:
-            for body in self._added(first[1]):
-                yield event(body)
             async for _, piece in answers:
                 for body in self._added(piece):
                     yield event(body)
