@@ -25,6 +25,7 @@ from localspec.server.api.completions import CompletionReply, CompletionRequest
 from localspec.server.api.documents import (
     ANTHROPIC_ERRORS,
     ERRORS,
+    NATIVE,
     AnthropicMessage,
     ChatCompletion,
     Completion,
@@ -218,13 +219,13 @@ def _add_native(app: FastAPI, service: Service) -> None:
     """llama-server's own paths."""
     engine = service.engine
 
-    @app.post("/completions", responses=answered(dict))
-    @app.post("/completion", responses=answered(dict))
+    @app.post("/completions", responses=answered(NATIVE))
+    @app.post("/completion", responses=answered(NATIVE))
     async def complete(request: Request, body: NativeCompletionRequest) -> Response:
         """Continue a text."""
         return await _answer(service, request, body, NativeReply)
 
-    @app.post("/infill", responses=answered(dict))
+    @app.post("/infill", responses=answered(NATIVE))
     async def infill(request: Request, body: InfillRequest) -> Response:
         """Write what stands between two texts."""
         return await _answer(service, request, body, NativeReply)

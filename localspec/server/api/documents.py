@@ -259,8 +259,11 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 ANTHROPIC_ERRORS = {status: each | {"model": AnthropicError} for status, each in ERRORS.items()}
 
 
+NATIVE = dict[str, Any] | list[dict[str, Any]]  # an object for each of several answers
+
+
 def answered(
-    reply: type[Any], errors: dict[int | str, dict[str, Any]] = ERRORS
+    reply: Any, errors: dict[int | str, dict[str, Any]] = ERRORS
 ) -> dict[int | str, dict[str, Any]]:
     """The responses of a path with answers, whole or streamed."""
     events: dict[str, Any] = {"text/event-stream": {}}
