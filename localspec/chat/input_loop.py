@@ -52,7 +52,7 @@ def read_message(read_line: Callable[[bool], str]) -> str:
     its EOFError then ends the message. Raises FileProblem for more than MAX_CHARACTERS.
     """
     read_line = _bounded(read_line)
-    line = read_line(False).strip("\n")
+    line = read_line(False).strip("\n").removeprefix("\ufeff")  # of a file that is piped in
     quoted = line.lstrip().startswith('"""')
     if "\n" in line and not (quoted and line.rstrip().endswith('"""')):
         return line if names_command(line) else _no_command(line)

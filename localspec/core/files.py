@@ -92,8 +92,11 @@ def read_text(path: Path, most: int, *, what: str = "", expected: str = "a text 
 
 
 def read_stream(stream: TextIO, most: int) -> str:
-    """All of a text stream, which may have no end; raises ValueError for more than ``most``."""
-    text = stream.read(most + 1)
+    """All of a text stream, which may have no end, without its byte order mark.
+
+    Raises ValueError for more than ``most`` characters.
+    """
+    text = stream.read(most + 1).removeprefix("\ufeff")
     if len(text) > most:
         raise ValueError(f"there are more than {most:,} characters")
     return text

@@ -82,7 +82,7 @@ def hub_cache_folder() -> Path:
     """Where huggingface_hub keeps what it downloaded: HF_HUB_CACHE, else `hub` in HF_HOME."""
     if chosen := folder_from("HF_HUB_CACHE") or folder_from("HUGGINGFACE_HUB_CACHE"):
         return chosen
-    caches = folder_from("XDG_CACHE_HOME") or Path(os.path.expanduser("~/.cache"))
+    caches = xdg_folder("cache") or Path(os.path.expanduser("~/.cache"))
     return (folder_from("HF_HOME") or caches / "huggingface") / "hub"
 
 
@@ -107,9 +107,13 @@ def system_folder(kind: Kind) -> Path:
     if sys.platform == "darwin":
         return home() / "Library" / ("Caches" if kind == "cache" else "Application Support")
     folders = {"data": ".local/share", "state": ".local/state"}
-    return Path(
-        os.environ.get(f"XDG_{kind.upper()}_HOME") or home() / folders.get(kind, f".{kind}")
-    )
+    return xdg_folder(kind) or home() / folders.get(kind, f".{kind}")
+
+
+def xdg_folder(kind: Kind) -> Path | None:
+    """The folder in XDG_CACHE_HOME or the like; a relative one does not count, as specified."""
+    folder = folder_from(f"XDG_{kind.upper()}_HOME")
+    return folder if folder and folder.is_absolute() else None
 
 
 def _own_folder(kind: Kind) -> Path:
@@ -122,5 +126,5 @@ def _expand(path: str) -> Path:
     except RuntimeError as error:
         raise FileProblem(
             f"{path} names no folder: the home folder is unknown.",
-            "Set HOME, or LOCALSPEC_CACHE and LOCALSPEC_MODELS to folders of your choice.",
+            "Set HOME to a folder that you may write to, such as HOME=/tmp.",
         ) from error

@@ -13,7 +13,7 @@ from typing import Any
 
 from localspec.core import paths
 from localspec.core.files import read_at_most
-from localspec.core.paths import bundled_folder, folder_from, home, hub_cache_folder
+from localspec.core.paths import bundled_folder, folder_from, home, hub_cache_folder, xdg_folder
 from localspec.hub.provenance import SHA256, Provenance, read_record
 from localspec.library.scan import (
     DANGLING,
@@ -190,7 +190,7 @@ def _jan(scan: Scan) -> Files:
 
 
 def _gpt4all(scan: Scan) -> Files:
-    settings = folder_from("XDG_CONFIG_HOME") or home() / ".config"
+    settings = xdg_folder("config") or home() / ".config"
     text = _read_text(settings / "nomic.ai" / "GPT4All.ini")
     line = re.search(r"^modelPath=(.+)$", text, re.MULTILINE)
     moved = _absolute(line[1].strip()) if line else None
@@ -236,7 +236,7 @@ def _absolute(value: object) -> Path | None:
 def _read_text(path: Path) -> str:
     """A small file as text; nothing for one that is absent, unreadable, large or no file."""
     try:
-        return read_at_most(path, _MAX_TEXT).decode()
+        return read_at_most(path, _MAX_TEXT).decode("utf-8-sig")
     except (OSError, ValueError):
         return ""
 

@@ -124,8 +124,23 @@ def test_without_a_home_only_our_own_folders_are_refused(
     assert paths.system_folder("cache") == Path("~/.cache")  # of other tools: passed over
     forget(monkeypatch)
     for folder in (paths.cache_folder, paths.models_folder, paths.history_file):
-        with pytest.raises(FileProblem, match="the home folder is unknown"):
+        with pytest.raises(FileProblem, match="the home folder is unknown") as caught:
             folder()
+        assert caught.value.hint.startswith("Set HOME to a folder that you may write to")
+
+
+@pytest.mark.parametrize("folder", ["x", "./x", "../x"])
+def test_relative_folders_of_xdg_do_not_count(
+    installed: Path, home: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    forget(monkeypatch)
+    for kind in ("CACHE", "CONFIG", "DATA", "STATE"):
+        monkeypatch.setenv(f"XDG_{kind}_HOME", folder)
+    monkeypatch.setattr("sys.platform", "linux")
+    assert paths.cache_folder() == home / ".cache/localspec"
+    assert paths.config_file() == home / ".config/localspec/config.toml"
+    assert paths.state_folder() == home / ".local/state/localspec"
+    assert paths.hub_cache_folder() == home / ".cache/huggingface/hub"
 
 
 def test_this_package_lies_where_it_says() -> None:

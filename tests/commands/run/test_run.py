@@ -47,6 +47,9 @@ def test_the_prompt_comes_from_argument_file_or_pipe(run: Command, tmp_path: Pat
     assert run("-f", file, "--temp", "0").out == expected
     file.write_text(f"{prompt}\n", encoding="utf-8")  # an editor ends the last line too
     assert run("-f", file, "--temp", "0").out == expected
+    file.write_text(prompt, encoding="utf-8-sig")  # with a byte order mark
+    assert run("-f", file, "--temp", "0").out == expected
+    assert run("--temp", "0", stdin=f"\ufeff{prompt}").out == expected
     assert run("--temp", "0", stdin=prompt).out == expected
     assert run("--temp", "0", stdin=f"{prompt}\n").out == expected  # as echo writes it
     assert run("Größe: 3 €\nSay the thing", "--temp", "0", stdin="").out == expected
