@@ -241,7 +241,7 @@ def test_the_text_is_that_of_plain_decoding(
     exact: bool,
 ) -> None:
     name, draft = pair
-    monkeypatch.setattr(rollback_choice, "_read", lambda path: way)
+    monkeypatch.setattr(rollback_choice, "_cheapest", lambda seconds: way)
     if pair not in WITH_MODEL:
         monkeypatch.setattr(generate, "ModelDrafter", HalfRight)
     target = loading(architecture(name), exact=exact)

@@ -123,7 +123,7 @@ def with_tensor(
 
 
 def test_a_number_in_a_tensor_is_no_row(pair: tuple[ModelHeader, ModelHeader]) -> None:
-    require_trimmable(with_tensor(pair[0], "scale", ()), pair[1], 5)
+    require_trimmable(with_tensor(pair[0], "output.scale", ()), pair[1], 5)
 
 
 def test_what_has_no_trimmable_vocabulary(

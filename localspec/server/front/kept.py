@@ -1,5 +1,6 @@
 """What the processes of unloaded models leave behind: their counters and properties."""
 
+from contextlib import suppress
 from typing import Any
 
 import httpx2
@@ -32,10 +33,12 @@ class Kept:
         """Note what a process counted, which ends now."""
         name = process.name
         earlier = self.counters.get(name, "")
-        self.counters[name] = counters([earlier, await self.metrics(process)])
+        with suppress(ValueError):  # a process that fails may send anything
+            self.counters[name] = counters([earlier, await self.metrics(process)])
         reply = await self._ask(process, "/props")
         if reply is not None and reply.status_code == 200:
-            self._props[name] = reply.json()
+            with suppress(ValueError):
+                self._props[name] = reply.json()
 
     async def _ask(self, process: ModelProcess, path: str) -> httpx2.Response | None:
         try:

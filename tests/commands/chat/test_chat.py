@@ -50,7 +50,7 @@ def test_the_same_seed_talks_the_same_with_any_draft(chat: Command, tiny: TinyFi
     assert chat(*seeded, "-md", tiny.draft, "--draft", "1", stdin=middle).out == plain.out
 
 
-@pytest.mark.parametrize(("flags", "tokens"), [((), 2), (("--think",), 5), (("--no-think",), 9)])
+@pytest.mark.parametrize(("flags", "tokens"), [((), 5), (("--think",), 5), (("--no-think",), 9)])
 def test_thinking_reaches_the_template(
     localspec: Command, tmp_path: Path, flags: tuple[str, ...], tokens: int
 ) -> None:

@@ -33,7 +33,7 @@ from tests.support.served import CHAT, HELLO, PATIENCE
         (("--api-key", ""), "--api-key has no key."),
         (("--api-key", " , "), "--api-key has no key."),
         (("--cors", "*"), "With --cors '*' every web page could use this server."),
-        (("--cors", "localhost"), "--cors localhost is not an origin."),
+        (("--cors", "example.com"), "--cors example.com is not an origin."),
         (("--api-key-file", "nothing.txt"), "nothing.txt cannot be read"),
         (("--port", "70000"), "65535"),
         (("--max-queue", "0"), "max-queue"),

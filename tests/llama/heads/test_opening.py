@@ -51,7 +51,7 @@ def test_a_target_loaded_without_its_heads_is_a_mistake_of_the_caller(architectu
 
 def test_a_file_that_llama_cpp_cannot_load_is_named(architecture: Files, tmp_path: Path) -> None:
     whole, cut = architecture("eagle3"), tmp_path / "cut.gguf"
-    header = replace(read_header(whole), path=cut)
+    header = replace(read_header(whole), path=cut, paths=(cut,))
     cut.write_bytes(whole.read_bytes()[:-4096])
     with closing(load_model(architecture("llama"), ctx_size=256)) as target:
         with pytest.raises(EngineError, match=r"cut\.gguf"):

@@ -39,7 +39,13 @@ class Upstream(BaseHTTPRequestHandler):
     seen: list[Seen]
 
     def _reply(self) -> None:
-        self.seen.append(Seen(self.requestline, {k.lower(): v for k, v in self.headers.items()}))
+        if self.path not in (
+            "/metrics",
+            "/props",
+        ):  # which the front asks for when it unloads a model
+            self.seen.append(
+                Seen(self.requestline, {k.lower(): v for k, v in self.headers.items()})
+            )
         data = self.rfile.read(int(self.headers.get("content-length", 0)))
         large = b"large" in data
         self.send_response(200)
