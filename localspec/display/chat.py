@@ -187,6 +187,7 @@ class ChatScreen(_Screen):
 
     def stream(self, piece: Piece) -> None:
         """Print what is final, redraw the rest with the meter a few times a second."""
+        on_suspension(self._remove_block, lambda: None)  # first: the block delays known handlers
         with held_interrupt():
             live = self._open()
             self._take(piece)
@@ -261,7 +262,6 @@ class ChatScreen(_Screen):
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()
             self._echo.hide()
-            on_suspension(self._remove_block, lambda: None)
         return self._live
 
     def _remove_block(self) -> None:

@@ -191,7 +191,6 @@ def test_ctrl_c_in_an_answer(columns: int) -> None:
         assert terminal.leave() == 0
 
 
-@pytest.mark.xfail(reason="a line that was drawn before Ctrl-Z may stay above the answer")
 def test_ctrl_z_leaves_a_clean_window_and_the_answer_once() -> None:
     """A terminal of its own has no shell: the process goes on at once, in a new block."""
     with reciting([words(500)], 0.02) as terminal:
