@@ -355,7 +355,7 @@ class Engine:
 
     @property
     def min_width(self) -> int:
-        """The target's passes are filled up to multiples of so many tokens."""
+        """The target's passes are filled up to multiples of this number of tokens."""
         return self.target.min_width
 
     def close(self) -> None:

@@ -241,7 +241,7 @@ def _pieces(
 
 
 def _empty(engine: TextEngine) -> None:
-    """Let both models forget what they have read."""
+    """Empty the caches of both models."""
     engine.target.truncate(0)
     if engine.draft is not None:
         engine.draft.truncate(0)

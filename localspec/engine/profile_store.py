@@ -1,4 +1,4 @@
-"""Pair profiles: a part of pair.json, read or measured when a pair is first used."""
+"""Pair profiles: a part of the pair file, read or measured when a pair is first used."""
 
 import contextlib
 import copy
@@ -39,7 +39,7 @@ def latest(headers: list[ModelHeader]) -> PairProfile | None:
 
 
 def as_json(profile: PairProfile) -> dict[str, Any]:
-    """The part of pair.json that `from_json` takes up."""
+    """The part of the pair file that `from_json` takes up."""
     return {
         "verify": profile.verify.as_json(),
         "draft": profile.draft.as_json(),

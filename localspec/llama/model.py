@@ -82,7 +82,7 @@ class LlamaModel:
         self.listener: Callable[[Sequence[int], int], None] | None = None
         self.passes = NATURAL
         self.min_width, self.max_width = 1, options.batch_size
-        self._alike = 0  # so many tokens from the first were read in passes of the class
+        self._alike = 0  # tokens at the beginning that were read in passes of the class
         self.keeps_prompts = False
         self._weightless = weightless
         self.context: Any = None

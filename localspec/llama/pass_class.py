@@ -21,7 +21,7 @@ _FILLED = (1, 3)  # of these where a pass is filled up
 _COMPARED = 9  # tokens that are read in each way, or fewer in narrow groups
 _REPEATS = 4  # passes of a narrow group
 _SHORT, _LONG = 24, 530  # tokens before them; kernels change where threads share 512 and more
-_TAIL, _NARROW = 24, 5  # the last of these are read in one pass, and in passes of so many
+_TAIL, _NARROW = 24, 5  # the last tokens: read in one pass, and in passes of _NARROW tokens
 _WIDEST = 56  # tokens of a pass with logits: flash attention changes at 64
 _READ = 128  # tokens of a pass of a prompt, where these round alike too
 _ACCEPTANCE = 0.8  # of drafted tokens, to weigh filled passes against plain ones
@@ -106,7 +106,7 @@ def find_class(model: ClassedModel, clock: Clock = time.perf_counter) -> PassCla
 
 
 class _Text:
-    """The same tokens, read in many ways behind ``past`` others, most of which are read once."""
+    """A test text: ``past`` tokens, and those behind them that passes of many widths read."""
 
     def __init__(self, model: ClassedModel, past: int) -> None:
         self._model = model

@@ -316,7 +316,7 @@ def allowed_length(
     looks_up: bool = True,
     without_draft: tuple[str, str] | None = None,
 ) -> DraftTokens:
-    """The draft length of an answer with this sampling, as what is loaded allows it.
+    """The draft length that the loaded models and this sampling allow.
 
     "auto" needs a draft or lookups, else it is plain decoding. A fixed length without a draft is
     plain decoding, or a UsageError of the message and hint ``without_draft``. Raises UsageError as

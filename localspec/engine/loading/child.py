@@ -33,12 +33,12 @@ _GREEDY = SamplingParams(temperature=0, ignore_eos=True)
 
 
 def _say(message: object) -> None:
-    """A step (text), an error (list), or what was found (object), a line of JSON each."""
+    """Write a step (text), an error (list) or the results (object) as a line of JSON."""
     print(json.dumps(message), flush=True)
 
 
 def _answer() -> None:
-    """Read a question as a line of JSON from stdin; say each step, and what was found."""
+    """Read the request, a line of JSON, from stdin; write each step, then the results."""
     asked = json.loads(sys.stdin.readline())
     worker.end_with_parent()
     options = [load_options(each) for each in asked["models"]]
@@ -53,7 +53,7 @@ def _answer() -> None:
 
 
 def _use(options: list[LoadOptions], *, measures: bool, answers: bool) -> dict[str, object]:
-    """Load and use these models; the parts of pair.json that were measured."""
+    """Load and use these models; the parts of the pair file that were measured."""
     file = PairFile()
     _say(f"loads {shown(options[0])}")
     target = Model(read_header(options[0].path, options[0].override_kv), options[0])

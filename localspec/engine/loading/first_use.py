@@ -1,6 +1,6 @@
 """First use of a pair: a child process loads it, uses it and measures it, since it may crash.
 
-Files may end llama.cpp's process, and so may drivers. What the child finds is kept in pair.json.
+Files may end llama.cpp's process, and so may drivers. What the child finds is kept in the pair file.
 """
 
 import json
@@ -33,7 +33,7 @@ Say = Callable[[str], None] | None
 
 
 class Variant(NamedTuple):
-    """A configuration to use a pair in; ``without`` names what it leaves out."""
+    """Options under which a pair is loaded; ``without`` names the features that are off."""
 
     name: str
     target: LoadOptions
@@ -131,7 +131,7 @@ def _measures(placed: Placed, on_device: bool) -> bool:
 
 
 def _told(ending: str, used: Variant, file: PairFile, *, passes: bool) -> str:
-    """A sentence on what is used instead of a pair as asked."""
+    """The message for a pair that is loaded with fewer features than asked."""
     how = "crashed"
     again = f"To try again, for instance after an update of the driver, remove {file.path}."
     if passes:

@@ -44,7 +44,7 @@ Draft = LlamaModel | Head | None
 
 
 class LoadedPair(NamedTuple):
-    """Both models, notes for the user, why the target verifies no trees, and pair.json."""
+    """Both models, notes for the user, why the target verifies no trees, and the pair file."""
 
     target: LlamaModel
     draft: Draft
@@ -54,7 +54,7 @@ class LoadedPair(NamedTuple):
 
 
 class UsablePair(NamedTuple):
-    """A pair that llama.cpp can run here, notes for the user, its pair.json and the target's."""
+    """A pair that llama.cpp can run here, notes for the user, its file and that of the target alone."""
 
     placed: Placed
     notes: list[str]

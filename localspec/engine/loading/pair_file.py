@@ -1,4 +1,4 @@
-"""pair.json: what was found of a pair, or of a model alone, on this machine; one file, one key."""
+"""File of results for a pair or a model on this machine: trials, rollback, profile, passes."""
 
 import contextlib
 import hashlib
@@ -37,10 +37,11 @@ class Model(NamedTuple):
 
 
 class PairFile:
-    """Parts of pair.json as JSON, by name; in memory only without a path, or if it is not writable.
+    """Parts of the pair file as JSON, by name; in memory only without a path, or if it is not writable.
 
     ``tried`` is how the first use ended, by variant (see `first_use`), ``rollback`` the seconds of
-    a round by strategy, ``profile`` costs and acceptance (see `profile_store`). ``is_new``: parts
+    a round by strategy, ``profile`` costs and acceptance (see `profile_store`), ``passes`` the
+    classes of `--exact` (of a model alone; see `exact_passes`). ``is_new``: parts
     were measured in this start. ``has_moved``: they were measured with other layers on devices.
     ``problem`` says why a file could not be read.
     """

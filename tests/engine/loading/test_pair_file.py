@@ -1,4 +1,4 @@
-"""pair.json: one file for the same files, options and machine; parts survive what they should."""
+"""Pair files: one for the same models, options and machine; damaged parts are ignored."""
 
 import json
 import os
