@@ -1,6 +1,6 @@
 """First use of a pair: a child process loads it, uses it and measures it, since it may crash.
 
-Files may end llama.cpp's process, and so may drivers. What the child finds is kept in the pair file.
+Files and drivers may end llama.cpp's process. The pair file keeps what the child finds.
 """
 
 import json

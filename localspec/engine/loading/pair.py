@@ -54,7 +54,7 @@ class LoadedPair(NamedTuple):
 
 
 class UsablePair(NamedTuple):
-    """A pair that llama.cpp can run here, notes for the user, its file and that of the target alone."""
+    """A pair that llama.cpp can run here, notes for the user, the files of pair and target."""
 
     placed: Placed
     notes: list[str]

@@ -37,7 +37,7 @@ class Model(NamedTuple):
 
 
 class PairFile:
-    """Parts of the pair file as JSON, by name; in memory only without a path, or if it is not writable.
+    """Parts of a file as JSON, by name; in memory only without a path, or if it is not writable.
 
     ``tried`` is how the first use ended, by variant (see `first_use`), ``rollback`` the seconds of
     a round by strategy, ``profile`` costs and acceptance (see `profile_store`), ``passes`` the
