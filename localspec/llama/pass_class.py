@@ -28,7 +28,8 @@ _ACCEPTANCE = 0.8  # of drafted tokens, to weigh filled passes against plain one
 _DRAFT_COST = 0.2  # of a plain pass: what a drafted token costs
 _WEIGHED = (1, 2, 4)  # steps in a pass
 _MOST_WEIGHED = 16  # tokens of a pass
-_TRIES = 2
+_TRIES, _MOST_TRIES = 2, 20  # of each width
+_SECONDS = 0.5  # for more than _TRIES: short passes are measured badly on a busy machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +192,13 @@ def _expected_tokens(width: int) -> float:
 
 def _seconds(text: _Text, widths: Sequence[int], clock: Clock) -> dict[int, float]:
     """The least seconds of passes by their width, all measured in turn."""
-    seconds = dict.fromkeys(widths, float("inf"))
-    for width in _TRIES * [*widths]:
-        text.hold_past(NATURAL)
-        began = clock()
-        text.rows(width, width)
-        seconds[width] = min(seconds[width], clock() - began)
+    seconds, end = dict.fromkeys(widths, float("inf")), clock() + _SECONDS
+    for done in range(_MOST_TRIES):
+        if done >= _TRIES and clock() > end:
+            break
+        for width in widths:
+            text.hold_past(NATURAL)
+            began = clock()
+            text.rows(width, width)
+            seconds[width] = min(seconds[width], clock() - began)
     return seconds

@@ -86,5 +86,25 @@ def test_one_token_at_a_time_where_filled_passes_cost_more(wide: float, alone: b
     assert ("drafting is off" in str(found)) == alone
 
 
+def test_short_passes_are_measured_again_where_the_machine_is_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = Kernels(by_eights, cost=[0.001] * 7 + [0.0014] * 9 + [0.099])
+    decode, timed, held_up = model.decode, list[float](), list[int]()
+
+    def busy(tokens: Sequence[int], rows: int) -> NDArray[np.float32]:
+        if timed and rows >= 8 and len(held_up) < 6:
+            held_up.append(rows)
+            model.clock.now += 0.01
+        return decode(tokens, rows)
+
+    def clock() -> float:
+        timed.append(model.clock.now)
+        return model.clock.now
+
+    monkeypatch.setattr(model, "decode", busy)
+    assert not find_class(model, clock).alone and len(held_up) == 6
+
+
 def test_a_short_context_is_enough() -> None:
     assert find_class(Kernels(by_eights, n_ctx=70)).step == 8
