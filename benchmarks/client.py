@@ -32,7 +32,14 @@ class Reply:
 
     @property
     def speed(self) -> float:
-        """Tokens per second; the first token belongs to the prompt."""
+        """Tokens per second, without the first where its pass is part of the time for the prompt.
+
+        localspec reads the last token of a prompt from the cache in its first round, whose time it
+        counts as generation, and leaves out of ``predicted_per_second`` what it does not count.
+        """
+        if self.ttft is None and "rounds" in self.timings:
+            counted = self.timings["predicted_per_second"] * self.timings["predicted_ms"] / 1000
+            return counted / self.generation_seconds
         return (self.tokens - 1) / self.generation_seconds
 
 

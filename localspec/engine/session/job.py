@@ -1,6 +1,7 @@
 """One requested answer, and its pieces on their way from the compute thread to a reader."""
 
 import asyncio
+import math
 import threading
 import time
 from collections import deque
@@ -14,7 +15,8 @@ from localspec.core.errors import LocalspecError
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.speculative.loop import Clock
 
-_WAKE_UPS = 1 / 30  # seconds between two: each takes a core from llama.cpp for a moment
+# Seconds between two wake-ups of a reader: each takes a core from llama.cpp for a moment.
+_SHOWN, _COLLECTED = 1 / 30, 1.0
 Arrival = Piece | BaseException | None
 
 
@@ -52,7 +54,8 @@ class Job:
     _arrivals: deque[Arrival] = field(default_factory=deque)
     _has_ended: bool = False
     _wake: Callable[[], None] = lambda: None
-    _woken_at: float = 0.0
+    _woken_at: float = -math.inf
+    _patience: float = _SHOWN
 
     def cancel(self, reason: LocalspecError | None = None) -> None:
         """The answer is no longer needed: leave the queue now, or the slot within a round.
@@ -73,6 +76,10 @@ class Job:
         """What has arrived since the last call: pieces, and at the end an error or None."""
         return [self._arrivals.popleft() for _ in range(len(self._arrivals))]
 
+    def collect(self) -> None:
+        """Wake the reader seldom, because nobody sees the answer before it is complete."""
+        self._patience = _COLLECTED
+
     def listen(self, wake: Callable[[], None]) -> None:
         """Call ``wake``, in any thread, when something has arrived: up to 30 times a second."""
         self._wake = wake
@@ -82,7 +89,7 @@ class Job:
     def put(self, piece: Piece) -> None:
         """Pass on a piece; the reader may hear of it with the next one only, or by `flush`."""
         self._arrivals.append(piece)
-        if time.monotonic() - self._woken_at >= _WAKE_UPS:
+        if time.monotonic() - self._woken_at >= self._patience:
             self.flush()
 
     def flush(self) -> None:

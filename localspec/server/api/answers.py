@@ -103,6 +103,8 @@ class Answers:
 
     async def rest(self) -> None:
         """Wait until all answers are complete."""
+        for choice in self.choices:
+            choice.job.collect()
         async for _ in self._pieces:
             pass
 

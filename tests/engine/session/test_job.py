@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import math
 import signal
 import threading
 from collections.abc import Iterator, Sequence
@@ -81,6 +80,11 @@ def test_pieces_that_come_fast_wake_the_reader_once(monkeypatch: pytest.MonkeyPa
     job.flush()
     job.flush()
     assert woken == [1, 4, 1]
+    job.collect()
+    for number in range(7):
+        now[0] += 0.3
+        job.put(piece(number))
+    assert woken == [1, 4, 1, 4]
 
 
 def test_an_answer_ends_once() -> None:
@@ -232,7 +236,6 @@ def test_ctrl_c_in_a_pass_repeats_no_pass(monkeypatch: pytest.MonkeyPatch) -> No
 def test_pieces_are_not_kept_back_while_a_prompt_is_read(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_module, "_WAKE_UPS", math.inf)
     jobs, kept = list[Job](), list[bool]()
     make_pass = Batcher.make_pass
 
@@ -243,6 +246,7 @@ def test_pieces_are_not_kept_back_while_a_prompt_is_read(
 
     def begin() -> None:
         jobs.extend(session.submit([request(60), request(1, b"abc" * 400)]))
+        jobs[0].collect()
         jobs[0].listen(lambda: taken.extend(jobs[0].take()))
 
     taken: list[object] = []
