@@ -49,7 +49,7 @@ from localspec.server.api.native import (
     templated,
     tokenized,
 )
-from localspec.server.api.replies import WARNINGS_HEADER, Reply, with_comments
+from localspec.server.api.replies import STREAM_HEADERS, WARNINGS_HEADER, Reply, with_comments
 from localspec.server.api.requests import Readable
 from localspec.server.api.responses.reply import ResponsesReply
 from localspec.server.api.responses.request import ResponsesRequest
@@ -75,8 +75,7 @@ class _Stream(StreamingResponse):
     media_type = "text/event-stream"
 
     def __init__(self, answers: Answers, events: Any, headers: dict[str, str]) -> None:
-        unbuffered = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        super().__init__(events, headers=unbuffered | headers)
+        super().__init__(events, headers=STREAM_HEADERS | headers)
         self._answers = answers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -275,6 +274,7 @@ async def _answer(
             events = with_comments(reply.events(answers, request_id(request)))
             return _Stream(answers, events, reply.headers)
         await while_connected(request, answers.rest())
+        await reply.read_prompts(answers)
     except BaseException as error:
         _end(request.scope, answers)
         if isinstance(error, ClientDisconnect):

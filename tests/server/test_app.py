@@ -5,6 +5,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -231,3 +232,26 @@ def test_a_stream_is_not_silent_before_its_first_token(
         lines = reply.iter_lines()
         comments = (line for line in lines if line.startswith(":"))
         assert next(comments) == next(comments)
+
+
+@pytest.mark.parametrize("fields", [{}, {"stream": True}, {"verbose": True}])
+def test_the_text_of_a_prompt_is_not_made_in_the_event_loop(
+    toy_server: Site, fields: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, may_end = threading.Event(), threading.Event()
+
+    def slow(engine: object, ids: object) -> str:
+        began.set()
+        assert may_end.wait(PATIENCE)
+        return "the prompt"
+
+    monkeypatch.setattr(replies, "prompt_text", slow)
+    path = COMPLETIONS if "verbose" in fields else "/completion"
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(toy_server.post, path, {"prompt": "hello", **fields})
+        try:
+            assert began.wait(PATIENCE)
+            assert toy_server.get("/health").status_code == 200  # meanwhile
+        finally:
+            may_end.set()
+        assert "the prompt" in asked.result().text

@@ -129,6 +129,11 @@ class ServingFlags:
         "Of several models, load so many at a time; 0: any number.",
         bounds=Bounds(0, 1000),
     )
+    models_autoload: bool = _server(
+        True,
+        "--models-autoload/--no-models-autoload",
+        "Of several models, load one when a request names it; without, POST /models/load does.",
+    )
     idle_timeout: float | None = _server(
         None,
         "--idle-timeout",

@@ -50,6 +50,7 @@ def serve_models(names: Sequence[str], given: Given, serving: ServingFlags) -> N
             launch,
             console.note,
             most=serving.models_max,
+            autoload=serving.models_autoload,
             idle_seconds=serving.idle_timeout,
             patience=serving.queue_timeout,
         )

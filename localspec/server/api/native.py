@@ -138,6 +138,11 @@ class NativeReply(Reply):
     id_prefix = kind = chunk_kind = "completion"
     request: NativeRequest
 
+    @property
+    def shows_prompts(self) -> bool:
+        paths = self.request.response_fields
+        return not paths or "prompt" in paths
+
     def whole(self, answers: Answers) -> Json | list[Json]:
         bodies = []
         for choice in answers.choices:
@@ -149,6 +154,8 @@ class NativeReply(Reply):
         """Without OpenAI's ``[DONE]``."""
         try:
             async for choice, piece in answers:
+                if choice.finish_reason is not None:
+                    await self.read_prompts(answers)
                 for body in self._next(choice, piece):
                     yield event(body)
         except Exception as error:
@@ -188,7 +195,7 @@ class NativeReply(Reply):
         return {
             "stop": True,
             "model": self._head["model"],
-            "prompt": prompt_text(self.engine, prompt),
+            "prompt": self.prompt(choice) if self.shows_prompts else "",
             "generation_settings": settings_of(self.engine, choice),
             "truncated": choice.truncated,
             "stop_type": _stop_type(choice),

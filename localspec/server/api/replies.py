@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastapi.sse import format_sse_event
 
-from localspec import __version__
 from localspec.chat.answer import Piece, TextPart
 from localspec.chat.stats import GenerationStats
 from localspec.core.formatting import one_line
 from localspec.core.options.sampling_params import parse_logit_bias
+from localspec.server import BUILD
 from localspec.server.api.answers import Answers, Choice
 from localspec.server.api.documents import Timings, Usage
 from localspec.server.api.requests import AnswerRequest, Readable
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 WARNINGS_HEADER = "x-localspec-warnings"
 _LONGEST_HEADER = 1000
+STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 COMMENT_SECONDS = 5.0
 _COMMENT = b": the answer has not begun or pauses\n\n"
 
@@ -46,13 +47,31 @@ class Reply(ABC):
         self.engine = service.engine
         self._warnings = {"warnings": [*map(presentable, warnings)]} if warnings else {}
         self.headers = warning_headers(warnings)
+        self._prompts: dict[int, str] = {}
         self._head: Json = {
             "id": f"{self.id_prefix}{secrets.token_hex(12)}",
             "object": self.chunk_kind if request.stream else self.kind,
             "created": int(time.time()),
             "model": service.model,
-            "system_fingerprint": f"localspec-{__version__}",
+            "system_fingerprint": BUILD,
         }
+
+    @property
+    def shows_prompts(self) -> bool:
+        """Whether the complete reply holds the texts of the prompts."""
+        return False
+
+    async def read_prompts(self, answers: Answers) -> None:
+        """Make the texts of prompts for `whole`, in another thread: they may be long."""
+        if self.shows_prompts:
+            for prompt in [choice.job.request.prompt for choice in answers.choices]:
+                if id(prompt) not in self._prompts:
+                    text = await asyncio.to_thread(prompt_text, self.engine, prompt)
+                    self._prompts[id(prompt)] = text
+
+    def prompt(self, choice: Choice) -> str:
+        """The text of a choice's prompt, after `read_prompts`."""
+        return self._prompts[id(choice.job.request.prompt)]
 
     @abstractmethod
     def whole(self, answers: Answers) -> Json | list[Json]:
@@ -79,6 +98,10 @@ class OpenAIReply(Reply):
     @abstractmethod
     def deltas(self, choice: Choice, piece: Piece) -> Iterator[Json]:
         """What a piece adds to its choice, one event each."""
+
+    @property
+    def shows_prompts(self) -> bool:
+        return bool(self.request.verbose)
 
     def whole(self, answers: Answers) -> Json:
         choices = [
@@ -125,7 +148,7 @@ class OpenAIReply(Reply):
         first = answers.choices[0]
         return {
             "__verbose": {
-                "prompt": prompt_text(self.engine, first.job.request.prompt),
+                "prompt": self.prompt(first),
                 "generation_settings": settings_of(self.engine, first),
             }
         }
@@ -143,13 +166,19 @@ async def with_comments(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     while True:
         coming = asyncio.ensure_future(anext(events))
         try:
-            while not (await asyncio.wait([coming], timeout=COMMENT_SECONDS))[0]:
-                yield _COMMENT
+            async for comment in comments(coming):
+                yield comment
             yield coming.result()
         except StopAsyncIteration:
             return
         finally:
             coming.cancel()
+
+
+async def comments(coming: "asyncio.Future[Any]") -> AsyncIterator[bytes]:
+    """A comment after every `COMMENT_SECONDS` until something has come."""
+    while not (await asyncio.wait([coming], timeout=COMMENT_SECONDS))[0]:
+        yield _COMMENT
 
 
 def warning_headers(warnings: Sequence[str]) -> dict[str, str]:
