@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from fastapi.staticfiles import StaticFiles
+from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -127,15 +128,25 @@ def guarded(
     """The application behind the checks of each request; ``say`` gets a log line of each."""
     served: ASGIApp = Guard(BodyLimits(app, max_body), access, max_body)
     if access.origins:
-        served = CORSMiddleware(
+        served = _Cors(
             served,
             allow_origins=access.origins,
             allow_origin_regex=LOCAL_ORIGIN if LOCAL_PAGES in access.origins else None,
-            allow_methods=["GET", "POST", "DELETE"],
+            allow_methods=["GET", "POST", "DELETE", "OPTIONS"],
+            allow_credentials=True,  # of pages that send them always; cookies are not read here
             allow_headers=["*"],
             expose_headers=["x-request-id", WARNINGS_HEADER],
         )
     return AccessLog(ShortPaths(served), app.routes, say, metrics)
+
+
+class _Cors(CORSMiddleware):
+    """Refuses a page by the missing header alone, as llama-server does."""
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        response = super().preflight_response(request_headers)
+        response.status_code = 200
+        return response
 
 
 def _add_refusal(app: FastAPI) -> None:

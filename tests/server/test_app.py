@@ -162,6 +162,10 @@ def test_metrics_count_what_was_answered() -> None:
         assert float(metrics[name]) == sum(each[key] for each in told) > 0
         assert theirs.get(name, metrics[name]) == metrics[name]
     assert theirs["n_decode_total"] == metrics["rounds_total"]
+    assert 0 < float(theirs["spec_decode_num_drafts_total"]) <= float(theirs["n_decode_total"])
+    longest = max(each["cache_n"] + each["prompt_n"] + each["predicted_n"] for each in told)
+    assert float(theirs["n_tokens_max"]) == longest
+    assert theirs["n_busy_slots_per_decode"] == "1.0"  # one after the other
     speed = float(theirs["tokens_predicted_total"]) / float(
         theirs["tokens_predicted_seconds_total"]
     )

@@ -81,6 +81,18 @@ class Reply(ABC):
     def events(self, answers: Answers, request_id: str) -> AsyncIterator[bytes]:
         """The reply as server-sent events; an error is the last of them."""
 
+    def progress(self, piece: Piece) -> Json:
+        """How much of the prompt is read, as llama-server reports it."""
+        assert piece.progress is not None
+        total, cached, read, seconds = piece.progress
+        milliseconds = 1000 * seconds
+        shown = {"total": total, "cache": cached, "processed": read, "time_ms": milliseconds}
+        return {"prompt_progress": shown, **self.figures(piece)}
+
+    def figures(self, piece: Piece) -> Json:
+        """The figures so far, where the request wants them with each piece."""
+        return {"timings": timings(piece.stats)} if self.request.timings_per_token else {}
+
     def reported(self, entries: Sequence[TokenLogprob]) -> list[TokenLogprob]:
         """Without the token that ended the answer."""
         return [entry for entry in entries if not self.engine.is_stop(entry.token)]
@@ -90,6 +102,7 @@ class OpenAIReply(Reply):
     """A reply with a list of choices."""
 
     request: AnswerRequest
+    empty: ClassVar[Json]  # of a chunk without a part of the answer
 
     @abstractmethod
     def content(self, choice: Choice) -> Json:
@@ -135,10 +148,14 @@ class OpenAIReply(Reply):
             common["usage"] = None
         if self.request.return_origins:
             common["draft"] = {"tokens": piece.draft_tokens, "status": piece.status.value}
+        if piece.progress is not None:
+            empty = {"index": choice.index, **self.empty, "finish_reason": None}
+            yield {**common, "choices": [empty], **self.progress(piece)}
+            return
         for delta in self.deltas(choice, piece):
             body = {**common, "choices": [{"index": choice.index, **delta}]}
-            if self.request.timings_per_token and "role" not in delta.get("delta", ()):
-                body["timings"] = timings(piece.stats)
+            if "role" not in delta.get("delta", ()):
+                body |= self.figures(piece)
             if delta["finish_reason"] and answers.complete and not self.request.includes_usage:
                 body |= {"timings": timings(answers.stats), **self._warnings}
             yield body
@@ -216,7 +233,7 @@ def timings(stats: GenerationStats) -> Timings:
         "prompt_per_second": stats.prompt_tps or 0.0,
         "predicted_n": stats.tokens,
         "predicted_ms": predicted_ms,
-        "predicted_per_token_ms": predicted_ms / stats.tokens if stats.tokens else 0.0,
+        "predicted_per_token_ms": predicted_ms / stats.timed_tokens if stats.timed_tokens else 0.0,
         "predicted_per_second": stats.generation_tps or 0.0,
         "draft_n": stats.drafted,
         "draft_n_accepted": stats.accepted,
