@@ -24,6 +24,15 @@ class TextPart(NamedTuple):
     reasoning: bool = False
 
 
+class Progress(NamedTuple):
+    """How many tokens of a prompt are read, ``cached`` of them without a pass, in how long."""
+
+    total: int
+    cached: int
+    read: int
+    seconds: float
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Text and tokens of one round, the figures so far, draft length and controller status.
@@ -32,7 +41,8 @@ class Piece:
     tokens; if the answer ends here, it follows. ``logprobs``, if requested, has one entry for each
     of ``tokens``; ``tool_calls`` are those that the round completed, and ``tool_deltas`` the parts
     of calls that it brought, in their order. ``stop_text`` is the stop string that ended the
-    answer, of the request or of the chat template.
+    answer, of the request or of the chat template. A piece with ``progress`` precedes those of the
+    answer: so far the prompt is read.
     """
 
     parts: tuple[TextPart, ...]
@@ -46,6 +56,7 @@ class Piece:
     tool_calls: tuple[ToolCall, ...] = ()
     tool_deltas: tuple[ToolCallDelta, ...] = ()
     stop_text: str | None = None
+    progress: "Progress | None" = None
 
     def __str__(self) -> str:
         return self.text

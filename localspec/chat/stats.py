@@ -47,7 +47,8 @@ class GenerationStats:
     ``draft_seconds`` and ``verify_seconds`` are parts of it. ``branched`` counts accepted tokens
     that were not the first candidate of their place in a tree. ``first_tokens`` counts tokens from
     the last pass over a prompt: that time is in ``prompt_seconds``, so tokens per second leave them
-    out. Each has its own round. ``plain_seconds`` is the estimated time of plain decoding, 0 where
+    out. Each has its own round. ``own_passes`` are the target's passes, a shared one divided by its
+    sequences. ``plain_seconds`` is the estimated time of plain decoding, 0 where
     costs are not known. ``slowest_round`` is in seconds. ``drafter`` is the kind of draft that was
     loaded, empty for none.
     """
@@ -59,6 +60,7 @@ class GenerationStats:
     draft_prompt_seconds: float = 0.0
     tokens: int = 0
     first_tokens: int = 0
+    own_passes: float = 0.0
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
@@ -102,6 +104,7 @@ class GenerationStats:
         if outcome.width:
             passes = self.passes.get(outcome.width, PassStats())
             self.passes[outcome.width] = passes.plus(1, outcome.verify_seconds)
+            self.own_passes += 1 / outcome.sequences
         else:
             self.first_tokens += len(outcome.tokens)
         for source in set(outcome.sources):
@@ -170,6 +173,11 @@ class GenerationStats:
     def acceptance_rate(self) -> float | None:
         """Accepted over drafted; None, not 0, when nothing was drafted."""
         return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def drafts(self) -> int:
+        """Rounds that drafted something."""
+        return sum(self.accepted_at)
 
     @property
     def mean_accepted_length(self) -> float | None:

@@ -5,11 +5,12 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from localspec.chat.answer import Piece, TextPart
+from localspec.chat.answer import Piece, Progress, TextPart
 from localspec.chat.reasoning import closing_mark
 from localspec.chat.stats import Drafter, GenerationStats
 from localspec.chat.window import require_prompt_fits
 from localspec.core.errors import UsageError
+from localspec.core.interrupt import stopped_when
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.sampling_params import SamplingParams, allowed_length
 from localspec.engine.grammar.tool_calls import answer_or_call
@@ -105,14 +106,16 @@ def stream_generate(
     options: GenerateOptions = GenerateOptions(),
     *,
     on_prompt: Callable[[], None] | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
     clock: Clock = time.perf_counter,
 ) -> Generator[Piece, None, None]:
     """Generate after the token ids of ``prompt``; the last piece carries the finish reason.
 
     Behind a `Prompt` of `Engine.encode_chat`, reasoning and tool calls are separated from the
     answer, and stop strings apply to the answer alone; behind other ids, all text is the answer.
-    ``on_prompt`` is called when the prompt was read, perhaps without its last token. With
-    ``max_tokens`` 0 the one piece is empty.
+    ``on_prompt`` is called when the prompt was read, perhaps without its last token;
+    ``on_progress`` before it is read, after each pass over it, and at the end. With ``max_tokens``
+    0 the one piece is empty.
 
     The text for a seed does not depend on the draft or its length (up to the rounding of
     llama.cpp's kernels; see `LoadOptions.exact`), except with the rule "rejection". Raises
@@ -129,7 +132,9 @@ def stream_generate(
         constraint = engine.constraint(grammar, len(prompt), endless=endless)
         options = replace(options, sampling=replace(options.sampling, ignore_eos=False))
     sampler = make_sampler(options.sampling, engine.token_rules(options.sampling), constraint)
-    recorder = None if options.logprobs is None else RecordingSampler(sampler, options.logprobs)
+    recorder = None
+    if options.logprobs is not None:
+        recorder = RecordingSampler(sampler, options.logprobs, sampled=options.sampled_logprobs)
     own = _own_clock(engine.target, clock)
     # Before the prompt is read: a pair that is new here is measured on empty caches.
     lookups = _lookups(engine, options, constraint)
@@ -138,7 +143,7 @@ def stream_generate(
     stats = GenerationStats(drafter=_drafter(engine.draft))
     if not options.cache_prompt:
         _empty(engine)
-    read = _read_prompt(engine.target, lookups, prompt, clock)
+    read = _read_prompt(engine.target, lookups, prompt, clock, on_progress)
     stats.start(read)
     if on_prompt is not None:
         on_prompt()
@@ -266,15 +271,52 @@ def _most_tokens(max_tokens: int | None, n_ctx: int) -> int:
 
 
 def _read_prompt(
-    target: TokenModel, lookups: Sequence[Lookup], prompt: Sequence[int], clock: Clock
+    target: TokenModel,
+    lookups: Sequence[Lookup],
+    prompt: Sequence[int],
+    clock: Clock,
+    on_progress: Callable[[Progress], None] | None,
 ) -> Prefill:
     """Let the lookups and the target read the prompt."""
     began = clock()
     for lookup in lookups:
         lookup.update(list(prompt))
     indexed = clock() - began
-    read = prefill(target, prompt, clock)
+    if on_progress is None:
+        read = prefill(target, prompt, clock)
+    else:
+        report = _Report(target, len(prompt), on_progress, clock)
+        with stopped_when(report):
+            read = prefill(target, prompt, clock)
+        report.end(read.cached)
     return replace(read, seconds=indexed + read.seconds)
+
+
+class _Report:
+    """Reports how much of a prompt is read, called by `stopped_when` and never ending anything."""
+
+    def __init__(
+        self, target: TokenModel, total: int, report: Callable[[Progress], None], clock: Clock
+    ) -> None:
+        self._target, self._total = target, total
+        self._report, self._clock = report, clock
+        self._began, self._cached, self._read = 0.0, 0, -1
+
+    def __call__(self) -> bool:
+        self._note(len(self._target.tokens) - self._target.pending)
+        return False
+
+    def end(self, cached: int) -> None:
+        """All is read but for a last token that the first round may read."""
+        self._note(cached if self._read < 0 else self._total)
+        self._note(self._total)
+
+    def _note(self, read: int) -> None:
+        if self._read < 0:
+            self._began, self._cached = self._clock(), read
+        if read > self._read:
+            self._read, seconds = read, self._clock() - self._began if self._read >= 0 else 0.0
+            self._report(Progress(self._total, self._cached, read, seconds))
 
 
 def make_sampler(

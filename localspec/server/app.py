@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from fastapi.staticfiles import StaticFiles
+from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -49,7 +50,7 @@ from localspec.server.api.native import (
     templated,
     tokenized,
 )
-from localspec.server.api.replies import WARNINGS_HEADER, Reply, with_comments
+from localspec.server.api.replies import STREAM_HEADERS, WARNINGS_HEADER, Reply, with_comments
 from localspec.server.api.requests import Readable
 from localspec.server.api.responses.reply import ResponsesReply
 from localspec.server.api.responses.request import ResponsesRequest
@@ -75,8 +76,7 @@ class _Stream(StreamingResponse):
     media_type = "text/event-stream"
 
     def __init__(self, answers: Answers, events: Any, headers: dict[str, str]) -> None:
-        unbuffered = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        super().__init__(events, headers=unbuffered | headers)
+        super().__init__(events, headers=STREAM_HEADERS | headers)
         self._answers = answers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -128,15 +128,25 @@ def guarded(
     """The application behind the checks of each request; ``say`` gets a log line of each."""
     served: ASGIApp = Guard(BodyLimits(app, max_body), access, max_body)
     if access.origins:
-        served = CORSMiddleware(
+        served = _Cors(
             served,
             allow_origins=access.origins,
             allow_origin_regex=LOCAL_ORIGIN if LOCAL_PAGES in access.origins else None,
-            allow_methods=["GET", "POST", "DELETE"],
+            allow_methods=["GET", "POST", "DELETE", "OPTIONS"],
+            allow_credentials=True,  # of pages that send them always; cookies are not read here
             allow_headers=["*"],
             expose_headers=["x-request-id", WARNINGS_HEADER],
         )
     return AccessLog(ShortPaths(served), app.routes, say, metrics)
+
+
+class _Cors(CORSMiddleware):
+    """Refuses a page by the missing header alone, as llama-server does."""
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        response = super().preflight_response(request_headers)
+        response.status_code = 200
+        return response
 
 
 def _add_refusal(app: FastAPI) -> None:
@@ -275,6 +285,7 @@ async def _answer(
             events = with_comments(reply.events(answers, request_id(request)))
             return _Stream(answers, events, reply.headers)
         await while_connected(request, answers.rest())
+        await reply.read_prompts(answers)
     except BaseException as error:
         _end(request.scope, answers)
         if isinstance(error, ClientDisconnect):

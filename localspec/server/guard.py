@@ -36,23 +36,26 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """API keys, and other origins whose pages may send requests; ``host`` is listened on.
+    """API keys, and other origins whose pages may send requests; ``hosts`` are listened on.
 
     ``key_names`` name the keys in the metrics; those without a name have their number. With
-    ``behind_front`` the one key is that of a front, which names the owner of each request.
+    ``behind_front`` the one key is that of a front, which names the owner of each request. ``off``
+    has what is not shown: "slots", "metrics", "ui".
     """
 
-    host: str = "127.0.0.1"
+    hosts: tuple[str, ...] = ("127.0.0.1",)
     keys: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
     key_names: Mapping[str, str] = field(default_factory=dict)
     behind_front: bool = False
+    off: tuple[str, ...] = ()
 
     def check(self) -> None:
         """Raise UsageError for a server that is open to others without a key."""
-        if not is_loopback(self.host) and not self.keys:
+        public = [host for host in self.hosts if not is_loopback(host)]
+        if public and not self.keys:
             raise UsageError(
-                f"On {self.host} other machines could use this server.",
+                f"On {public[0]} other machines could use this server.",
                 "Give it a key: --api-key KEY, or listen on 127.0.0.1.",
             )
         if "*" in self.origins and not self.keys:
@@ -77,7 +80,8 @@ class Access:
         if self.keys:
             return True
         name = header.rpartition(":")[0] if header.rpartition(":")[2].isdecimal() else header
-        return name.lower() in (*_LOOPBACK_NAMES, self.host, f"[{self.host}]")
+        own = [each for host in self.hosts for each in (host, f"[{host}]")]
+        return name.lower() in (*_LOOPBACK_NAMES, *own)
 
     def is_origin(self, origin: str, host: str) -> bool:
         """Whether pages of this origin may send requests: the server's own, or allowed ones."""
@@ -147,11 +151,22 @@ class Guard:
                 "A key is needed (--api-key): send Authorization: Bearer KEY or x-api-key: KEY."
             )
             return refusal(401, message, {"WWW-Authenticate": "Bearer"}, "invalid_api_key")
+        if (name := _shows(scope)) in access.off:
+            sentence = f"{scope['path']} is off (--no-{name})."
+            return refusal(404 if name == "ui" else 501, sentence)  # as llama-server
         if scope["method"] == "POST" and not (_is_json(headers) or _is_empty(headers)):
             return refusal(415, "The Content-Type must be application/json.")
         if int(headers.get("content-length", 0)) > self._max_body:  # h11 checked the number
             return refusal(413, TOO_LARGE)
         return None
+
+
+def _shows(scope: Scope) -> str:
+    """What of the server a request wants to see, by the flag that turns it off."""
+    path = scope["path"]
+    if path == "/" or path.startswith(_OPEN_FOLDER):
+        return "ui"
+    return "" if scope["method"] == "POST" else str(path[1:])
 
 
 def _is_open(scope: Scope) -> bool:

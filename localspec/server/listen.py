@@ -10,7 +10,7 @@ import socket
 import ssl
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -51,6 +51,17 @@ def bind(host: str, port: int) -> socket.socket:
         made.close()
         raise _cannot_listen(host, port, error) from error
     return made
+
+
+@contextlib.contextmanager
+def bound(hosts: Sequence[str], port: int) -> Iterator[list[socket.socket]]:
+    """Sockets of all hosts with one port, closed at the end; see `bind`."""
+    with contextlib.ExitStack() as stack:
+        sockets: list[socket.socket] = []
+        for host in hosts:
+            made = bind(host, sockets[0].getsockname()[1] if sockets else port)
+            sockets.append(stack.enter_context(contextlib.closing(made)))
+        yield sockets
 
 
 def listen(bound: socket.socket) -> None:

@@ -1,6 +1,6 @@
 """The server's metrics for Prometheus, under names of localspec and of llama-server."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -15,7 +15,8 @@ _LLAMA_SERVER = {"localspec_rounds": "n_decode"} | {
     for name in (
         "prompt_tokens", "prompt_tokens_cached", "prompt_seconds", "tokens_predicted",
         "tokens_predicted_seconds", "spec_decode_num_draft_tokens",
-        "spec_decode_num_accepted_tokens", "requests_processing", "requests_deferred",
+        "spec_decode_num_accepted_tokens", "spec_decode_num_drafts", "requests_processing",
+        "requests_deferred", "n_tokens_max", "n_busy_slots_per_decode",
     )
 }  # fmt: skip
 # Gauges of llama-server: name, help, and the counters of which each is the quotient.
@@ -98,6 +99,9 @@ class Metrics(RequestMetrics):
         def counter(name: str, says: str) -> Counter:
             return Counter(f"localspec_{name}", says, registry=registry)
 
+        def gauge(name: str, says: str, value: Callable[[], float]) -> None:
+            Gauge(f"localspec_{name}", says, registry=registry).set_function(value)
+
         self._read = counter("prompt_tokens", "Prompt tokens read, without those in the cache.")
         self._cached = counter("prompt_tokens_cached", "Prompt tokens that the cache held.")
         self._reading = counter("prompt_seconds", "Seconds spent reading prompts.")
@@ -106,16 +110,22 @@ class Metrics(RequestMetrics):
         self._rounds = counter("rounds", "Passes of the target that generated tokens.")
         self._drafted = counter("spec_decode_num_draft_tokens", "Tokens drafted.")
         self._accepted = counter("spec_decode_num_accepted_tokens", "Drafted tokens accepted.")
+        self._drafts = counter("spec_decode_num_drafts", "Rounds that drafted something.")
         self._by_source = Counter(
             "localspec_accepted_tokens",
             "Drafted tokens accepted, by what drafted them.",
             ["source"],
             registry=registry,
         )
-        running = Gauge("localspec_requests_processing", "Answers under way.", registry=registry)
-        running.set_function(lambda: session.running)
-        waiting = Gauge("localspec_requests_deferred", "Answers waiting.", registry=registry)
-        waiting.set_function(lambda: session.waiting)
+        gauge("requests_processing", "Answers under way.", lambda: session.running)
+        gauge("requests_deferred", "Answers waiting.", lambda: session.waiting)
+        self._most_tokens, self._answering, self._passes = 0, 0, 0.0
+        gauge("n_tokens_max", "Tokens of the longest prompt and answer.", lambda: self._most_tokens)
+        gauge(
+            "n_busy_slots_per_decode",
+            "Answers that share a pass of the target, on average.",
+            lambda: self._answering / self._passes if self._passes else 0.0,
+        )
         self.first_token_seconds = Histogram(
             "localspec_time_to_first_token_seconds",
             "From the request to the first text, including the wait in the queue.",
@@ -133,5 +143,10 @@ class Metrics(RequestMetrics):
         self._rounds.inc(stats.rounds)
         self._drafted.inc(stats.drafted)
         self._accepted.inc(stats.accepted)
+        self._drafts.inc(stats.drafts)
+        tokens = stats.prompt_tokens + stats.cached_tokens + stats.tokens
+        self._most_tokens = max(tokens, self._most_tokens)
+        self._answering += sum(passes.passes for passes in stats.passes.values())
+        self._passes += stats.own_passes
         for source, found in stats.sources.items():
             self._by_source.labels(source).inc(found.accepted)

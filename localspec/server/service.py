@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from localspec import __version__
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import DraftTokens
 from localspec.core.options.sampling_params import MAX_SEED, SamplingParams, allowed_length
 from localspec.engine.caches.slot_files import SlotFiles
 from localspec.engine.session.session import Session
+from localspec.server import BUILD
 from localspec.server.errors import BadRequest
 from localspec.server.metrics import Metrics
 
@@ -73,7 +73,7 @@ class Service:
         return {
             **self.about,
             "model_alias": self.model,
-            "build_info": f"localspec-{__version__}",
+            "build_info": BUILD,
             "total_slots": len(self.session.slots()),
             "n_ctx": target.n_ctx,
             "n_vocab": target.n_vocab,

@@ -71,6 +71,13 @@ def test_rounds_are_counted_by_accepted_tokens_and_passes_by_width() -> None:
     }  # fmt: skip
 
 
+def test_a_shared_pass_counts_by_its_part() -> None:
+    stats = GenerationStats()
+    for sequences in (1, 2, 4):
+        stats.add(Round((1,), 0, 0, 0.1, sequences=sequences), 0.1)
+    assert stats.own_passes == 1.75 and stats.drafts == 0
+
+
 def test_merged_sums_are_those_of_all_rounds() -> None:
     first, second, both = GenerationStats(), GenerationStats(), GenerationStats()
     for stats, rounds in ((first, ROUNDS[:2]), (second, ROUNDS[2:])):

@@ -5,6 +5,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -161,6 +162,10 @@ def test_metrics_count_what_was_answered() -> None:
         assert float(metrics[name]) == sum(each[key] for each in told) > 0
         assert theirs.get(name, metrics[name]) == metrics[name]
     assert theirs["n_decode_total"] == metrics["rounds_total"]
+    assert 0 < float(theirs["spec_decode_num_drafts_total"]) <= float(theirs["n_decode_total"])
+    longest = max(each["cache_n"] + each["prompt_n"] + each["predicted_n"] for each in told)
+    assert float(theirs["n_tokens_max"]) == longest
+    assert theirs["n_busy_slots_per_decode"] == "1.0"  # one after the other
     speed = float(theirs["tokens_predicted_total"]) / float(
         theirs["tokens_predicted_seconds_total"]
     )
@@ -231,3 +236,26 @@ def test_a_stream_is_not_silent_before_its_first_token(
         lines = reply.iter_lines()
         comments = (line for line in lines if line.startswith(":"))
         assert next(comments) == next(comments)
+
+
+@pytest.mark.parametrize("fields", [{}, {"stream": True}, {"verbose": True}])
+def test_the_text_of_a_prompt_is_not_made_in_the_event_loop(
+    toy_server: Site, fields: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, may_end = threading.Event(), threading.Event()
+
+    def slow(engine: object, ids: object) -> str:
+        began.set()
+        assert may_end.wait(PATIENCE)
+        return "the prompt"
+
+    monkeypatch.setattr(replies, "prompt_text", slow)
+    path = COMPLETIONS if "verbose" in fields else "/completion"
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(toy_server.post, path, {"prompt": "hello", **fields})
+        try:
+            assert began.wait(PATIENCE)
+            assert toy_server.get("/health").status_code == 200  # meanwhile
+        finally:
+            may_end.set()
+        assert "the prompt" in asked.result().text

@@ -18,7 +18,7 @@ import pytest
 
 from localspec.core.errors import LocalspecError
 from localspec.server import listen as listen_module
-from localspec.server.listen import Connection, bind, listen, url
+from localspec.server.listen import Connection, bind, bound, listen, url
 from tests.support.served import (
     CHAT,
     HELLO,
@@ -45,6 +45,13 @@ def test_an_address_of_the_newer_kind() -> None:
         pytest.skip("this machine has no IPv6")
     with made:
         assert url(made).startswith("http://[::1]:")
+
+
+def test_several_addresses_have_one_port() -> None:
+    with bound(("127.0.0.1", "127.0.0.2"), 0) as sockets:
+        (first, port), (second, other) = (each.getsockname() for each in sockets)
+        assert (first, second, port) == ("127.0.0.1", "127.0.0.2", other)
+    assert {each.fileno() for each in sockets} == {-1}  # closed
 
 
 def test_a_port_that_another_has() -> None:

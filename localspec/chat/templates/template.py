@@ -30,7 +30,6 @@ CHATML = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-NAMED = {"chatml": CHATML}
 
 _THINKING = {"enable_thinking", "thinking"}  # the names of the switch in templates
 # Other variables that control reasoning in some templates.

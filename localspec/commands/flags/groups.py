@@ -118,6 +118,7 @@ def _given(row: Option, values: dict[str, Any]) -> Any:
     value = old if value is None else value
     if row.many:
         return tuple(value) if value else None
-    if row.item is bool and row.default is True and not row.words:
+    turns_off = row.flags and "/" not in row.flags[0]  # such as --no-mmap
+    if row.item is bool and row.default is True and not row.words and turns_off:
         return None if value is None else not value
     return value

@@ -29,7 +29,8 @@ class ServingFlags:
     host: str = _server(
         "127.0.0.1",
         "--host",
-        "Address to listen on; all but 127.0.0.1 need --api-key.",
+        "Address to listen on, or several, separated by commas; all but those of this machine need "
+        "--api-key.",
         everyday=True,
     )
     port: int = _server(
@@ -129,6 +130,11 @@ class ServingFlags:
         "Of several models, load so many at a time; 0: any number.",
         bounds=Bounds(0, 1000),
     )
+    models_autoload: bool = _server(
+        True,
+        "--models-autoload/--no-models-autoload",
+        "Of several models, load one when a request names it; without, POST /models/load does.",
+    )
     idle_timeout: float | None = _server(
         None,
         "--idle-timeout",
@@ -150,6 +156,9 @@ class ServingFlags:
         "Let clients save the caches of slots in files of this folder.",
         metavar="FOLDER",
     )
+    slots: bool = _server(True, "--slots/--no-slots", "Report at /slots what each slot does.")
+    metrics: bool = _server(True, "--metrics/--no-metrics", "Report figures at /metrics.")
+    ui: bool = _server(True, "--ui/--no-ui", "Serve a page for chats at /.")
     strict_fields: bool = _server(
         False, "--strict-fields", "Refuse requests with unknown fields. Default: ignore and warn."
     )
@@ -166,7 +175,8 @@ class ServingFlags:
             names = self._keys(self.api_key_file, len(keys))
             keys += tuple(names)
         origins = tuple(name for text in self.cors_origins for name in _parted(text))
-        access = Access(self.host, keys, origins, names)
+        off = tuple(name for name in ("slots", "metrics", "ui") if not getattr(self, name))
+        access = Access(self.hosts(), keys, origins, names, off=off)
         access.check()
         return access
 
@@ -183,6 +193,12 @@ class ServingFlags:
         from localspec.engine.session.limits import STEP_SECONDS, Limits
 
         return Limits(self.max_queue, self.queue_timeout, self.timeout, STEP_SECONDS)
+
+    def hosts(self) -> tuple[str, ...]:
+        """The addresses to listen on; raises UsageError without one."""
+        if not (hosts := _parted(self.host)):
+            raise UsageError("--host names no address.", "Try --host 127.0.0.1.")
+        return hosts
 
     def names(self) -> tuple[str, ...]:
         """The names that were given to the model."""

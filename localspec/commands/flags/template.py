@@ -34,7 +34,9 @@ class TemplateFlags:
         metavar="low|medium|high",
     )
     chat_template: str | None = _template(
-        "--chat-template", "Jinja template in place of the model's own.", metavar="TEXT|chatml"
+        "--chat-template",
+        "Jinja template in place of the model's own, or the name of one, such as chatml.",
+        metavar="TEXT|NAME",
     )
     chat_template_file: Path | None = _template(
         "--chat-template-file", "Read the chat template from this file."
@@ -55,8 +57,6 @@ class TemplateFlags:
 
     def source(self) -> str | None:
         """The template to use in place of the model's own; raises UsageError, FileProblem."""
-        from localspec.chat.templates.template import NAMED
-
         text, file = self.chat_template, self.chat_template_file
         if text is not None and file is not None:
             raise UsageError("Two chat templates were given.", "Give a text or a file.")
@@ -64,13 +64,7 @@ class TemplateFlags:
             return _read_template(file)
         if text is None or _is_jinja(text):
             return text
-        if text not in NAMED:
-            raise UsageError(
-                f"{text!r} is no chat template: it has no Jinja in it, and no template has that "
-                "name.",
-                f"Known by name: {', '.join(NAMED)}. Others: --chat-template-file FILE.",
-            )
-        return NAMED[text]
+        return _named(text)
 
     def name(self) -> str:
         """The subject of the template's errors."""
@@ -103,6 +97,22 @@ _EXPECTED_KWARGS = """Expected something like '{"enable_thinking": false}'."""
 
 def _is_jinja(text: str) -> bool:
     return "{{" in text or "{%" in text
+
+
+def _named(name: str) -> str:
+    """A template of this name; llama.cpp, which is slow to import, is asked for all but chatml."""
+    from localspec.chat.templates.template import CHATML
+
+    if name == "chatml":
+        return CHATML
+    from localspec.llama.builtin_templates import builtin_names, builtin_template
+
+    if (found := builtin_template(name)) is not None:
+        return found
+    raise UsageError(
+        f"{name!r} is no chat template: it has no Jinja in it, and no template has that name.",
+        f"Known by name: {', '.join(builtin_names())}. Others: --chat-template-file FILE.",
+    )
 
 
 @cache

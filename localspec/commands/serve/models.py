@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,7 @@ def serve_models(names: Sequence[str], given: Given, serving: ServingFlags) -> N
     from localspec.server.front.app import FrontServer, make_front
     from localspec.server.front.models import Models
     from localspec.server.front.process import ModelProcess
-    from localspec.server.listen import bind, listen, url
+    from localspec.server.listen import bound, listen, url
     from localspec.server.running import announced
 
     access, tls = serving.access(), serving.tls()
@@ -44,25 +44,27 @@ def serve_models(names: Sequence[str], given: Given, serving: ServingFlags) -> N
         line = (model.source, *arguments)  # the child serves the first one
         return ModelProcess(model.names, line, console.note, keyed=bool(access.keys))
 
-    with closing(bind(serving.host, serving.port)) as socket:
+    with bound(serving.hosts(), serving.port) as sockets:
         models = Models(
             found,
             launch,
             console.note,
             most=serving.models_max,
+            autoload=serving.models_autoload,
             idle_seconds=serving.idle_timeout,
             patience=serving.queue_timeout,
         )
         app = make_front(models, access, max_body=serving.max_body * 2**20, say=console.note)
         most = serving.max_connections
         server = FrontServer(app, models, console.note, tls=tls, most_by_address=most)
-        listen(socket)
+        for socket in sockets:
+            listen(socket)
         shown = ", ".join(model.name for model in found[:8]) + (", ..." if found[8:] else "")
-        address, answering = url(socket, tls), [model.name for model in found]
+        address, answering = url(sockets[0], tls), [model.name for model in found]
         with server.capture_signals():
             say_where(address, f"models {shown}")
             with announced(address, answering, serving.parallel):
-                server.run([socket])
+                server.run(sockets)
     console.note("The server has ended.")
 
 

@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 
 _PACKAGES = ("fastapi", "uvicorn", "prometheus_client")  # of the extra
 # What a front's command line says of its own clients, and not of the processes of its models.
-_OF_A_FRONT = ("host", "alias", "api_key_file", "cors_origins", "max_connections")
+_OF_A_FRONT = (
+    "host", "alias", "api_key_file", "cors_origins", "max_connections", "slots", "metrics", "ui",
+)  # fmt: skip
 _PRIVATE = {name: getattr(ServingFlags(), name) for name in (*_OF_A_FRONT, "ssl_cert_file")}
 _PRIVATE |= {"port": 0, "ssl_key_file": None}
 
@@ -76,7 +78,7 @@ def _serve_model(
 ) -> None:
     """Serve one model in this process, to everybody or to a front."""
     from localspec.server.app import make_app, model_meta
-    from localspec.server.listen import Server, bind, listen, url
+    from localspec.server.listen import Server, bound, listen, url
     from localspec.server.running import announced
 
     COMPUTE.release()  # the main thread runs the event loop
@@ -86,7 +88,7 @@ def _serve_model(
     keyed = bool(access.keys) if hosting is None else hosting.keyed
     serving.require_own_answers(request.models.lookup_cache, keyed=keyed)
     with (
-        closing(bind(serving.host, serving.port)) as socket,
+        bound(serving.hosts(), serving.port) as sockets,
         open_engine(request, serving.parallel) as engine,
         lookup_cache(engine, request, default=True),
     ):
@@ -96,17 +98,18 @@ def _serve_model(
             app = make_app(service, access, max_body=serving.max_body * 2**20, say=console.note)
             most = serving.max_connections
             server = Server(app, service.session, console.note, tls=tls, most_by_address=most)
-            listen(socket)
-            address = url(socket, tls)
+            for socket in sockets:
+                listen(socket)
+            address = url(sockets[0], tls)
             if hosting is not None:
                 service.names = hosting.names
-                hosting.report(socket.getsockname()[1], _mapped(engine), model_meta(service))
-                server.run([socket])
+                hosting.report(sockets[0].getsockname()[1], _mapped(engine), model_meta(service))
+                server.run(sockets)
             else:
                 with server.capture_signals():
                     say_where(address, _named(service))
                     with announced(address, [service.model], len(service.session.slots())):
-                        server.run([socket])
+                        server.run(sockets)
     if hosting is None:
         console.note("The server has ended.")
 

@@ -16,8 +16,9 @@ class GenerateOptions:
     lets the answer fill the context; 0 only reads the prompt. ``stop`` are texts that end the
     answer, or one text. ``grammar`` is GBNF or another notation of `grammar.source`, which the
     answer obeys. ``logprobs`` asks for the probabilities of that many likeliest tokens at each
-    place. Without ``cache_prompt`` the whole prompt is read again. Raises UsageError for a value of
-    a wrong type.
+    place: those of the model, or with ``sampled_logprobs`` those that the token was drawn by.
+    Without ``cache_prompt`` the whole prompt is read again. Raises UsageError for a value of a
+    wrong type.
     """
 
     sampling: SamplingParams = SamplingParams()
@@ -27,6 +28,7 @@ class GenerateOptions:
     stop: tuple[str, ...] = option(())
     grammar: str | None = option(None)
     logprobs: int | None = option(None)
+    sampled_logprobs: bool = option(False)
     cache_prompt: bool = option(True)
 
     def __post_init__(self) -> None:

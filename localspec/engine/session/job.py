@@ -25,7 +25,8 @@ class GenerationRequest:
     """Arguments of `stream_generate`; only requests of the same ``owner`` share caches.
 
     ``slot`` is the number of the one that is to answer; None for any.
-    ``on_prompt`` is called in the compute thread.
+    ``on_prompt`` is called in the compute thread. With ``reports_progress``, pieces with a
+    `Progress` precede the answer.
     """
 
     prompt: Sequence[int]
@@ -34,6 +35,7 @@ class GenerationRequest:
     clock: Clock = time.perf_counter
     owner: str = ""
     slot: int | None = None
+    reports_progress: bool = False
 
 
 @dataclass(slots=True, eq=False)

@@ -11,7 +11,8 @@ from typing import NamedTuple, TypeVar
 
 from greenlet import GreenletExit
 
-from localspec.chat.answer import Piece
+from localspec.chat.answer import Piece, Progress
+from localspec.chat.stats import GenerationStats
 from localspec.core.compute import COMPUTE
 from localspec.core.errors import LocalspecError, UsageError
 from localspec.core.interrupt import Cancelled, held_interrupt, require_wanted, stopped_when
@@ -404,6 +405,9 @@ class Session:
             self._alive_at = time.monotonic()
             return job.cancelled or time.monotonic() > ends
 
+        def report(progress: Progress) -> None:
+            job.put(_so_far(progress))
+
         try:
             with stopped_when(is_over):
                 require_wanted()
@@ -416,6 +420,7 @@ class Session:
                     request.prompt,
                     request.options,
                     on_prompt=request.on_prompt,
+                    on_progress=report if request.reports_progress else None,
                     clock=request.clock,
                 )
                 with closing(pieces):
@@ -441,6 +446,15 @@ class Session:
 
 def _nothing() -> None:
     """Wake the compute thread, which then finds what to do."""
+
+
+def _so_far(progress: Progress) -> Piece:
+    """A piece without an answer, with the figures of the prompt."""
+    new = progress.read - progress.cached
+    stats = GenerationStats(
+        prompt_tokens=new, cached_tokens=progress.cached, prompt_seconds=progress.seconds
+    )
+    return Piece((), (), stats, None, 0, progress=progress)
 
 
 def _cut_off(last: Piece | None, seconds: float) -> Piece:

@@ -115,11 +115,16 @@ class Answers:
             self._metrics.count_answer(choice.stats)
 
     async def _merge(self) -> AsyncIterator[tuple[Choice, Piece]]:
-        """Each piece as it comes, added to its choice; raises Closing for a cut-off answer."""
+        """Each piece as it comes, added to its choice; raises Closing for a cut-off answer.
+
+        Pieces with a progress are none of the answer, and are not added.
+        """
         choices = {choice.job: choice for choice in self.choices}
         async for job, piece in received(list(choices)):
             choice = choices[job]
-            if piece is not None:
+            if piece is not None and piece.progress is not None:
+                yield choice, piece
+            elif piece is not None:
                 if not choice.pieces:
                     waited = time.monotonic() - self._began
                     self._metrics.first_token_seconds.observe(waited)

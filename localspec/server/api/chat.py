@@ -120,6 +120,7 @@ class ChatReply(OpenAIReply):
     id_prefix = "chatcmpl-"
     kind = "chat.completion"
     chunk_kind = "chat.completion.chunk"
+    empty = {"delta": {}}
 
     def content(self, choice: Choice) -> Json:
         return {"message": _message(choice), "logprobs": self._logprobs(choice, choice.logprobs)}

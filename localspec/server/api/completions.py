@@ -70,6 +70,7 @@ class CompletionReply(OpenAIReply):
 
     id_prefix = "cmpl-"
     kind = chunk_kind = "text_completion"
+    empty = {"text": "", "logprobs": None}
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)

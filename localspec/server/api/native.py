@@ -1,8 +1,10 @@
 """llama-server's own paths: /completion, /infill, /tokenize, /apply-template, /slots and more."""
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
@@ -10,6 +12,7 @@ from pydantic import Field
 from localspec.chat.answer import Piece
 from localspec.chat.message import read_messages
 from localspec.chat.tools.tool import read_tools
+from localspec.core.options.generate_options import GenerateOptions
 from localspec.engine.caches.slot_files import erase
 from localspec.engine.infill import Infill, infill_prompt
 from localspec.engine.text_stream import Prompt
@@ -50,6 +53,7 @@ class NativeRequest(AnswerRequest):
     """Fields that /completion and /infill share."""
 
     n_probs: LogprobCount | None = None
+    post_sampling_probs: bool | None = None
     return_tokens: bool | None = None
     response_fields: (
         Annotated[
@@ -60,6 +64,10 @@ class NativeRequest(AnswerRequest):
 
     def top_logprob_count(self) -> int | None:
         return min(self.n_probs, MAX_LOGPROBS) if self.n_probs else None
+
+    def _options(self, service: "Service", grammar: str | None) -> GenerateOptions:
+        options = super()._options(service, grammar)
+        return replace(options, sampled_logprobs=bool(self.post_sampling_probs))
 
 
 class PromptObject(RequestObject):
@@ -138,6 +146,11 @@ class NativeReply(Reply):
     id_prefix = kind = chunk_kind = "completion"
     request: NativeRequest
 
+    @property
+    def shows_prompts(self) -> bool:
+        paths = self.request.response_fields
+        return not paths or "prompt" in paths
+
     def whole(self, answers: Answers) -> Json | list[Json]:
         bodies = []
         for choice in answers.choices:
@@ -149,6 +162,8 @@ class NativeReply(Reply):
         """Without OpenAI's ``[DONE]``."""
         try:
             async for choice, piece in answers:
+                if choice.finish_reason is not None:
+                    await self.read_prompts(answers)
                 for body in self._next(choice, piece):
                     yield event(body)
         except Exception as error:
@@ -156,10 +171,12 @@ class NativeReply(Reply):
 
     def _next(self, choice: Choice, piece: Piece) -> Iterator[Json]:
         """A piece of a stream, and behind the last one the figures without a text."""
+        if piece.progress is not None:
+            yield {**self._common(choice, "", [], []), "stop": False, **self.progress(piece)}
+            return
         if piece.tokens or piece.text or choice.finish_reason is None:
             new = self._common(choice, piece.text, list(piece.tokens), list(piece.logprobs))
-            figures = {"timings": timings(piece.stats)} if self.request.timings_per_token else {}
-            yield {**new, "stop": False, **figures}
+            yield {**new, "stop": False, **self.figures(piece)}
         if choice.finish_reason is not None:
             yield self._fields(self._common(choice, "", [], []) | self._last(choice))
 
@@ -188,7 +205,7 @@ class NativeReply(Reply):
         return {
             "stop": True,
             "model": self._head["model"],
-            "prompt": prompt_text(self.engine, prompt),
+            "prompt": self.prompt(choice) if self.shows_prompts else "",
             "generation_settings": settings_of(self.engine, choice),
             "truncated": choice.truncated,
             "stop_type": _stop_type(choice),
@@ -202,16 +219,15 @@ class NativeReply(Reply):
 
     def _token(self, entry: TokenLogprob) -> Json:
         top = [self._candidate(token, value) for token, value in entry.top]
-        return {**self._candidate(entry.token, entry.logprob), "top_logprobs": top}
+        name = "top_probs" if self.request.post_sampling_probs else "top_logprobs"
+        return {**self._candidate(entry.token, entry.logprob), name: top}
 
     def _candidate(self, token: int, logprob: float) -> Json:
         data = self.engine.piece(token)
-        return {
-            "id": token,
-            "token": text_of(data),
-            "bytes": list(data),
-            "logprob": finite(logprob),
-        }
+        shown: Json = {"id": token, "token": text_of(data), "bytes": list(data)}
+        if self.request.post_sampling_probs:
+            return shown | {"prob": math.exp(logprob)}
+        return shown | {"logprob": finite(logprob)}
 
 
 def _values(body: Json, paths: Sequence[str]) -> Json:

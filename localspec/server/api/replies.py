@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastapi.sse import format_sse_event
 
-from localspec import __version__
 from localspec.chat.answer import Piece, TextPart
 from localspec.chat.stats import GenerationStats
 from localspec.core.formatting import one_line
 from localspec.core.options.sampling_params import parse_logit_bias
+from localspec.server import BUILD
 from localspec.server.api.answers import Answers, Choice
 from localspec.server.api.documents import Timings, Usage
 from localspec.server.api.requests import AnswerRequest, Readable
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 WARNINGS_HEADER = "x-localspec-warnings"
 _LONGEST_HEADER = 1000
+STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 COMMENT_SECONDS = 5.0
 _COMMENT = b": the answer has not begun or pauses\n\n"
 
@@ -46,13 +47,31 @@ class Reply(ABC):
         self.engine = service.engine
         self._warnings = {"warnings": [*map(presentable, warnings)]} if warnings else {}
         self.headers = warning_headers(warnings)
+        self._prompts: dict[int, str] = {}
         self._head: Json = {
             "id": f"{self.id_prefix}{secrets.token_hex(12)}",
             "object": self.chunk_kind if request.stream else self.kind,
             "created": int(time.time()),
             "model": service.model,
-            "system_fingerprint": f"localspec-{__version__}",
+            "system_fingerprint": BUILD,
         }
+
+    @property
+    def shows_prompts(self) -> bool:
+        """Whether the complete reply holds the texts of the prompts."""
+        return False
+
+    async def read_prompts(self, answers: Answers) -> None:
+        """Make the texts of prompts for `whole`, in another thread: they may be long."""
+        if self.shows_prompts:
+            for prompt in [choice.job.request.prompt for choice in answers.choices]:
+                if id(prompt) not in self._prompts:
+                    text = await asyncio.to_thread(prompt_text, self.engine, prompt)
+                    self._prompts[id(prompt)] = text
+
+    def prompt(self, choice: Choice) -> str:
+        """The text of a choice's prompt, after `read_prompts`."""
+        return self._prompts[id(choice.job.request.prompt)]
 
     @abstractmethod
     def whole(self, answers: Answers) -> Json | list[Json]:
@@ -61,6 +80,18 @@ class Reply(ABC):
     @abstractmethod
     def events(self, answers: Answers, request_id: str) -> AsyncIterator[bytes]:
         """The reply as server-sent events; an error is the last of them."""
+
+    def progress(self, piece: Piece) -> Json:
+        """How much of the prompt is read, as llama-server reports it."""
+        assert piece.progress is not None
+        total, cached, read, seconds = piece.progress
+        milliseconds = 1000 * seconds
+        shown = {"total": total, "cache": cached, "processed": read, "time_ms": milliseconds}
+        return {"prompt_progress": shown, **self.figures(piece)}
+
+    def figures(self, piece: Piece) -> Json:
+        """The figures so far, where the request wants them with each piece."""
+        return {"timings": timings(piece.stats)} if self.request.timings_per_token else {}
 
     def reported(self, entries: Sequence[TokenLogprob]) -> list[TokenLogprob]:
         """Without the token that ended the answer."""
@@ -71,6 +102,7 @@ class OpenAIReply(Reply):
     """A reply with a list of choices."""
 
     request: AnswerRequest
+    empty: ClassVar[Json]  # of a chunk without a part of the answer
 
     @abstractmethod
     def content(self, choice: Choice) -> Json:
@@ -79,6 +111,10 @@ class OpenAIReply(Reply):
     @abstractmethod
     def deltas(self, choice: Choice, piece: Piece) -> Iterator[Json]:
         """What a piece adds to its choice, one event each."""
+
+    @property
+    def shows_prompts(self) -> bool:
+        return bool(self.request.verbose)
 
     def whole(self, answers: Answers) -> Json:
         choices = [
@@ -112,10 +148,14 @@ class OpenAIReply(Reply):
             common["usage"] = None
         if self.request.return_origins:
             common["draft"] = {"tokens": piece.draft_tokens, "status": piece.status.value}
+        if piece.progress is not None:
+            empty = {"index": choice.index, **self.empty, "finish_reason": None}
+            yield {**common, "choices": [empty], **self.progress(piece)}
+            return
         for delta in self.deltas(choice, piece):
             body = {**common, "choices": [{"index": choice.index, **delta}]}
-            if self.request.timings_per_token and "role" not in delta.get("delta", ()):
-                body["timings"] = timings(piece.stats)
+            if "role" not in delta.get("delta", ()):
+                body |= self.figures(piece)
             if delta["finish_reason"] and answers.complete and not self.request.includes_usage:
                 body |= {"timings": timings(answers.stats), **self._warnings}
             yield body
@@ -125,7 +165,7 @@ class OpenAIReply(Reply):
         first = answers.choices[0]
         return {
             "__verbose": {
-                "prompt": prompt_text(self.engine, first.job.request.prompt),
+                "prompt": self.prompt(first),
                 "generation_settings": settings_of(self.engine, first),
             }
         }
@@ -143,13 +183,19 @@ async def with_comments(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     while True:
         coming = asyncio.ensure_future(anext(events))
         try:
-            while not (await asyncio.wait([coming], timeout=COMMENT_SECONDS))[0]:
-                yield _COMMENT
+            async for comment in comments(coming):
+                yield comment
             yield coming.result()
         except StopAsyncIteration:
             return
         finally:
             coming.cancel()
+
+
+async def comments(coming: "asyncio.Future[Any]") -> AsyncIterator[bytes]:
+    """A comment after every `COMMENT_SECONDS` until something has come."""
+    while not (await asyncio.wait([coming], timeout=COMMENT_SECONDS))[0]:
+        yield _COMMENT
 
 
 def warning_headers(warnings: Sequence[str]) -> dict[str, str]:
@@ -187,7 +233,7 @@ def timings(stats: GenerationStats) -> Timings:
         "prompt_per_second": stats.prompt_tps or 0.0,
         "predicted_n": stats.tokens,
         "predicted_ms": predicted_ms,
-        "predicted_per_token_ms": predicted_ms / stats.tokens if stats.tokens else 0.0,
+        "predicted_per_token_ms": predicted_ms / stats.timed_tokens if stats.timed_tokens else 0.0,
         "predicted_per_second": stats.generation_tps or 0.0,
         "draft_n": stats.drafted,
         "draft_n_accepted": stats.accepted,

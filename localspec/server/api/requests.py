@@ -221,6 +221,7 @@ class Readable(Protocol):
     """A request for answers, of any API."""
 
     stream: bool | None
+    timings_per_token: bool | None
 
     def read(self, service: "Service") -> tuple[list[GenerationRequest], list[str]]:
         """One generation request for each answer, and warnings."""
@@ -260,6 +261,7 @@ class AnswerRequest(SamplingFields):
     ) = None
     return_origins: bool | None = None
     timings_per_token: bool | None = None
+    return_progress: bool | None = None
     cache_prompt: Annotated[bool, TRUTH] | None = None
     verbose: bool | None = None
     # Accepted and ignored: they do not change the answer.
@@ -297,7 +299,12 @@ class AnswerRequest(SamplingFields):
         first, slot = service.seed(self.seed), None if self.id_slot == -1 else self.id_slot
         samplings = [replace(options.sampling, seed=(first + i) % (MAX_SEED + 1)) for i in range(n)]
         requests = [
-            GenerationRequest(prompt, replace(options, sampling=sampling), slot=slot)
+            GenerationRequest(
+                prompt,
+                replace(options, sampling=sampling),
+                slot=slot,
+                reports_progress=bool(self.stream and self.return_progress),
+            )
             for prompt in prompts
             for sampling in samplings
         ]

@@ -1,6 +1,7 @@
 """Metrics of a front and its models, as one document."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from prometheus_client import generate_latest
 from prometheus_client.metrics_core import Metric
@@ -8,6 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 _SUMS = ("counter", "histogram")  # types that add up over processes
+_NOW = "requests_"  # in the names of gauges of what a process does now
+_THEIRS = "llamacpp:"
 
 
 class _Document:
@@ -17,11 +20,10 @@ class _Document:
         self._families: dict[str, Metric] = {}
         self._samples: dict[str, dict[object, Sample]] = {}
 
-    def add(self, text: str, labels: Mapping[str, str], types: Iterable[str] | None = None) -> None:
-        """Add the metrics of a text, or those of some types."""
+    def add(self, text: str, labels: Callable[[str], Mapping[str, str]]) -> None:
+        """Add the metrics of a text, with labels by the names of metrics."""
         for family in text_string_to_metric_families(text):
-            if types is None or family.type in types:
-                self._add(family, labels)
+            self._add(family, labels(family.name))
 
     def _add(self, family: Metric, labels: Mapping[str, str]) -> None:
         known = Metric(family.name, family.documentation, family.type)
@@ -33,6 +35,13 @@ class _Document:
             before = samples[key].value if key in samples and family.type in _SUMS else 0.0
             samples[key] = each._replace(labels=all_labels, value=before + each.value)
 
+    def end(self) -> None:
+        """Set the gauges of what the processes do now to 0."""
+        for family in self._families.values():
+            if family.type == "gauge" and _NOW in family.name:
+                samples = self._samples[family.name]
+                samples.update({key: each._replace(value=0.0) for key, each in samples.items()})
+
     def collect(self) -> Iterable[Metric]:
         """Each metric once, with the samples of all."""
         for name, family in self._families.items():
@@ -40,21 +49,32 @@ class _Document:
         return self._families.values()
 
 
-def merged(texts: Mapping[str, str], ended: Mapping[str, str] = {}) -> bytes:
+def merged(
+    texts: Mapping[str, str], ended: Mapping[str, str] = {}, *, several: bool = True
+) -> bytes:
     """Metrics in Prometheus' text format, each sample with the label of its model.
 
-    Models are keys; "" is the front's own. ``ended`` are the `counters` of processes that ended.
+    Models are keys; "" is the front's own. ``ended`` are the `totals` of processes that ended. Of
+    one model, llama-server's metrics have no label, as there.
     """
     document = _Document()
     for found in (ended, texts):
         for name, text in found.items():
-            document.add(text, {"model": name} if name else {})
+            document.add(text, partial(_labels, name, several))
     return generate_latest(document)
 
 
-def counters(texts: Iterable[str]) -> str:
-    """The sums of the counters and histograms of several processes of one model."""
+def _labels(model: str, several: bool, metric: str) -> Mapping[str, str]:
+    return {"model": model} if model and (several or not metric.startswith(_THEIRS)) else {}
+
+
+def totals(texts: Iterable[str]) -> str:
+    """The metrics of several processes of one model, all of which have ended.
+
+    Counters and histograms are sums, gauges those of the last process: 0 for its requests.
+    """
     document = _Document()
     for text in texts:
-        document.add(text, {}, _SUMS)
+        document.add(text, lambda metric: {})
+    document.end()
     return generate_latest(document).decode()

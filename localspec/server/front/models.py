@@ -9,6 +9,7 @@ from typing import Any
 
 from localspec.core import machine
 from localspec.engine.session.limits import Closing, QueueTimeout
+from localspec.server import BUILD
 from localspec.server.errors import BadRequest
 from localspec.server.front.process import ModelFailed, ModelProcess
 
@@ -82,8 +83,9 @@ class Models:
     One is loaded after the other. To make room, a model without requests is unloaded, of several
     the one used longest ago. Where all answer, the one used longest ago takes no new requests for
     up to a minute, and other models go on. So is one without requests for ``idle_seconds``
-    unloaded. Requests wait for their model for ``patience`` seconds. ``on_unload`` is called with a
-    process before it ends. Use it in one event loop.
+    unloaded. Requests wait for their model for ``patience`` seconds. Without ``autoload``, only
+    `load` loads a model. ``on_unload`` is called with a process before it ends. Use it in one event
+    loop.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class Models:
         say: Callable[[str], None],
         *,
         most: int = 0,
+        autoload: bool = True,
         idle_seconds: float | None = None,
         patience: float = 600.0,
     ) -> None:
@@ -102,6 +105,7 @@ class Models:
         self._launch = launch
         self._say = say
         self._most = most
+        self._autoload = autoload
         self._idle_seconds = idle_seconds
         self._patience = patience
         self._turn = asyncio.Lock()  # of loading; never held while answers are waited for
@@ -128,12 +132,33 @@ class Models:
             message, "GET /v1/models lists them.", status=404, param="model", code="model_not_found"
         )
 
+    def props(self) -> dict[str, Any]:
+        """What llama-server's router reports about itself."""
+        return {
+            "role": "router",
+            "max_instances": self._most,
+            "models_autoload": self._autoload,
+            "build_info": BUILD,
+        }
+
     @asynccontextmanager
     async def lease(self, model: Model) -> AsyncIterator[ModelProcess]:
         """The model's process, loaded first where needed, and not unloaded meanwhile.
 
-        Raises ModelFailed with the reason where it cannot be loaded, QueueTimeout, Closing.
+        Raises ModelFailed with the reason where it cannot be loaded, QueueTimeout, Closing,
+        BadRequest where it is not loaded and requests load none.
         """
+        if model.loaded is None and not self._autoload:
+            raise BadRequest(
+                f"{model.name} is not loaded, and requests load no model here.",
+                "Load it: POST /models/load",
+                param="model",
+            )
+        async with self._leased(model) as process:
+            yield process
+
+    @asynccontextmanager
+    async def _leased(self, model: Model) -> AsyncIterator[ModelProcess]:
         loaded: Loaded | None = None
         try:
             try:
@@ -178,7 +203,7 @@ class Models:
     # -- loading -------------------------------------------------------------------------------
 
     async def _use(self, model: Model) -> None:
-        async with self.lease(model):
+        async with self._leased(model):
             pass
 
     async def _join(self, model: Model) -> Loaded:

@@ -116,6 +116,16 @@ class ConstrainedSampler(Sampler):
             raise NotImplementedError("two picks with one noise")
         return self._again(self._sampler.distribution, logits, position, history)
 
+    def drawn_from(
+        self, logits: "Logits", position: int, history: Sequence[int]
+    ) -> TokenDistribution:
+        """That of the pick that the constraint let stand: the first one, or the masked row's."""
+        if self.params.seed_decides:
+            first = self._sampler.sample(logits, position, history)
+            if self._allows(first, position, history):
+                return self._sampler.distribution(logits, position, history)
+        return self._again(self._sampler.distribution, logits, position, history)
+
     def _without_refused(
         self, chosen: ScoredToken, position: int, history: Sequence[int]
     ) -> ScoredToken:

@@ -1,4 +1,4 @@
-"""Log probabilities of what is picked, and of what else was likely, by the target's raw logits."""
+"""Log probabilities of what is picked, and of what else was likely."""
 
 import math
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ from localspec.core.errors import UsageError
 from localspec.speculative.sampling.row import Row
 
 if TYPE_CHECKING:
-    from localspec.speculative.loop import Logits, TokenSampler
-    from localspec.speculative.sampling.sampler import TokenDistribution
+    from localspec.speculative.loop import Logits
+    from localspec.speculative.sampling.sampler import Sampler, TokenDistribution
 
 MAX_LOGPROBS = 100  # OpenAI's bound is 20
 
@@ -33,12 +33,13 @@ class TokenLogprob:
 class RecordingSampler:
     """Picks by another's rule, and keeps what each row says of the pick.
 
-    The softmax of the target's row before logit bias, penalties, grammar and temperature, as
-    llama-server's logprobs without ``post_sampling_probs``. There is one entry for each pick of the
-    target, and none for a rejected draft.
+    The softmax of the target's row before logit bias, penalties, grammar and temperature, or with
+    ``sampled`` the distribution that the pick was drawn from, as llama-server's
+    ``post_sampling_probs``. There is one entry for each pick of the target, and none for a rejected
+    draft.
     """
 
-    def __init__(self, picker: "TokenSampler", top: int) -> None:
+    def __init__(self, picker: "Sampler", top: int, *, sampled: bool = False) -> None:
         """``top``: how many of the likeliest tokens; UsageError outside of 0 to MAX_LOGPROBS."""
         if not 0 <= top <= MAX_LOGPROBS:
             raise UsageError(
@@ -47,11 +48,14 @@ class RecordingSampler:
             )
         self._picker = picker
         self._top = top
+        self._sampled = sampled
         self._recorded: list[TokenLogprob] = []
 
     def sample(self, logits: "Logits", position: int, history: Sequence[int]) -> int:
         """The other's pick, recorded."""
-        return self._record(logits, self._picker.sample(logits, position, history))
+        return self._record(
+            logits, position, history, self._picker.sample(logits, position, history)
+        )
 
     def verify(
         self,
@@ -63,19 +67,33 @@ class RecordingSampler:
     ) -> int:
         """The other's token in the place of a drafted one, recorded."""
         found = self._picker.verify(logits, position, history, token, distribution)
-        return self._record(logits, found)
+        return self._record(logits, position, history, found)
 
     def take(self) -> tuple[TokenLogprob, ...]:
         """What was recorded since this was last called, in the order of the tokens."""
         taken, self._recorded = tuple(self._recorded), []
         return taken
 
-    def _record(self, logits: "Logits", token: int) -> int:
+    def _record(self, logits: "Logits", position: int, history: Sequence[int], token: int) -> int:
+        if self._sampled:
+            drawn = self._picker.drawn_from(logits, position, history)
+            self._recorded.append(_of_distribution(drawn, token, self._top))
+        else:
+            self._recorded.append(self._of_row(logits, token))
+        return token
+
+    def _of_row(self, logits: "Logits", token: int) -> TokenLogprob:
         best = logits.max()
         log_sum = float(best) + math.log(np.exp(logits - best).sum(dtype=np.float64))
         ids, likeliest = Row(logits).largest(max(1, self._top))
         top = list(zip(ids.tolist(), (likeliest - log_sum).tolist(), strict=True))
-        self._recorded.append(
-            TokenLogprob(token, float(logits[token]) - log_sum, tuple(top[: self._top]))
-        )
-        return token
+        return TokenLogprob(token, float(logits[token]) - log_sum, tuple(top[: self._top]))
+
+
+def _of_distribution(drawn: "TokenDistribution", token: int, top: int) -> TokenLogprob:
+    """The logs of its probabilities, without those that are 0."""
+    likeliest = np.argsort(-drawn.probabilities, kind="stable")[:top]
+    ids, found = drawn.ids[likeliest].tolist(), drawn.probabilities[likeliest].tolist()
+    pairs = tuple((each, math.log(p)) for each, p in zip(ids, found, strict=True) if p > 0)
+    own = drawn.of(token)
+    return TokenLogprob(token, math.log(own) if own > 0 else -math.inf, pairs)

@@ -192,6 +192,12 @@ class Sampler:
             return TokenDistribution(row.largest(1)[0], np.ones(1))
         return self._distribution_over(self._survivors(logits, position, history))
 
+    def drawn_from(
+        self, logits: Logits, position: int, history: Sequence[int]
+    ) -> TokenDistribution:
+        """The distribution behind `sample`'s token at this position."""
+        return self.distribution(logits, position, history)
+
     def _stays_best(self, token: int, n_vocab: int, history: Sequence[int]) -> bool:
         """Whether the token of the largest logit certainly keeps it after the penalties."""
         self._penalties.show(history, n_vocab)

@@ -7,7 +7,7 @@ import pytest
 from localspec.chat.message import Message, assistant_turn, parse_message
 from localspec.chat.reasoning import Splitter
 from localspec.chat.templates.sandbox import MAX_CHARACTERS
-from localspec.chat.templates.template import CHATML, NAMED, ChatTemplate
+from localspec.chat.templates.template import CHATML, ChatTemplate
 from localspec.core.errors import TemplateError
 from tests.support.chat import templates
 
@@ -383,7 +383,7 @@ def test_variables_that_a_template_does_not_read() -> None:
 
 
 def test_chatml_ends_at_its_own_mark() -> None:
-    assert ChatTemplate(NAMED["chatml"]).stop == ("<|im_end|>",)
+    assert ChatTemplate(CHATML).stop == ("<|im_end|>",)
     assert ChatTemplate(templates.LLAMA3).stop == ()
 
 

@@ -82,6 +82,9 @@ def test_keys_come_from_flag_environment_and_file(
     localspec("serve", "--cors", "http://a,http://b", "--cors-origins", "http://c")
     assert heard[-1].keys == ("from outside",)
     assert heard[-1].origins == ("http://a", "http://b", "http://c")
+    assert heard[-1].hosts == ("127.0.0.1",) and heard[-1].off == ()
+    localspec("serve", "--no-slots", "--metrics", "--no-ui", "--host", "127.0.0.1, ::1")
+    assert heard[-1].hosts == ("127.0.0.1", "::1") and heard[-1].off == ("slots", "ui")
     file.write_text("# none\n")
     assert "There is no key in" in localspec("serve", "--api-key-file", file).err
 

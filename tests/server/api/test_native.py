@@ -217,3 +217,50 @@ def test_slots_tell_whether_they_are_busy(server: Site) -> None:
     (slot,) = server.get("/slots").json()
     assert (slot["id"], slot["is_processing"]) == (0, False)
     assert slot["n_ctx"] > 0
+
+
+def test_probabilities_after_sampling_are_those_that_tokens_were_drawn_by(server: Site) -> None:
+    asks = {"prompt": TEXT, "n_probs": 5, "post_sampling_probs": True, "n_predict": 6}
+    for entry in asked(server, "/completion", **asks, temperature=0)["completion_probabilities"]:
+        assert entry["prob"] == 1.0 and [each["id"] for each in entry["top_probs"]] == [entry["id"]]
+    sampling = {"temperature": 1.0, "seed": 3, "top_k": 3, "min_p": 0, "top_p": 1}
+    for fields in (sampling, sampling | {"grammar": "root ::= [ -~]{20,40}"}):
+        reply = asked(server, "/completion", **asks, **fields)
+        for entry in reply["completion_probabilities"]:
+            top = {each["id"]: each["prob"] for each in entry["top_probs"]}
+            assert len(top) <= 3 and sum(top.values()) == pytest.approx(1.0)
+            assert entry["prob"] == top[entry["id"]] and "logprob" not in entry
+            assert [*top.values()] == sorted(top.values(), reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("/completion", "prompt"),
+        ("/v1/completions", "prompt"),
+        ("/v1/chat/completions", "messages"),
+        ("/v1/responses", "input"),
+    ],
+)
+def test_a_stream_reports_how_much_of_its_prompt_is_read(
+    server: Site, path: str, field: str
+) -> None:
+    text = f"A text for {path} only. " * 60
+    value = [{"role": "user", "content": text}] if field == "messages" else text
+    fields = {field: value, "return_progress": True, "max_tokens": 2, "max_output_tokens": 2}
+    for again in (False, True):
+        lines = server.post(path, fields | {"stream": True, "timings_per_token": True}).text
+        bodies = [line.removeprefix("data: ") for line in lines.splitlines() if "data: {" in line]
+        found = [json.loads(each) for each in bodies]
+        reports = [each for each in found if "prompt_progress" in each]
+        read = [each["prompt_progress"] for each in reports]
+        total = read[0]["total"]
+        assert read[0]["processed"] == read[0]["cache"] and read[-1]["processed"] == total
+        assert read[0]["cache"] == (total - 1 if again else read[0]["cache"])
+        counts = [each["processed"] for each in read]
+        assert len(counts) >= 2 and counts == sorted(set(counts))
+        assert reports[0]["timings"]["prompt_n"] == 0 == reports[0]["timings"]["prompt_ms"]
+        assert reports[-1]["timings"]["prompt_n"] == total - read[0]["cache"]
+        assert found.index(reports[-1]) < len(found) - 1  # before the answer
+    whole = server.post(path, fields)
+    assert whole.status_code == 200 and "prompt_progress" not in whole.text

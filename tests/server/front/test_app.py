@@ -9,11 +9,14 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import httpx2
 import pytest
 
-from localspec.server.front import app as front_app
+from localspec.server import BUILD
+from localspec.server.api import replies
+from localspec.server.front import relay
 from localspec.server.front.app import FrontServer, make_front
 from localspec.server.front.models import Model, Models
 from localspec.server.front.process import ModelFailed, ModelProcess
@@ -34,7 +37,10 @@ class Seen:
 
 
 class Upstream(BaseHTTPRequestHandler):
-    """Replies to any request, with a cookie; to one that wants ``large`` with many events."""
+    """Replies to any request, with a cookie; to one that wants ``large`` with many events.
+
+    One that is ``wrong`` is refused.
+    """
 
     seen: list[Seen]
 
@@ -48,13 +54,13 @@ class Upstream(BaseHTTPRequestHandler):
             )
         data = self.rfile.read(int(self.headers.get("content-length", 0)))
         large = b"large" in data
-        self.send_response(200)
+        self.send_response(400 if b"wrong" in data else 200)
         self.send_header("Content-Type", "text/event-stream" if large else "application/json")
         self.send_header("Set-Cookie", "secret=1")
         self.end_headers()
         for _ in range(LARGE // 2**16 if large else 0):
             self.wfile.write(b"x" * 2**16)
-        self.wfile.write(b"{}")
+        self.wfile.write(b"" if self.path == "/metrics" else b"{}")
 
     do_GET = do_POST = do_DELETE = _reply
 
@@ -118,14 +124,28 @@ def upstream() -> Iterator[tuple[int, list[Seen]]]:
             server.shutdown()
 
 
+class Slow(Stand):
+    """A process that is loaded once ``may_load`` is set, or fails where its name is b."""
+
+    may_load: threading.Event
+
+    async def start(self) -> None:
+        while not self.may_load.is_set():
+            await asyncio.sleep(0.01)
+        if self.name == "b":
+            raise ModelFailed("b is broken.")
+
+
 @contextmanager
-def fronting(access: Access = LOOPBACK, **options: float) -> Iterator[Site]:
+def fronting(
+    access: Access = LOOPBACK, stand: type[Stand] = Stand, **options: Any
+) -> Iterator[Site]:
     """A front of the models a and b, of which one is loaded at a time."""
     lines: list[str] = []
     with upstream() as (port, seen), upstream() as (inner_port, inner):
         found = [Model((name,), name) for name in "ab"]
         models = Models(
-            found, lambda model: Stand(model.names, port), lines.append, most=1, **options
+            found, lambda model: stand(model.names, port), lines.append, most=1, **options
         )
         app = make_front(models, access, say=lines.append)
         server = FrontServer(app, models, lines.append, grace=0)
@@ -225,11 +245,77 @@ def test_paths_and_queries_arrive_as_they_were_checked(site: Site) -> None:
     site.seen.clear()
     kind = {"content-type": "application/json"}
     assert site.client.post("/slots%2F0?model=a&action=x%26y", content=b"{}", headers=kind)
-    assert site.client.get("/props?model=b")
-    assert [seen.line for seen in site.seen] == [
-        "POST /slots/0?model=a&action=x%26y HTTP/1.1", "GET /props?model=b HTTP/1.1",
-    ]  # fmt: skip
+    assert [seen.line for seen in site.seen] == ["POST /slots/0?model=a&action=x%26y HTTP/1.1"]
     site.seen.clear()
+
+
+POLLED = ("/props?model=a", "/slots?model=a", "/props", "/health", "/metrics", "/v1/models")
+
+
+def states(site: Site) -> dict[str, str]:
+    found: dict[str, str] = site.client.get("/health").json()["models"]
+    return found
+
+
+def test_what_is_polled_loads_no_model() -> None:
+    with fronting() as site:
+        for path in POLLED:
+            assert site.client.get(path).status_code == 200
+        assert states(site) == {"a": "unloaded", "b": "unloaded"} and not site.seen
+        assert site.client.get("/slots?model=a").json() == []
+        assert site.client.get("/props?model=a").json() == {
+            "model_alias": "a", "build_info": BUILD, "is_sleeping": True,
+        }  # fmt: skip
+        router = {"role": "router", "max_instances": 1, "models_autoload": True}
+        assert site.client.get("/props").json() == router | {"build_info": BUILD}
+
+
+def test_what_is_polled_keeps_no_model_loaded() -> None:
+    with fronting(idle_seconds=0.3) as site:
+        assert site.ask("a") == 200
+        asked: set[str] = set()
+        while states(site)["a"] == "loaded":  # not for ever
+            for path in POLLED:
+                assert site.client.get(path).status_code == 200
+                asked.add(path)
+        assert asked == set(POLLED)
+
+
+def test_models_are_loaded_by_a_request_of_their_own_where_that_is_wanted() -> None:
+    with fronting(autoload=False) as site:
+        reply = site.client.post(COMPLETIONS, json={"model": "a"})
+        assert reply.status_code == 400 and "POST /models/load" in error_of(reply)["message"]
+        site.client.post("/models/load", json={"model": "a"}).raise_for_status()
+        while states(site)["a"] != "loaded":
+            time.sleep(0.01)
+        assert site.ask("a") == 200 and site.ask("b") == 400
+
+
+@pytest.mark.parametrize(
+    ("asked", "events"),
+    [
+        ({"model": "a"}, b"{}"),
+        ({"model": "a", "prompt": "wrong"}, b"event: error\ndata: {}\n\n"),
+        ({"model": "b"}, b'"b is broken.'),
+    ],
+)
+def test_a_stream_that_waits_for_its_model_begins_with_comments(
+    asked: dict[str, str], events: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replies, "COMMENT_SECONDS", 0.05)
+    may_load = threading.Event()
+    with fronting(stand=type("Stand", (Slow,), {"may_load": may_load})) as site:
+        body = {**asked, "stream": True}
+        with site.client.stream("POST", COMPLETIONS, json=body) as reply:
+            assert reply.status_code == 200
+            assert reply.headers["content-type"].startswith("text/event-stream")
+            parts = reply.iter_raw()
+            assert next(parts).startswith(b": ") and next(parts).startswith(b": ")
+            may_load.set()
+            rest = b"".join(parts)
+        assert events in rest and (rest.count(b"event: error\ndata: ") == (events != b"{}"))
+        whole = site.client.post(COMPLETIONS, json=asked)  # which has a status
+        assert whole.status_code == {b"{}": 200, b'"b is broken.': 503}.get(events, 400)
 
 
 def test_no_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +343,7 @@ def unread(site: Site, name: str) -> Iterator[socket.socket]:
 
 
 def test_a_model_is_free_when_it_has_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(front_app, "_MOST_HELD", 2 * LARGE)
+    monkeypatch.setattr(relay, "_MOST_HELD", 2 * LARGE)
     with fronting() as site, unread(site, "a") as connection:
         assert site.ask("a") == site.ask("b") == site.ask("a") == 200
         got = 0
@@ -269,7 +355,7 @@ def test_a_model_is_free_when_it_has_answered(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_client_that_takes_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(front_app, "_TAKING_SECONDS", 0.2)
+    monkeypatch.setattr(relay, "_TAKING_SECONDS", 0.2)
     with fronting() as site, unread(site, "a"):
         assert site.ask("a") == site.ask("b") == 200
 

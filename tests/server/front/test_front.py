@@ -20,7 +20,8 @@ from typing import Any, NamedTuple, TypeAlias
 import httpx2
 import pytest
 
-from localspec.server.front.metrics import counters, merged
+from localspec.server import BUILD
+from localspec.server.front.metrics import merged, totals
 from tests.support.command import Command
 from tests.support.files.tiny_models import write_tiny_model
 from tests.support.real_pair import TinyFiles
@@ -299,6 +300,7 @@ def test_a_model_that_cannot_be_loaded_says_why(tiny: TinyFiles, tmp_path: Path)
         anthropic = client.post("/v1/messages", json={"model": "no"}).json()
         assert anthropic["type"] == "error" and anthropic["error"]["type"] == "not_found_error"
         assert client.get("/favicon.ico").status_code == 404
+        assert client.post("/tokenize", json={"model": "target", "content": "a"}).json()["tokens"]
         assert client.get("/props?model=target").json()["model"] == "target.gguf"
         health = client.get("/health").json()["models"]
         assert health == {"target": "loaded", "bad": "unloaded"}
@@ -313,16 +315,23 @@ def test_one_model_has_names_of_its_own_and_answers_to_any(tiny: TinyFiles) -> N
         assert "There is no model 'gpt-9' here" in reply.json()["warnings"][0]
 
 
-def test_an_unloaded_model_keeps_its_counters_and_properties(tiny: TinyFiles) -> None:
+def test_an_unloaded_model_keeps_its_metrics_and_properties(tiny: TinyFiles) -> None:
+    def theirs() -> list[str]:
+        lines = client.get("/metrics").text.splitlines()
+        return [line for line in lines if line.startswith("llamacpp:")]
+
     with fronted(tiny.target, "--idle-timeout", "600") as (_, client, _):
-        awake = client.get("/props").json()
+        assert client.get("/props").json() == {
+            "model_alias": "target", "build_info": BUILD, "is_sleeping": True,
+        }  # fmt: skip
         for total in (3, 6):
             client.post(COMPLETIONS, json={"prompt": "a", "max_tokens": 3, "ignore_eos": True})
+            awake, counted = client.get("/props").json(), theirs()
+            assert not awake["is_sleeping"] and client.get("/slots").json()
             client.post("/models/unload", json={"model": "target"}).raise_for_status()
-            line = f'localspec_tokens_predicted_total{{model="target"}} {total}.0\n'
-            assert line in client.get("/metrics").text
-            assert not awake["is_sleeping"]
+            assert theirs() == counted and f"llamacpp:tokens_predicted_total {total}.0" in counted
             assert client.get("/props").json() == awake | {"is_sleeping": True}
+            assert client.get("/slots").json() == []
             assert client.get("/health").json()["models"] == {"target": "unloaded"}
 
 
@@ -395,9 +404,19 @@ def test_metrics_of_models_are_one_document() -> None:
 
 def test_counters_of_ended_processes_are_added_and_gauges_are_not() -> None:
     text = "# TYPE c_total counter\nc_total 2.0\n# TYPE g gauge\ng 5.0\n"
-    ended = counters([counters([text, text]), text])
-    assert "c_total 6.0" in ended and "g" not in ended.split()
+    now = "# TYPE requests_processing gauge\nrequests_processing 1.0\n"
+    ended = totals([totals([text, text]), text + now])
     lines = merged({"a": text}, {"a": ended, "b": ended}).decode().splitlines()
     assert [line for line in lines if line[0] != "#"] == [
-        'c_total{model="a"} 8.0', 'c_total{model="b"} 6.0', 'g{model="a"} 5.0',
+        'c_total{model="a"} 8.0', 'c_total{model="b"} 6.0',
+        'g{model="a"} 5.0', 'g{model="b"} 5.0',
+        'requests_processing{model="a"} 0.0', 'requests_processing{model="b"} 0.0',
+    ]  # fmt: skip
+
+
+def test_metrics_of_one_model_have_llama_servers_names_without_a_label() -> None:
+    text = "# TYPE llamacpp:g gauge\nllamacpp:g 5.0\n# TYPE localspec_g gauge\nlocalspec_g 5.0\n"
+    lines = merged({"a": text}, several=False).decode().splitlines()
+    assert [line for line in lines if line[0] != "#"] == [
+        "llamacpp:g 5.0", 'localspec_g{model="a"} 5.0',
     ]  # fmt: skip

@@ -65,7 +65,8 @@ class MessagesReply(Reply):
         }
 
     def _figures(self, choice: Choice) -> Json:
-        return {"usage": _usage(choice), "timings": timings(choice.stats), **self._warnings}
+        figures = {"timings": timings(choice.stats)} if self.request.timings_per_token else {}
+        return {"usage": _usage(choice), **figures, **self._warnings}
 
 
 class _Blocks:

@@ -109,6 +109,7 @@ class MessagesRequest(SamplingFields):
     system: Content | None = None
     stream: bool | None = None
     stop_sequences: Stops | None = None
+    timings_per_token: bool | None = None
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None

@@ -87,7 +87,7 @@ class ResponsesReply(Reply):
         try:
             async for _, piece in answers:
                 for body in self._added(piece):
-                    yield event(body)
+                    yield event(body | self.figures(piece))
             for body in self._end(answers.choices[0]):
                 yield event(body)
         except Exception as error:
@@ -95,6 +95,12 @@ class ResponsesReply(Reply):
 
     def _added(self, piece: Piece) -> Iterator[Json]:
         """The events of a piece."""
+        if piece.progress is not None:
+            yield {
+                "type": "response.in_progress",
+                "response": self._response,
+                **self.progress(piece),
+            }
         for reasoning, parts in groupby(piece.parts, lambda part: part.reasoning):
             if text := "".join([part.text for part in parts]):
                 yield from self._output.text("reasoning" if reasoning else "message", text)
@@ -118,7 +124,11 @@ class ResponsesReply(Reply):
             **self._warnings,
         }
         self.request.keep(response, self._output.messages())
-        yield {"type": f"response.{status}", "response": response}
+        yield {
+            "type": f"response.{status}",
+            "response": response,
+            "timings": response["timings"],
+        }
 
     def _failed(self, error: Exception, request_id: str) -> Json:
         list(self._output.close("incomplete"))
