@@ -38,7 +38,9 @@ class Reply:
         counts as generation, and leaves out of ``predicted_per_second`` what it does not count.
         """
         if self.ttft is None and "rounds" in self.timings:
-            counted = self.timings["predicted_per_second"] * self.timings["predicted_ms"] / 1000
+            counted: float = (
+                self.timings["predicted_per_second"] * self.timings["predicted_ms"] / 1000
+            )
             return counted / self.generation_seconds
         return (self.tokens - 1) / self.generation_seconds
 
