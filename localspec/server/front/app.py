@@ -151,6 +151,7 @@ async def _facts(request: Request, models: Models, kept: Kept) -> Response:
     model = models.find(named)
     reply = None if model.process is None else await kept.ask(model.process, path)
     if reply is not None:
+        request.scope["state"]["relayed"] = True  # the model's process writes the log line
         return Response(reply.content, reply.status_code, media_type="application/json")
     return JSONResponse(kept.props(model.name) if path == "/props" else [])
 
