@@ -67,7 +67,7 @@ EDITS = (
         "the first event has an empty text",
     ),
     (r"dict\(response\.headers\)", "response.headers", "headers whose names are in lower case"),
-    ('== "<s> <\\|start', '== "<|start', "BOS of another model"),
+    (r' == "<s> (<\|start.*")', r'.endswith("\1)', "BOS of another model"),
     (
         r"server\.start\(\)\n(    # tokenize\n.*\n    bosId = )1",
         r'server.model_hf_repo = "with-bos"\n    server.start()\n\g<1>2',
@@ -128,7 +128,7 @@ EDITS = (
 )
 # Tests that do not apply, by patterns of their names, and why.
 NOT_APPLICABLE = (
-    (r"with_image|image_payload|without_mmproj|vision_|local_media_file", "images"),
+    (r"with_image|two_images|image_payload|without_mmproj|vision_|local_media_file", "images"),
     ("embedding_prompt", "embeddings"),
     ("tools_enabled|cors_proxy", "tools on the server, and a proxy for web pages"),
     ("ctx_shift_enabled|with_ctx_shift", "--context-shift: an answer ends where the context does"),
@@ -144,6 +144,10 @@ NOT_APPLICABLE = (
 DIFFERENT = (
     ("empty_messages", "a conversation without a message is refused, as by Anthropic"),
     (r"invalid_chat_completion_req\[messages7", "two answers in a row are taken"),
+    (
+        r"assistant_prefill\[prefill1",
+        "parts of a text are joined by one line break",
+    ),
     ("aliases_and_tags", "models have an entry for each alias, and no tags"),
     (r"cors_options.*Allow-Headers", "the headers that were asked for are allowed, by name"),
     ("This is not a chat template", "a template without Jinja is refused"),
