@@ -96,6 +96,11 @@ EDITS = (
         "wording of an error",
     ),
     (
+        r'\["type"\] == "response.completed"',
+        '["type"] in ("response.completed", "response.incomplete")',
+        "an answer that ends at its limit is incomplete, as OpenAI's",
+    ),
+    (
         r'"stop_reason"\] == "tool_use"',
         '"stop_reason"] in ("tool_use", "max_tokens")',
         "text of another model",
