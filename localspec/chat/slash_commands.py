@@ -109,7 +109,7 @@ def _compare(chat: Chat, rest: str) -> None:
     if plain.finish_reason == "cancelled":
         chat.ui.say("Stopped.")
         return
-    chat.ui.compare(drafted, plain, options.sampling.seed_decides)
+    chat.ui.compare(drafted, plain, options.sampling.text_independent_of_draft)
 
 
 def _can_draft(chat: Chat) -> bool:

@@ -279,6 +279,6 @@ def _without_branches(request: Request, engine: "Engine") -> list[str]:
     """A note for users who asked for branches that this pair cannot have."""
     if request.models.branches in ("auto", 1):
         return []
-    if engine.chain_only is not None:
-        return [engine.chain_only]
-    return [] if request.params.seed_decides else [_ONE_CHAIN]
+    if engine.no_trees_reason is not None:
+        return [engine.no_trees_reason]
+    return [] if request.params.text_independent_of_draft else [_ONE_CHAIN]

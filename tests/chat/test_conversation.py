@@ -73,7 +73,7 @@ class Person:
     def show_stats(self, stats: GenerationStats) -> None:
         self.sums.append(stats)
 
-    def compare(self, drafted: Answer, plain: Answer, seed_decides: bool) -> None:
+    def compare(self, drafted: Answer, plain: Answer, text_independent_of_draft: bool) -> None:
         self.compared.append((drafted, plain))
 
     def fold_thoughts(self, fold: bool) -> None:

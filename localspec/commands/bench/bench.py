@@ -121,7 +121,7 @@ def _plan(
 
     params = sampling_for(engine, request)
     sides = tuple(dict.fromkeys(usable_length(engine, each, request) for each in lengths))
-    if measuring.audit and not params.seed_decides:
+    if measuring.audit and not params.text_independent_of_draft:
         raise UsageError(
             "--audit needs a text that the seed alone decides, unlike that of rejection.",
             "Use --acceptance coupled or match, or leave --audit out.",

@@ -120,7 +120,7 @@ def run(
             compared = {} if plain is None else {"plain": plain.as_json()}
             console.json_line(answer.as_json() | document | compared)
         elif plain is not None and plain.finish_reason != "cancelled":
-            answers.compared(answer, plain, params.seed_decides)
+            answers.compared(answer, plain, params.text_independent_of_draft)
     ended = {answer.finish_reason, None if plain is None else plain.finish_reason}
     raise typer.Exit(130 if "cancelled" in ended else 0)
 

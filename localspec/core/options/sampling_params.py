@@ -235,7 +235,7 @@ class SamplingParams:
         return cold and self.typical_p == 1 and not self.excludes_top
 
     @property
-    def seed_decides(self) -> bool:
+    def text_independent_of_draft(self) -> bool:
         """Whether the seed gives one text with any draft or none."""
         return self.greedy or self.acceptance != "rejection"
 
@@ -291,7 +291,7 @@ def parse_logit_bias(text: str) -> tuple[int, float]:
 
 def default_length(params: SamplingParams) -> DraftTokens:
     """The draft length where none is named: auto, unless the rule of acceptance forbids it."""
-    return "auto" if params.seed_decides else 4
+    return "auto" if params.text_independent_of_draft else 4
 
 
 def require_fixed_length(length: DraftTokens, params: SamplingParams) -> None:
@@ -300,7 +300,7 @@ def require_fixed_length(length: DraftTokens, params: SamplingParams) -> None:
     auto verifies a token or not by how sure the draft was of it; the p/q test needs tokens that
     were drawn from q alone.
     """
-    if length == "auto" and not params.seed_decides:
+    if length == "auto" and not params.text_independent_of_draft:
         raise UsageError(
             "With --acceptance rejection the draft length must be fixed: auto looks at what was "
             "drafted, which would change the odds.",
