@@ -18,6 +18,7 @@ from localspec.core.compute import COMPUTE
 from localspec.core.errors import UsageError
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import LoadOptions
+from localspec.core.options.sampling_choice import ChosenSampling, choose_sampling
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.caches.prefix_cache import PrefixCache
 from localspec.engine.grammar.constraint import GrammarConstraint, MatchingInChild, Vocabulary
@@ -208,6 +209,23 @@ class Engine:
         if key not in self._rules:
             self._rules[key] = token_rules(self.target, params)
         return self._rules[key]
+
+    def resolve_options(
+        self,
+        sampling: Mapping[str, object],
+        options: GenerateOptions,
+        without_draft: tuple[str, str] | None = None,
+    ) -> tuple[GenerateOptions, ChosenSampling]:
+        """The options of an answer with its sampling and the allowed draft length.
+
+        The fields ``sampling`` that were given count before the target's recommendation, and that
+        before the defaults. For ``without_draft`` and what is raised see `GenerateOptions.allowed`
+        and `token_rules`.
+        """
+        chosen = choose_sampling(sampling, self.target.header.sampling)
+        self.token_rules(chosen.params)
+        options = replace(options, sampling=chosen.params)
+        return options.allowed(self, without_draft), chosen
 
     def encode_text(self, text: str, *, special: bool = False) -> Prompt:
         """Raw text as token ids, with one BOS where the model wants one.

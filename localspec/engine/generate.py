@@ -12,7 +12,7 @@ from localspec.chat.window import require_prompt_fits
 from localspec.core.errors import UsageError
 from localspec.core.interrupt import stopped_when
 from localspec.core.options.generate_options import GenerateOptions
-from localspec.core.options.sampling_params import SamplingParams, allowed_length
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.grammar.tool_calls import answer_or_call
 from localspec.engine.text_stream import OutputFormat, Prompt, TextStream
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
@@ -123,6 +123,7 @@ def stream_generate(
     ``max_tokens`` or ``logprobs`` out of bounds, GrammarError for a bad grammar or where it allows
     no token.
     """
+    options = options.allowed(engine)
     require_prompt_fits(len(prompt), engine.target.n_ctx)
     most = _most_tokens(options.max_tokens, engine.target.n_ctx)
     output, grammar = _output_format(engine, prompt, options.grammar)
@@ -357,12 +358,9 @@ def _make_controller(
     lookups: Sequence[Lookup],
     clock: Clock,
 ) -> Controller:
-    """The controller of this answer."""
+    """The controller of this answer, whose draft length is allowed."""
     params, tree = options.sampling, engine.target.tree
-    has_draft = engine.draft is not None
-    length = allowed_length(
-        options.draft_tokens, params, has_draft=has_draft, looks_up=bool(lookups)
-    )
+    length = options.draft_tokens
     if tree is not None and tree.by_value and length != "auto":
         tree = None  # a fixed length does not learn where trees pay
     branches = 1 if tree is None else tree.branches

@@ -4,14 +4,14 @@ import math
 import os
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from localspec.commands.flags.answer import AnswerFlags
 from localspec.commands.flags.batch import BatchFlags
 from localspec.commands.flags.serving import ServingFlags
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.serve.serve import make_service, require_extra
-from localspec.commands.session import Request, lookup_cache, open_engine, use_template
+from localspec.commands.session import lookup_cache, open_engine, use_template
 from localspec.core.compute import COMPUTE
 from localspec.core.errors import FileProblem
 from localspec.core.files import lock
@@ -19,13 +19,16 @@ from localspec.display import answer as answers
 from localspec.display import console
 from localspec.display.progress import progress
 
+if TYPE_CHECKING:
+    from localspec.library.pairs.request import PairRequest
+
 
 def run_batch(
     batching: BatchFlags,
     answering: AnswerFlags,
     templating: TemplateFlags,
     grammar: str | None,
-    request: Request,
+    request: "PairRequest",
 ) -> None:
     """Answer the lines that have no result yet; Ctrl-C keeps the results so far."""
     assert batching.batch is not None and batching.output is not None

@@ -89,7 +89,7 @@ def run(
         if not prompting.raw:
             use_template(engine, templating, answering.system)
         ids = _encode(engine, text, prompting, answering)
-        options = generate_options(engine, request, length, answering, grammar)
+        options = generate_options(engine, request, answering.options(length, grammar))
         params = options.sampling
         look = AnswerStyle.asked(answering.hide_reasoning, answering.show_draft, answering.stats)
         writer = AnswerWriter(look)

@@ -15,12 +15,10 @@ from localspec.commands.flags.serving import ServingFlags
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.serve.models import is_several, reference_names, say_where, serve_models
 from localspec.commands.session import (
-    Request,
+    generate_options,
     lookup_cache,
     make_request,
     open_engine,
-    sampling_for,
-    usable_length,
     use_template,
 )
 from localspec.core import machine
@@ -32,6 +30,7 @@ from localspec.display import console
 
 if TYPE_CHECKING:
     from localspec.engine.engine import Engine
+    from localspec.library.pairs.request import PairRequest
     from localspec.server.front.process import FrontHandshake
     from localspec.server.service import Service
 
@@ -115,21 +114,16 @@ def _serve_model(
 
 
 def make_service(
-    engine: "Engine", request: Request, length: DraftTokens, serving: ServingFlags
+    engine: "Engine", request: "PairRequest", length: DraftTokens, serving: ServingFlags
 ) -> "Service":
     """The engine behind its queue, with the defaults of the command line."""
     from localspec.engine.caches.prefix_cache import PrefixCache
     from localspec.server.service import Defaults, Service
 
-    params = sampling_for(engine, request)
+    asked = GenerateOptions(draft_tokens=length, max_tokens=serving.max_tokens)
+    options = generate_options(engine, request, asked)
     given = request.sampling.get("seed")
-    options = GenerateOptions(
-        params,
-        usable_length(engine, length, request),
-        prompt_lookup=request.models.prompt_lookup,
-        max_tokens=serving.max_tokens,
-    )
-    defaults = Defaults(options, seed=params.seed if given not in (None, -1) else None)
+    defaults = Defaults(options, seed=None if given in (None, -1) else options.sampling.seed)
     file = engine.target.header.path
     own = (request.pair,) if request.pair else reference_names(request.target)
     names = serving.names() or (*own, file.stem, file.name)

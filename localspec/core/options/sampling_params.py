@@ -308,28 +308,6 @@ def require_fixed_length(length: DraftTokens, params: SamplingParams) -> None:
         )
 
 
-def allowed_length(
-    length: DraftTokens,
-    params: SamplingParams,
-    *,
-    has_draft: bool,
-    looks_up: bool = True,
-    without_draft: tuple[str, str] | None = None,
-) -> DraftTokens:
-    """The draft length that the loaded models and this sampling allow.
-
-    "auto" needs a draft or lookups, else it is plain decoding. A fixed length without a draft is
-    plain decoding, or a UsageError of the message and hint ``without_draft``. Raises UsageError as
-    `require_fixed_length` does.
-    """
-    if not has_draft and length != 0:
-        if length != "auto" and without_draft is not None:
-            raise UsageError(*without_draft)
-        length = "auto" if length == "auto" and looks_up else 0
-    require_fixed_length(length, params)
-    return length
-
-
 def sampling_fields() -> tuple[str, ...]:
     """Names of the sampling parameters."""
     return tuple(options(SamplingParams))
