@@ -120,7 +120,7 @@ class ConstrainedSampler(Sampler):
         self, logits: "Logits", position: int, history: Sequence[int]
     ) -> TokenDistribution:
         """That of the pick that the constraint let stand: the first one, or the masked row's."""
-        if self.params.seed_decides:
+        if self.params.text_independent_of_draft:
             first = self._sampler.sample(logits, position, history)
             if self._allows(first, position, history):
                 return self._sampler.distribution(logits, position, history)
