@@ -10,7 +10,7 @@ from localspec.core.options.sampling_choice import choose_sampling
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.library.acquire import DownloadUI
 from localspec.library.pairs.files import PairFinder
-from localspec.library.pairs.options import Given, picked
+from localspec.library.pairs.options import Given, pair_load_options, picked
 from localspec.library.resolve import Resolver
 
 
@@ -55,7 +55,10 @@ class PairRequest:
         Raises what `PairFinder.find` does.
         """
         finder = PairFinder(self.resolver, ui, self_draft, self.models.lenient, self.given)
-        target, draft = finder.load_options(self.target, self.draft.model, self.draft.lengths)
+        files = finder.find(self.target, self.draft.model, self.draft.lengths)
+        target, draft = pair_load_options(self.given, files.target, files.draft)
+        if draft is not None and files.own_heads:
+            draft = replace(draft, load_heads=True)  # not the whole model again
         return replace(target, parallel=parallel, branches=self.branches), draft
 
 
