@@ -10,7 +10,6 @@ import typer
 
 from localspec import __version__
 from localspec.commands.flags.answer import PANEL, AnswerFlags, JsonFlag
-from localspec.commands.flags.batch import BatchFlags
 from localspec.commands.flags.grammar import GrammarFlags
 from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.llama_command import LlamaCommand
@@ -18,7 +17,7 @@ from localspec.commands.flags.pair import NameArgument, PairFlags
 from localspec.commands.flags.prompt import PromptFlags
 from localspec.commands.flags.rows import given_flags
 from localspec.commands.flags.template import TemplateFlags
-from localspec.commands.run.batch import run_batch
+from localspec.commands.run.batch import BatchFlags, run_batch
 from localspec.commands.session import (
     generate_options,
     lookup_cache,
