@@ -605,6 +605,14 @@ def test_a_draft_length_without_a_draft() -> None:
     assert person.said == ["Draft length: off.", "Measuring.", "Draft length: auto."]
 
 
+def test_auto_is_off_where_neither_a_draft_nor_lookups_can_be_used() -> None:
+    engine = ChatToy(quirk=None)
+    engine.can_roll_back = False
+    chat, person, _ = made(engine=engine, length=0)
+    handle(chat, "/draft auto")
+    assert chat.options.draft_tokens == 0 and person.said == ["Draft length: off."]
+
+
 def test_system() -> None:
     chat, person, engine = talked(
         "/system", "/system Be  brief ", "one", "/system", "/system off", "two"
