@@ -19,18 +19,13 @@ from localspec.core.options.model_options import (
     parse_draft_tokens,
 )
 from localspec.core.options.option import options
-from localspec.core.options.sampling_choice import choose_sampling
-from localspec.core.options.sampling_params import (
-    allowed_length,
-    sampling_fields,
-)
+from localspec.core.options.sampling_params import sampling_fields
 from localspec.engine.engine import Engine
 from localspec.engine.grammar.source import read_regex, schema_grammar
 from localspec.engine.session.job import Stream
 from localspec.hub.provenance import Progress
 from localspec.library.acquire import DownloadUI
-from localspec.library.pairs.files import PairFinder
-from localspec.library.resolve import Resolver
+from localspec.library.pairs.request import resolve_pair
 from localspec.metadata.header import read_header
 from localspec.self_draft import store
 from localspec.speculative.history import AnswerHistory
@@ -69,25 +64,19 @@ def load(
     """
     either = [] if draft == "auto" else ["off" if draft is None else str(draft)]
     asked = choose_draft(either, None, _text(options.pop("draft_tokens", None)))
-    resolver = Resolver()
-    named = resolver.choose(str(target), asked.model)
-    settings = {**named.settings, **options}
-    asked = asked.over(named.draft, settings.pop("draft_tokens", None))
-    lenient = bool(settings.pop("lenient", lenient))
+    request = resolve_pair(str(target), asked, options, under={"lenient": lenient})
+    settings, lenient = dict(request.given), request.models.lenient
+    del settings["lenient"]
     ui = DownloadUI(on_note, lambda question: download_large, lambda: nullcontext(on_progress))
     loading = _take(settings, _LOAD_OPTIONS)
     answering, sampling = _take(settings, _ANSWER_OPTIONS), _take(settings, sampling_fields())
     _require_empty(settings, {*_LOAD_OPTIONS, *_ANSWER_OPTIONS, *sampling_fields()})
     for name, value in {**loading, "parallel": parallel}.items():
         _LOAD_ROWS[name].require(value)
-    length = asked.length_for(choose_sampling(sampling, {}).params)
-    answers = GenerateOptions(draft_tokens=length, **answering)
-    finder = PairFinder(resolver, ui, _self_draft, lenient, loading)
-    first, second = finder.load_options(named.target, asked.model, asked.lengths)
-    branches = 1 if second is None else loading.get("branches", "auto")
-    first = replace(first, parallel=parallel, branches=branches)
+    answers = GenerateOptions(draft_tokens=request.draft_tokens, **answering)
+    first, second = request.load_options(ui, _self_draft, parallel)
     engine = Engine.load(first, second, lenient=lenient, say=on_note)
-    for note in [*([named.note] if named.note else []), *engine.notes]:
+    for note in [*([request.note] if request.note else []), *engine.notes]:
         on_note(note)
     try:
         return Model(engine, answers, sampling)
@@ -197,21 +186,12 @@ class Model:
         _require_empty(given, {*_ANSWER_OPTIONS, *sampling_fields(), "json_schema", "regex"})
         if "draft_tokens" in answering:
             answering["draft_tokens"] = _length(answering["draft_tokens"])
-        recommended = self.engine.target.header.sampling
-        params = choose_sampling({**self._sampling, **sampling}, recommended).params
-        self.engine.token_rules(params)
-        options = replace(self._options, sampling=params, **answering)
-        length = allowed_length(
-            options.draft_tokens,
-            params,
-            has_draft=self.engine.draft is not None,
-            looks_up=options.prompt_lookup and self.engine.can_roll_back,
-            without_draft=(
-                f"draft_tokens is {options.draft_tokens}, but no draft model is loaded.",
-                'Give load() a draft, or draft_tokens="auto".',
-            ),
+        options = replace(self._options, **answering)
+        refusal = (
+            f"draft_tokens is {options.draft_tokens}, but no draft model is loaded.",
+            'Give load() a draft, or draft_tokens="auto".',
         )
-        return replace(options, draft_tokens=length)
+        return self.engine.resolve_options({**self._sampling, **sampling}, options, refusal)[0]
 
 
 def _token_ids(prompt: Sequence[object]) -> list[int]:

@@ -34,8 +34,8 @@ class Comparison:
     """Prompts of one task, by name, answered by every side; the first side is plain.
 
     ``guesses`` holds for each prompt, if there is a draft, what it says in the place of each token
-    of the first plain answer. Without ``seed_decides`` (of the sampling parameters) texts may
-    differ.
+    of the first plain answer. Without ``text_independent_of_draft`` (of the
+    sampling parameters) texts may differ.
     """
 
     task: str
@@ -43,7 +43,7 @@ class Comparison:
     sides: tuple[Side, ...]
     differences: tuple[Difference, ...] = ()
     guesses: tuple[tuple[Guess, ...], ...] = ()
-    seed_decides: bool = True
+    text_independent_of_draft: bool = True
     audits: tuple[Audit, ...] = ()
 
     def as_json(self) -> dict[str, object]:
@@ -115,7 +115,7 @@ class Comparison:
         return [i for i, name in enumerate(self.names) if name in prompts]
 
     def _text(self, side: Side, prompts: Collection[str]) -> SameText:
-        if not self.seed_decides and side.draft_tokens != 0:
+        if not self.text_independent_of_draft and side.draft_tokens != 0:
             return "redrawn"
         ours = [
             each
@@ -151,7 +151,7 @@ def together(comparisons: Sequence[Comparison], task: str = "all") -> Comparison
         tuple(map(_joined, zip(*(comparison.sides for comparison in comparisons), strict=True))),
         tuple(each for comparison in comparisons for each in comparison.differences),
         tuple(one for comparison in comparisons for one in comparison.guesses),
-        all(comparison.seed_decides for comparison in comparisons),
+        all(comparison.text_independent_of_draft for comparison in comparisons),
         tuple(each for comparison in comparisons for each in comparison.audits),
     )
 

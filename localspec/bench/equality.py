@@ -69,7 +69,7 @@ class DifferenceFinder:
 
     def explain(self, variant: Variant, answers: Sequence[Answer]) -> Iterator[Difference]:
         """One for each text of a variant that is not the plain one."""
-        if not variant.plan.params.seed_decides:
+        if not variant.plan.params.text_independent_of_draft:
             return
         for other in sorted({tuple(one.tokens) for one in answers} - {tuple(self._plain)}):
             yield self._explain(variant, list(other))

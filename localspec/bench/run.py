@@ -149,7 +149,7 @@ def _guesses(plain: Variant, prompt: PromptIds, tokens: Sequence[int]) -> tuple[
     which answer only where the target has just read.
     """
     engine, params = plain.engine, plain.plan.params
-    asked = params.seed_decides and not isinstance(engine.draft, Head)
+    asked = params.text_independent_of_draft and not isinstance(engine.draft, Head)
     drafter = model_drafter(engine, params) if asked else None
     return () if drafter is None else guesses_along(drafter, prompt, tokens)
 
@@ -168,6 +168,6 @@ def _comparison(
         sides,
         tuple(each for one in measured for i in chosen for each in one.differences[i]),
         tuple(one.guesses for one in measured) if measured[0].guesses else (),
-        variants[0].plan.params.seed_decides,
+        variants[0].plan.params.text_independent_of_draft,
         tuple(each for one in measured for each in one.audits),
     )

@@ -64,8 +64,8 @@ class ChatUI(Protocol):
         """Show the figures of the whole conversation."""
         ...
 
-    def compare(self, drafted: Answer, plain: Answer, seed_decides: bool) -> None:
-        """Show the speed of two answers to one question; ``seed_decides`` the text of both."""
+    def compare(self, drafted: Answer, plain: Answer, text_independent_of_draft: bool) -> None:
+        """Show the speed of two answers to one question, and whether their texts should agree."""
         ...
 
     def fold_thoughts(self, fold: bool) -> None:

@@ -22,12 +22,7 @@ from localspec.core.options.sampling_choice import (
     sampling_field,
     written,
 )
-from localspec.core.options.sampling_params import (
-    MAX_SEED,
-    allowed_length,
-    require_fixed_length,
-    sampling_fields,
-)
+from localspec.core.options.sampling_params import MAX_SEED, sampling_fields
 
 _MOST_READ = 4 * 2**20  # bytes of a file for a message
 _FENCE = re.compile(r"(?ms)^ *(`{3,}|~{3,})[^\n]*\n(.*?)(?:^ *\1[`~]*[ \t]*$|\Z)")
@@ -65,7 +60,7 @@ def _clear(chat: Chat, rest: str) -> None:
 def _retry(chat: Chat, rest: str) -> None:
     turns, before = _to_last_question(chat), chat.options.sampling
     sampling = change_sampling(before, "temperature", rest) if rest else before
-    require_fixed_length(chat.options.draft_tokens, sampling)
+    replace(chat.options, sampling=sampling).allowed(chat.engine)
     if sampling.greedy:
         chat.ui.say(
             "At temperature 0 the same question gets the same answer. For another one: /retry 0.8."
@@ -109,7 +104,7 @@ def _compare(chat: Chat, rest: str) -> None:
     if plain.finish_reason == "cancelled":
         chat.ui.say("Stopped.")
         return
-    chat.ui.compare(drafted, plain, options.sampling.seed_decides)
+    chat.ui.compare(drafted, plain, options.sampling.text_independent_of_draft)
 
 
 def _can_draft(chat: Chat) -> bool:
@@ -222,10 +217,9 @@ def _draft(chat: Chat, rest: str) -> None:
         )
     if lengths:
         refusal = "No draft model is loaded.", "Start chat with --draft FILE.gguf."
-        has_draft, params = chat.engine.draft is not None, chat.options.sampling
-        length = allowed_length(lengths[0], params, has_draft=has_draft, without_draft=refusal)
-        chat.options = replace(chat.options, draft_tokens=length)
-    if chat.options.draft_tokens == "auto" and _can_draft(chat):
+        options = replace(chat.options, draft_tokens=lengths[0])
+        chat.options = options.allowed(chat.engine, refusal)
+    if chat.options.draft_tokens == "auto":
         chat.engine.profile.introduce(chat.ui.say)
     chat.ui.say(f"Draft length: {chat.options.draft_tokens or 'off'}.")
 
@@ -258,9 +252,9 @@ def _set(chat: Chat, rest: str) -> None:
         chat.ui.say(described(chat.options.sampling, name))
         return
     params = change_sampling(chat.options.sampling, name, value.strip())
-    require_fixed_length(chat.options.draft_tokens, params)
+    options = replace(chat.options, sampling=params).allowed(chat.engine)
     chat.engine.token_rules(params)  # refuses a bias of no token
-    chat.options = replace(chat.options, sampling=params)
+    chat.options = options
     chat.ui.say(f"{name} {written(chat.options.sampling, name)}")
 
 

@@ -11,7 +11,7 @@ from localspec.commands.flags.llama_command import LlamaCommand
 from localspec.commands.flags.pair import NameArgument, stored_settings
 from localspec.commands.flags.rows import Given, choice, given_flags, number
 from localspec.commands.models import pairs
-from localspec.commands.session import Request, download_ui, make_request
+from localspec.commands.session import download_ui, make_request
 from localspec.core.errors import FileProblem, IncompatiblePair, UsageError
 from localspec.core.files import appearing_when_complete, file_problem
 from localspec.core.options.load_options import CTX_SIZE, TRAINED_CTX_SIZE
@@ -24,6 +24,7 @@ from localspec.library.resolve import FIND
 if TYPE_CHECKING:
     from localspec.export.facts import DraftLength, Exported, PairFacts
     from localspec.hub.remote_header import PairCheck
+    from localspec.library.pairs.request import PairRequest
 
 _ON_GPUS = [name for name, dialect in DIALECTS.items() if dialect.on_gpus]
 
@@ -87,7 +88,7 @@ def export(
         _write(output, exported)
 
 
-def _checked(request: Request) -> "PairCheck":
+def _checked(request: "PairRequest") -> "PairCheck":
     """Check the pair by its headers; raises IncompatiblePair for models that do not fit."""
     from localspec.library.acquire import judge
 
@@ -112,7 +113,7 @@ def _checked(request: Request) -> "PairCheck":
     return verdict
 
 
-def _length(request: Request, verdict: "PairCheck") -> "DraftLength":
+def _length(request: "PairRequest", verdict: "PairCheck") -> "DraftLength":
     """The draft length given or saved with the pair, else the one that was learnt here."""
     from localspec.export.facts import DraftLength, learnt_length
 
@@ -131,7 +132,7 @@ def _length(request: Request, verdict: "PairCheck") -> "DraftLength":
     return learnt_length(verdict.target, verdict.draft)
 
 
-def _facts(request: Request, verdict: "PairCheck", repositories: Repositories) -> "PairFacts":
+def _facts(request: "PairRequest", verdict: "PairCheck", repositories: Repositories) -> "PairFacts":
     """Everything that an export depends on."""
     from localspec.export.facts import PairFacts
     from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size

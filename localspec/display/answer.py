@@ -113,7 +113,7 @@ def only_thoughts(answer: "Answer") -> None:
     )
 
 
-def compared(answer: "Answer", plain: "Answer", seed_decides: bool = True) -> None:
+def compared(answer: "Answer", plain: "Answer", text_independent_of_draft: bool = True) -> None:
     """The measured speed-up over plain decoding of the same prompt, on stderr."""
     ours, theirs = answer.stats, plain.stats
     if not (ours.tokens and theirs.tokens):
@@ -125,7 +125,7 @@ def compared(answer: "Answer", plain: "Answer", seed_decides: bool = True) -> No
     counted = f" ({reading:.1f} s of the draft's reading counted)" if reading > 0.05 else ""
     text = (
         "the same text" if answer.tokens == plain.tokens
-        else "another text; localspec bench finds out why" if seed_decides
+        else "another text; localspec bench finds out why" if text_independent_of_draft
         else "another text, as rejection draws"
     )  # fmt: skip
     speed = number(theirs.generation_tps)

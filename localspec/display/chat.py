@@ -68,13 +68,13 @@ class _Screen:
     def _settle(self) -> None:
         raise NotImplementedError
 
-    def compare(self, drafted: Answer, plain: Answer, seed_decides: bool) -> None:
+    def compare(self, drafted: Answer, plain: Answer, text_independent_of_draft: bool) -> None:
         """The figures of an answer, and its speed-up over the same question answered plain."""
         full = self._look.stats
         figures(
             drafted.stats, drafted.finish_reason, None, drafted.status, full=full, estimate=False
         )
-        compared(drafted, plain, seed_decides)
+        compared(drafted, plain, text_independent_of_draft)
 
     def show_thoughts(self, thoughts: str) -> None:
         """Thoughts of an answer, dimmed."""

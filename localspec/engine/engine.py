@@ -18,6 +18,7 @@ from localspec.core.compute import COMPUTE
 from localspec.core.errors import UsageError
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import LoadOptions
+from localspec.core.options.sampling_choice import ChosenSampling, choose_sampling
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.caches.prefix_cache import PrefixCache
 from localspec.engine.grammar.constraint import GrammarConstraint, MatchingInChild, Vocabulary
@@ -31,7 +32,7 @@ from localspec.engine.session.limits import NO_LIMITS, Limits
 from localspec.engine.session.llama_context import SharedContext
 from localspec.engine.session.session import Session
 from localspec.engine.session.slot import NOT_TRIMMED, make_slots
-from localspec.engine.text_stream import Prompt, Reading
+from localspec.engine.text_stream import OutputFormat, Prompt
 from localspec.llama.cache.rollback import Trim
 from localspec.llama.heads.head import Head
 from localspec.llama.model import LlamaModel
@@ -52,8 +53,8 @@ class Engine:
 
     ``notes`` are for the user: findings of the pairing check, and why a draft is not used.
     ``template`` writes the prompts of a conversation: the model's own, or ChatML where it has none,
-    as in llama.cpp; assign another to replace it. ``chain_only`` says why the target verifies no
-    trees of candidates; None where it does, and where none were asked for.
+    as in llama.cpp; assign another to replace it. ``no_trees_reason`` says why the target
+    verifies no trees of candidates; None where it does, and where none were asked for.
 
     `encode_chat`, `encode_text`, `token_rules`, `piece`, `constraint` and `stream` are thread-safe.
     All else is for one thread at a time, also a constraint. llama.cpp computes in the one thread of
@@ -65,13 +66,13 @@ class Engine:
         target: LlamaModel,
         draft: LlamaModel | Head | None,
         notes: Sequence[str] = (),
-        chain_only: str | None = None,
+        no_trees_reason: str | None = None,
         file: PairFile | None = None,
     ) -> None:
         self._target = target
         self._closed = False
         self.draft = draft
-        self.chain_only = chain_only
+        self.no_trees_reason = no_trees_reason
         self.file = file or _own_file(target, draft)
         self.profile = StoredProfile(target, draft, self.file)
         self.prompt_lookup = PromptLookup()
@@ -209,6 +210,23 @@ class Engine:
             self._rules[key] = token_rules(self.target, params)
         return self._rules[key]
 
+    def resolve_options(
+        self,
+        sampling: Mapping[str, object],
+        options: GenerateOptions,
+        without_draft: tuple[str, str] | None = None,
+    ) -> tuple[GenerateOptions, ChosenSampling]:
+        """The options of an answer with its sampling and the allowed draft length.
+
+        The fields ``sampling`` that were given count before the target's recommendation, and that
+        before the defaults. For ``without_draft`` and what is raised see `GenerateOptions.allowed`
+        and `token_rules`.
+        """
+        chosen = choose_sampling(sampling, self.target.header.sampling)
+        self.token_rules(chosen.params)
+        options = replace(options, sampling=chosen.params)
+        return options.allowed(self, without_draft), chosen
+
     def encode_text(self, text: str, *, special: bool = False) -> Prompt:
         """Raw text as token ids, with one BOS where the model wants one.
 
@@ -217,7 +235,9 @@ class Engine:
         """
         if not isinstance(text, str):
             raise UsageError(f"{text!r:.60} is no text.", "Expected a str.")
-        return Prompt(self._tokenize(text), Reading(self._special_piece if special else self.piece))
+        return Prompt(
+            self._tokenize(text), OutputFormat(self._special_piece if special else self.piece)
+        )
 
     def encode_chat(
         self,
@@ -265,7 +285,7 @@ class Engine:
         elif calls is GENERIC:
             grammar = free_or_call(calls, offered)
         shown = self._control_tokens(marks_of(form or {}).union(calls.marks if calls else ()))
-        reading = Reading(
+        output = OutputFormat(
             lambda token: shown.get(token) or self.piece(token),
             form,
             state,
@@ -276,7 +296,7 @@ class Engine:
             parallel_tool_calls,
             bool(forced),
         )
-        return Prompt(self._tokenize(text, mark), reading)
+        return Prompt(self._tokenize(text, mark), output)
 
     def system_notes(self, system: str) -> list[str]:
         """Notes on what the template ignores of a system message, in sentences."""

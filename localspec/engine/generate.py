@@ -12,9 +12,9 @@ from localspec.chat.window import require_prompt_fits
 from localspec.core.errors import UsageError
 from localspec.core.interrupt import stopped_when
 from localspec.core.options.generate_options import GenerateOptions
-from localspec.core.options.sampling_params import SamplingParams, allowed_length
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.grammar.tool_calls import answer_or_call
-from localspec.engine.text_stream import Prompt, Reading, TextStream
+from localspec.engine.text_stream import OutputFormat, Prompt, TextStream
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
 from localspec.speculative.control.conversations import Conversations
 from localspec.speculative.control.pair_profile import LossBudget, PairProfile
@@ -40,7 +40,7 @@ from localspec.speculative.sampling.logprobs import RecordingSampler
 from localspec.speculative.sampling.rejection import RejectionSampler
 from localspec.speculative.sampling.sampler import Sampler
 
-_WARMEST = 2.0  # acceptance at a higher temperature is learnt as at this one
+MAX_LEARNT_TEMPERATURE = 2.0  # acceptance at a higher temperature is learnt as at this one
 
 
 class Profile(Protocol):
@@ -123,9 +123,10 @@ def stream_generate(
     ``max_tokens`` or ``logprobs`` out of bounds, GrammarError for a bad grammar or where it allows
     no token.
     """
+    options = options.allowed(engine)
     require_prompt_fits(len(prompt), engine.target.n_ctx)
     most = _most_tokens(options.max_tokens, engine.target.n_ctx)
-    reading, grammar = _reading(engine, prompt, options.grammar)
+    output, grammar = _output_format(engine, prompt, options.grammar)
     constraint = None
     if grammar is not None:
         endless = options.sampling.ignore_eos
@@ -157,10 +158,10 @@ def stream_generate(
         clock=own,
         row=read.row,
     )
-    stream = TextStream((*options.stop, *reading.stop), reading.splitter(), reading.finder())
+    stream = TextStream((*options.stop, *output.stop), output.splitter(), output.finder())
     emitted = list(prompt[-KEY:])
     try:
-        for piece in _pieces(rounds, controller, stream, reading.piece, stats, clock, recorder):
+        for piece in _pieces(rounds, controller, stream, output.piece, stats, clock, recorder):
             emitted += piece.tokens
             yield piece
     finally:
@@ -168,20 +169,20 @@ def stream_generate(
             engine.history.add(emitted)
 
 
-def _reading(
+def _output_format(
     engine: TextEngine, prompt: Sequence[int], grammar: str | None
-) -> tuple[Reading, str | None]:
+) -> tuple[OutputFormat, str | None]:
     """How tokens become text, and the grammar of the answer."""
-    reading = prompt.reading if isinstance(prompt, Prompt) else Reading(engine.piece)
+    output = prompt.output if isinstance(prompt, Prompt) else OutputFormat(engine.piece)
     if grammar is None:
-        return reading, reading.grammar
-    if reading.calls is not None:
-        if reading.forces_call:
-            return reading, reading.grammar
-        before = closing_mark(reading.form or {}, reading.state)
-        return reading, answer_or_call(reading.calls, reading.tools, grammar, before)
+        return output, output.grammar
+    if output.calls is not None:
+        if output.forces_call:
+            return output, output.grammar
+        before = closing_mark(output.form or {}, output.state)
+        return output, answer_or_call(output.calls, output.tools, grammar, before)
     # A grammar describes the answer without reasoning.
-    return replace(reading, form=None), grammar
+    return replace(output, form=None), grammar
 
 
 def _own_clock(target: TokenModel, clock: Clock) -> Clock:
@@ -357,18 +358,15 @@ def _make_controller(
     lookups: Sequence[Lookup],
     clock: Clock,
 ) -> Controller:
-    """The controller of this answer."""
+    """The controller of this answer, whose draft length is allowed."""
     params, tree = options.sampling, engine.target.tree
-    has_draft = engine.draft is not None
-    length = allowed_length(
-        options.draft_tokens, params, has_draft=has_draft, looks_up=bool(lookups)
-    )
+    length = options.draft_tokens
     if tree is not None and tree.by_value and length != "auto":
         tree = None  # a fixed length does not learn where trees pay
     branches = 1 if tree is None else tree.branches
     drafter = model_drafter(engine, params, constraint, branches=branches)
     if length == "auto":
-        warmth = min(params.temperature, _WARMEST)
+        warmth = min(params.temperature, MAX_LEARNT_TEMPERATURE)
         bucket = "greedy" if params.greedy else f"{params.acceptance} at {warmth:.1f}"
         bucket += " in a grammar" * (constraint is not None)  # accepted more often
         return Adaptive(

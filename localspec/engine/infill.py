@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from localspec.core.errors import UsageError
-from localspec.engine.text_stream import Prompt, Reading
+from localspec.engine.text_stream import OutputFormat, Prompt
 
 if TYPE_CHECKING:
     from localspec.engine.engine import Engine
@@ -53,7 +53,7 @@ def infill_prompt(engine: "Engine", infill: Infill, answer_tokens: int | None) -
     taken_prefix = _last(prefix, room - len(taken_suffix))
     taken_files = _last(files, room - len(taken_suffix) - len(taken_prefix))
     tokens = [*taken_files, *bos, marks["pre"], *taken_prefix, *middle]
-    return Prompt([*tokens, marks["suf"], *taken_suffix, marks["mid"]], Reading(engine.piece))
+    return Prompt([*tokens, marks["suf"], *taken_suffix, marks["mid"]], OutputFormat(engine.piece))
 
 
 def _files(engine: "Engine", files: Sequence[tuple[str, str]], marks: dict[str, int]) -> list[int]:

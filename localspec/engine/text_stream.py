@@ -12,7 +12,7 @@ from localspec.chat.tools.tool import Tool, ToolCall, ToolCallDelta, is_json
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class OutputFormat:
     """How the tokens behind a prompt become text.
 
     ``piece`` gives the bytes of a token, also of control tokens that are marks of ``form``, in
@@ -45,9 +45,9 @@ class Reading:
 class Prompt(list[int]):
     """Token ids, and how the tokens behind them become text."""
 
-    def __init__(self, tokens: Iterable[int], reading: Reading) -> None:
+    def __init__(self, tokens: Iterable[int], output: OutputFormat) -> None:
         super().__init__(tokens)
-        self.reading = reading
+        self.output = output
 
 
 class TextStream:

@@ -18,7 +18,7 @@ from localspec.llama.batch import AnyBatch, Batch, chunks, decode, read_logits
 from localspec.llama.cache.branches import LlamaTrees
 from localspec.llama.cache.copies import (
     EVERY,
-    LIVE,
+    TEXT_SEQUENCE,
     Copy,
     ReusableLengths,
     copy_state,
@@ -242,12 +242,12 @@ class LlamaModel:
 
     def state_bytes(self) -> int:
         """How large `state` is, but for tokens that it reads again first."""
-        return int(self._llama.llama_state_seq_get_size(self.context, LIVE))
+        return int(self._llama.llama_state_seq_get_size(self.context, TEXT_SEQUENCE))
 
     def state(self) -> NDArray[np.uint8]:
         """llama.cpp's state of all tokens in the cache, as large as their part of the cache."""
         self._read_pending()
-        return copy_state(self._llama, self.context, LIVE)
+        return copy_state(self._llama, self.context, TEXT_SEQUENCE)
 
     def restore(
         self, tokens: Sequence[int], state: NDArray[np.uint8], copies: Sequence[Copy] = ()
@@ -259,7 +259,7 @@ class LlamaModel:
         self._torn = True
         self.tokens.clear()
         self._undo(0, None)
-        taken = restore_state(self._llama, self.context, LIVE, state, len(tokens))
+        taken = restore_state(self._llama, self.context, TEXT_SEQUENCE, state, len(tokens))
         if taken and self.rollback.is_whole(len(tokens)):
             self.tokens.extend(tokens)
             self._held = len(tokens)
@@ -446,7 +446,7 @@ class LlamaModel:
         params = context_parameters(self.options, self.n_ctx, self.threads, strategy)
         self.context, memory = self.weights.new_context(params)
         self.memory = self.weights.memory + memory
-        sequence = LIVE
+        sequence = TEXT_SEQUENCE
         if has_branches(self.options, strategy):
             self._trees = LlamaTrees(self, self.context, self.options.branches)
             sequence = EVERY

@@ -106,7 +106,7 @@ class Weights:
             "llama_cpp_python": llama_library.build().bindings,
         }
         for name, row in options(LoadOptions).items():
-            if row.profile and hasattr(load, name):
+            if row.affects_speed and hasattr(load, name):
                 settings.setdefault(name, getattr(load, name))
         return settings
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localspec.core.options.generate_options import GenerateOptions
-from localspec.core.options.load_options import DraftTokens
-from localspec.core.options.sampling_params import MAX_SEED, SamplingParams, allowed_length
+from localspec.core.options.sampling_params import MAX_SEED
 from localspec.engine.caches.slot_files import SlotFiles
 from localspec.engine.session.session import Session
 from localspec.server import BUILD
@@ -112,18 +111,3 @@ class Service:
         """The seed of a request's first answer; -1 draws one, as in llama.cpp."""
         seed = self.defaults.seed if given is None else given
         return secrets.randbelow(MAX_SEED + 1) if seed in (None, -1) else int(seed or 0)
-
-    def draft_length(self, requested: DraftTokens | None, params: SamplingParams) -> DraftTokens:
-        """The draft length of a request; raises UsageError for one that cannot be."""
-        options = self.defaults.options
-        refusal = (
-            f"draft_tokens is {requested}, but this server has no draft model.",
-            'Ask for "auto" or "off", or start the server with --draft MODEL.',
-        )
-        return allowed_length(
-            options.draft_tokens if requested is None else requested,
-            params,
-            has_draft=self.engine.draft is not None,
-            looks_up=options.prompt_lookup and self.engine.can_roll_back,
-            without_draft=None if requested is None else refusal,
-        )

@@ -73,7 +73,7 @@ class Person:
     def show_stats(self, stats: GenerationStats) -> None:
         self.sums.append(stats)
 
-    def compare(self, drafted: Answer, plain: Answer, seed_decides: bool) -> None:
+    def compare(self, drafted: Answer, plain: Answer, text_independent_of_draft: bool) -> None:
         self.compared.append((drafted, plain))
 
     def fold_thoughts(self, fold: bool) -> None:
@@ -603,6 +603,14 @@ def test_a_draft_length_without_a_draft() -> None:
     for rest in ("off", "auto"):  # auto can do without a model: what the text repeats
         handle(chat, f"/draft {rest}")
     assert person.said == ["Draft length: off.", "Measuring.", "Draft length: auto."]
+
+
+def test_auto_is_off_where_neither_a_draft_nor_lookups_can_be_used() -> None:
+    engine = ChatToy(quirk=None)
+    engine.can_roll_back = False
+    chat, person, _ = made(engine=engine, length=0)
+    handle(chat, "/draft auto")
+    assert chat.options.draft_tokens == 0 and person.said == ["Draft length: off."]
 
 
 def test_system() -> None:

@@ -78,13 +78,13 @@ def test_none_tells_no_tools(engine: Engine, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(engine, "template", ChatTemplate(tool_templates.HERMES))
     untold = engine.encode_chat(TALK)
     prompt = engine.encode_chat(TALK, tools=TOOLS, tool_choice="none")
-    assert prompt == untold and prompt.reading.calls is None
+    assert prompt == untold and prompt.output.calls is None
     assert engine.encode_chat(TALK, tools=TOOLS) != untold
 
 
 def test_a_template_without_tools_is_given_a_description(engine: Engine) -> None:
     prompt = engine.encode_chat(TALK, tools=TOOLS)
-    assert prompt.reading.calls is GENERIC and prompt.reading.grammar is not None
+    assert prompt.output.calls is GENERIC and prompt.output.grammar is not None
     shown = b"".join(engine.target.piece(token, special=True) for token in prompt).decode()
     assert '"name": "weather"' in shown and "<tool_call>" in shown
     said = answer(engine, tool_choice=NAMED)

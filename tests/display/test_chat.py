@@ -48,9 +48,11 @@ with open_screen(AnswerStyle(stats=True)) as screen:
 # Its answers begin with thoughts, and are Markdown.
 THINKING = """
 from localspec.chat.reasoning import tagged
-from localspec.engine.text_stream import Prompt, Reading
+from localspec.engine.text_stream import Prompt, OutputFormat
 encode, form = Reciter.encode_chat, tagged("<think>", "</think>")
-Reciter.encode_chat = lambda self, turns: Prompt(encode(self, turns), Reading(self.piece, form))
+Reciter.encode_chat = lambda self, turns: Prompt(
+    encode(self, turns), OutputFormat(self.piece, form)
+)
 engine = """
 MARKDOWN = RECITE.replace("open_screen(", "open_screen(markdown=True, look=")
 CLI = "from localspec.cli import main\nmain()\n"

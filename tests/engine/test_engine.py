@@ -566,9 +566,9 @@ def test_control_tokens_count_in_raw_text(engine: Engine) -> None:
     ids = engine.encode_text("a<|im_end|>b")
     assert ids.count(stop) == 1 and len(engine.template.bos) > 2
     assert engine.encode_text(f"{engine.template.bos}a") == engine.encode_text("a")  # one BOS
-    assert ids.reading.piece(stop) == b""
+    assert ids.output.piece(stop) == b""
     shown = engine.encode_text("a<|im_end|>b", special=True)
-    assert shown == ids and shown.reading.piece(stop) == b"<|im_end|>"
+    assert shown == ids and shown.output.piece(stop) == b"<|im_end|>"
 
 
 @pytest.mark.parametrize(

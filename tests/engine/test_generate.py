@@ -16,7 +16,7 @@ from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import DraftTokens
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.generate import stream_generate
-from localspec.engine.text_stream import Prompt, Reading
+from localspec.engine.text_stream import OutputFormat, Prompt
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
 from localspec.speculative.control.pair_profile import LossBudget
 from localspec.speculative.loop import Round
@@ -451,7 +451,7 @@ def test_a_fixed_length_stays_a_chain_where_branches_must_pay(by_value: bool) ->
 
 def reading(engine: ToyEngine, state: str) -> Prompt:
     """A prompt behind which a "d" ends the thoughts; the toys write one soon."""
-    return Prompt(engine.encode("abc"), Reading(engine.piece, tagged("<", "d"), state))
+    return Prompt(engine.encode("abc"), OutputFormat(engine.piece, tagged("<", "d"), state))
 
 
 def test_what_a_grammar_forms_is_the_answer_and_no_thoughts() -> None:
@@ -490,7 +490,7 @@ def test_thoughts_and_answer_are_collected_apart() -> None:
 
 def test_control_tokens_that_are_marks_are_read_by_the_prompts_own_pieces() -> None:
     engine = ToyEngine(quirk=None)
-    prompt = Prompt(engine.encode("abc"), Reading(lambda token: b"[%d]" % token))
+    prompt = Prompt(engine.encode("abc"), OutputFormat(lambda token: b"[%d]" % token))
     told = answer(engine, prompt, length=0, max_tokens=4)
     assert text_of(told) == "".join(f"[{token}]" for token in tokens_of(told))
 
@@ -498,7 +498,7 @@ def test_control_tokens_that_are_marks_are_read_by_the_prompts_own_pieces() -> N
 def test_a_prompt_brings_stop_strings_of_its_own() -> None:
     engine = ToyEngine(quirk=None)
     whole = text_of(answer(engine, "abc", length=0))
-    prompt = Prompt(engine.encode("abc"), Reading(engine.piece, stop=(whole[5:7],)))
+    prompt = Prompt(engine.encode("abc"), OutputFormat(engine.piece, stop=(whole[5:7],)))
     ended = answer(engine, prompt, length=0, stop=("never said",))
     assert text_of(ended) == whole[: whole.index(whole[5:7])]
     assert ended[-1].finish_reason == "stop"

@@ -122,7 +122,7 @@ def test_what_takes_too_long_ends_with_an_error() -> None:
 STUCK = """
 import os, signal, threading, time
 from localspec.core.options.generate_options import GenerateOptions
-from localspec.engine.text_stream import Prompt, Reading
+from localspec.engine.text_stream import Prompt, OutputFormat
 from localspec.server.app import make_app
 from localspec.server.listen import Server, bind, listen
 from localspec.engine.session.session import Session

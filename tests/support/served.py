@@ -26,7 +26,7 @@ from localspec.engine.caches.prefix_cache import PrefixCache
 from localspec.engine.generate import TextEngine
 from localspec.engine.session.limits import Limits
 from localspec.engine.session.session import Session
-from localspec.engine.text_stream import Prompt, Reading
+from localspec.engine.text_stream import OutputFormat, Prompt
 from localspec.server.app import MAX_BODY, make_app
 from localspec.server.guard import LOOPBACK, Access
 from localspec.server.listen import Server, bind, listen, url
@@ -85,12 +85,12 @@ class ServedToy(ChatToy):
         ids = super().encode_chat(read)
         if goes_on(read, continues) or not generation:
             del ids[-1]
-        return Prompt(ids, Reading(self.piece))
+        return Prompt(ids, OutputFormat(self.piece))
 
     def encode_text(self, text: str, *, special: bool = False) -> Prompt:
         if text == "break":
             raise RuntimeError("the secret of /home/somebody")
-        return Prompt(text.encode("ascii", "replace"), Reading(self.piece))
+        return Prompt(text.encode("ascii", "replace"), OutputFormat(self.piece))
 
 
 class Gate(ToyModel):

@@ -1,7 +1,7 @@
 """The command ``bench``: plain decoding against draft lengths, measured and compared."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,18 +12,18 @@ from localspec.commands.flags.llama_command import LlamaCommand
 from localspec.commands.flags.pair import NameArgument, PairFlags
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.session import (
-    Request,
+    generate_options,
     make_request,
+    measure,
     open_engine,
-    sampling_for,
-    usable_length,
     use_template,
 )
 from localspec.core.errors import LocalspecError, TemplateError, UsageError
 from localspec.core.interrupt import held_interrupt
+from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import DraftTokens
 from localspec.core.options.option import Bounds, option
-from localspec.core.options.sampling_params import default_length, require_fixed_length
+from localspec.core.options.sampling_params import default_length
 from localspec.display import console
 from localspec.display.progress import progress
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from localspec.bench.report import Report
     from localspec.display.bench import Scoreboard
     from localspec.engine.engine import Engine
+    from localspec.library.pairs.request import PairRequest
 
 DEFAULT_LENGTHS: tuple[DraftTokens, ...] = (2, 4, 8)
 _SAMPLING = {"temperature": 0, "seed": 0}
@@ -114,24 +115,27 @@ def bench(
 
 
 def _plan(
-    engine: "Engine", request: Request, lengths: Sequence[DraftTokens], measuring: BenchFlags
+    engine: "Engine", request: "PairRequest", lengths: Sequence[DraftTokens], measuring: BenchFlags
 ) -> "BenchPlan":
     """The variants to measure, limited to what the loaded models support."""
     from localspec.bench.plan import BenchPlan
 
-    params = sampling_for(engine, request)
-    sides = tuple(dict.fromkeys(usable_length(engine, each, request) for each in lengths))
-    if measuring.audit and not params.seed_decides:
+    plain = GenerateOptions(draft_tokens=0, max_tokens=measuring.max_tokens)
+    plain = generate_options(engine, request, plain)
+    sides = [replace(plain, draft_tokens=each).allowed(engine) for each in lengths]
+    for each in sides:
+        measure(engine, request, each)
+    if measuring.audit and not plain.sampling.text_independent_of_draft:
         raise UsageError(
             "--audit needs a text that the seed alone decides, unlike that of rejection.",
             "Use --acceptance coupled or match, or leave --audit out.",
         )
     return BenchPlan(
-        params,
-        sides,
+        plain.sampling,
+        tuple(dict.fromkeys(each.draft_tokens for each in sides)),
         measuring.repeats,
         measuring.max_tokens,
-        request.models.prompt_lookup,
+        plain.prompt_lookup,
         measuring.audit,
     )
 
@@ -192,16 +196,14 @@ def _measure(
     return found, None
 
 
-def _sides(request: Request, *, drafts: bool) -> tuple[DraftTokens, ...]:
+def _sides(request: "PairRequest", *, drafts: bool) -> tuple[DraftTokens, ...]:
     """The draft lengths to compare, plain first, each once; raises UsageError for bad flags.
 
     Unless lengths were given there are several where something ``drafts``: a model, or heads.
     """
     default = default_length(request.params)
     usual = tuple(dict.fromkeys((*DEFAULT_LENGTHS, default))) if drafts else (default,)
-    lengths = request.draft.lengths or usual
-    for length in lengths:
-        require_fixed_length(length, request.params)
+    lengths = request.draft.lengths_for(request.params, usual)
     return (0, *dict.fromkeys(length for length in lengths if length != 0))
 
 

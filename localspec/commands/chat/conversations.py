@@ -20,8 +20,8 @@ from localspec.library.pairs.options import picked
 
 if TYPE_CHECKING:
     from localspec.chat.conversation import Chat
-    from localspec.commands.session import Request
     from localspec.engine.engine import Engine
+    from localspec.library.pairs.request import PairRequest
     from localspec.metadata.header import ModelHeader
 
 sessions_app = typer.Typer(
@@ -66,7 +66,7 @@ def _settings(saved: SavedConversation) -> dict[str, Any]:
 
 
 def pair_document(
-    name: str | None, given: Given, request: "Request", engine: "Engine"
+    name: str | None, given: Given, request: "PairRequest", engine: "Engine"
 ) -> dict[str, Any]:
     """The models of a chat, their files and the flags given, as a conversation stores them."""
     from localspec.library.resolve import FIND, MTP, SELF

@@ -11,7 +11,6 @@ from localspec.commands.flags.answer import AnswerFlags
 from localspec.commands.flags.rows import Given
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.session import (
-    Request,
     find_files,
     generate_options,
     lookup_cache,
@@ -28,6 +27,7 @@ from localspec.display import console
 if TYPE_CHECKING:
     from localspec.chat.conversation import Chat
     from localspec.engine.engine import Engine
+    from localspec.library.pairs.request import PairRequest
 
 _OF_ONE_PAIR = ("target", "draft", "draft_model", "draft_tokens")
 
@@ -41,12 +41,12 @@ class LoadedPair:
     ``first`` pair alone.
     """
 
-    first: Request
+    first: "PairRequest"
     given: Given
     answering: AnswerFlags
     templating: TemplateFlags
     grammar: str | None
-    _request: Request = field(init=False)
+    _request: "PairRequest" = field(init=False)
     _options: GenerateOptions = field(default_factory=GenerateOptions, init=False)
     _open: ExitStack = field(default_factory=ExitStack, init=False)
 
@@ -57,14 +57,15 @@ class LoadedPair:
         self._open.close()
 
     def open(
-        self, request: Request, system: str | None, changed: dict[str, object] | None = None
+        self, request: "PairRequest", system: str | None, changed: dict[str, object] | None = None
     ) -> tuple["Engine", GenerateOptions]:
         """Load a pair; ``changed`` is sampling that was set in the chat."""
         length = request.draft_tokens
         with ExitStack() as stack:
             engine = stack.enter_context(open_engine(request))
             use_template(engine, self.templating, system)
-            options = generate_options(engine, request, length, self.answering, self.grammar)
+            asked = self.answering.options(length, self.grammar)
+            options = generate_options(engine, request, asked)
             sampling: SamplingParams = replace(options.sampling, **(changed or {}))  # type: ignore[arg-type]
             engine.token_rules(sampling)
             stack.enter_context(lookup_cache(engine, request, default=True))
@@ -97,7 +98,7 @@ class LoadedPair:
         chat.ui.say(f"{name} goes on with the conversation.")
 
     def _again(
-        self, request: Request, system: str | None, changed: dict[str, object]
+        self, request: "PairRequest", system: str | None, changed: dict[str, object]
     ) -> tuple["Engine", GenerateOptions]:
         try:
             return self.open(request, system, changed)

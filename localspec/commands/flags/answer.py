@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.load_options import DraftTokens
 from localspec.core.options.option import Bounds, option
 
 PANEL = "Prompt and answer"  # of the help
@@ -52,3 +54,12 @@ class AnswerFlags:
     prompt_cache_ro: bool = _answer(
         False, "--prompt-cache-ro", "Read that file, but never write it."
     )
+
+    def options(self, length: DraftTokens, grammar: str | None) -> GenerateOptions:
+        """What was given of an answer's options, with a draft length and a grammar."""
+        return GenerateOptions(
+            draft_tokens=length,
+            max_tokens=self.max_tokens,
+            stop=tuple(self.stop),
+            grammar=grammar,
+        )

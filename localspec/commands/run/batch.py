@@ -3,21 +3,64 @@
 import math
 import os
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from localspec.commands.flags.answer import AnswerFlags
-from localspec.commands.flags.batch import BatchFlags
+from localspec.commands.flags.answer import PANEL, AnswerFlags
 from localspec.commands.flags.serving import ServingFlags
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.serve.serve import make_service, require_extra
-from localspec.commands.session import Request, lookup_cache, open_engine, use_template
+from localspec.commands.session import lookup_cache, open_engine, use_template
 from localspec.core.compute import COMPUTE
-from localspec.core.errors import FileProblem
+from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import lock
+from localspec.core.options.load_options import PARALLEL
+from localspec.core.options.option import option
 from localspec.display import answer as answers
 from localspec.display import console
 from localspec.display.progress import progress
+
+if TYPE_CHECKING:
+    from localspec.library.pairs.request import PairRequest
+
+_batch = partial(option, panel=PANEL)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFlags:
+    """A file of prompts, a file for their answers, and how many are answered at once."""
+
+    batch: Path | None = _batch(
+        None,
+        "--batch",
+        "Answer each line of a file.",
+        everyday=True,
+    )
+    output: Path | None = _batch(
+        None,
+        "--output -o",
+        "File for the answers of --batch; the same command again answers what is left.",
+    )
+    parallel: int = _batch(
+        1,
+        "--parallel -np",
+        "Answer so many lines at the same time, each with a context of --ctx-size.",
+        bounds=PARALLEL,
+    )
+
+    def check(self, unused: list[str]) -> None:
+        """Raise UsageError for flags without --batch, or one of ``unused`` flags with it."""
+        if self.batch is None:
+            if self.output is not None or self.parallel != 1:
+                flag = "--parallel" if self.output is None else "--output"
+                raise UsageError(f"{flag} belongs to --batch.", "Add --batch FILE.jsonl.")
+            return
+        if self.output is None:
+            raise UsageError("--batch has no file for the answers.", "Add -o ANSWERS.jsonl.")
+        if unused:
+            raise UsageError(f"{unused[0]} has no effect with --batch.", "Leave it out.")
 
 
 def run_batch(
@@ -25,7 +68,7 @@ def run_batch(
     answering: AnswerFlags,
     templating: TemplateFlags,
     grammar: str | None,
-    request: Request,
+    request: "PairRequest",
 ) -> None:
     """Answer the lines that have no result yet; Ctrl-C keeps the results so far."""
     assert batching.batch is not None and batching.output is not None

@@ -10,7 +10,6 @@ import typer
 
 from localspec import __version__
 from localspec.commands.flags.answer import PANEL, AnswerFlags, JsonFlag
-from localspec.commands.flags.batch import BatchFlags
 from localspec.commands.flags.grammar import GrammarFlags
 from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.llama_command import LlamaCommand
@@ -18,7 +17,7 @@ from localspec.commands.flags.pair import NameArgument, PairFlags
 from localspec.commands.flags.prompt import PromptFlags
 from localspec.commands.flags.rows import given_flags
 from localspec.commands.flags.template import TemplateFlags
-from localspec.commands.run.batch import run_batch
+from localspec.commands.run.batch import BatchFlags, run_batch
 from localspec.commands.session import (
     generate_options,
     lookup_cache,
@@ -31,12 +30,13 @@ from localspec.commands.session import (
 from localspec.core.errors import UsageError
 from localspec.core.formatting import one_line
 from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.display import answer as answers
 from localspec.display import console
 from localspec.display.pieces import AnswerStyle, AnswerWriter
 
 if TYPE_CHECKING:
-    from localspec.chat.answer import Piece
+    from localspec.chat.answer import Answer, Piece
     from localspec.chat.message import Message
     from localspec.engine.engine import Engine
 
@@ -63,7 +63,6 @@ def run(
 ) -> None:
     """Answer one prompt: the text on stdout, the figures on stderr."""
     from localspec.chat.answer import collect
-    from localspec.engine.advice import advise
 
     console.be_quiet(answering.quiet)
     if name is not None and given.get("target") is not None:  # all words are the prompt
@@ -89,8 +88,7 @@ def run(
         if not prompting.raw:
             use_template(engine, templating, answering.system)
         ids = _encode(engine, text, prompting, answering)
-        options = generate_options(engine, request, length, answering, grammar)
-        params = options.sampling
+        options = generate_options(engine, request, answering.options(length, grammar))
         look = AnswerStyle.asked(answering.hide_reasoning, answering.show_draft, answering.stats)
         writer = AnswerWriter(look)
         try:
@@ -103,24 +101,17 @@ def run(
         finally:
             writer.end(line=True)
         if not as_json:
-            seed = None if params.greedy else params.seed
-            answers.figures(
-                answer.stats, answer.finish_reason, seed, answer.status,
-                full=look.stats, estimate=not compare,
-            )  # fmt: skip
-            answers.only_thoughts(answer)
-            if (advice := advise(answer.stats, params)) is not None:
-                console.note(advice)
+            _show_figures(answer, options.sampling, full=look.stats, estimate=not compare)
         plain = None
         if compare and answer.finish_reason != "cancelled":
             plain = collect(engine.stream(ids, replace(options, draft_tokens=0)))
         if as_json:
             settings = _settings(engine, options, prompting.raw)
-            document = {"seed": params.seed, "settings": settings}
+            document = {"seed": options.sampling.seed, "settings": settings}
             compared = {} if plain is None else {"plain": plain.as_json()}
             console.json_line(answer.as_json() | document | compared)
         elif plain is not None and plain.finish_reason != "cancelled":
-            answers.compared(answer, plain, params.seed_decides)
+            answers.compared(answer, plain, options.sampling.text_independent_of_draft)
     ended = {answer.finish_reason, None if plain is None else plain.finish_reason}
     raise typer.Exit(130 if "cancelled" in ended else 0)
 
@@ -145,6 +136,19 @@ def _require_model(name: str | None) -> None:
 
 def _quiet(piece: "Piece") -> None:
     """For --json, where the text comes at the end."""
+
+
+def _show_figures(answer: "Answer", params: SamplingParams, *, full: bool, estimate: bool) -> None:
+    """Figures of an answer, and what could make it faster."""
+    from localspec.engine.advice import advise
+
+    seed = None if params.greedy else params.seed
+    answers.figures(
+        answer.stats, answer.finish_reason, seed, answer.status, full=full, estimate=estimate
+    )
+    answers.only_thoughts(answer)
+    if (advice := advise(answer.stats, params)) is not None:
+        console.note(advice)
 
 
 def _settings(engine: "Engine", options: GenerateOptions, raw: bool) -> dict[str, object]:

@@ -15,12 +15,10 @@ from localspec.commands.flags.serving import ServingFlags
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.serve.models import is_several, reference_names, say_where, serve_models
 from localspec.commands.session import (
-    Request,
+    generate_options,
     lookup_cache,
     make_request,
     open_engine,
-    sampling_for,
-    usable_length,
     use_template,
 )
 from localspec.core import machine
@@ -32,7 +30,8 @@ from localspec.display import console
 
 if TYPE_CHECKING:
     from localspec.engine.engine import Engine
-    from localspec.server.front.process import Hosting
+    from localspec.library.pairs.request import PairRequest
+    from localspec.server.front.process import FrontHandshake
     from localspec.server.service import Service
 
 _PACKAGES = ("fastapi", "uvicorn", "prometheus_client")  # of the extra
@@ -53,16 +52,16 @@ def serve(
 ) -> None:
     """Serve OpenAI's API over HTTP: chats and completions with speculative decoding."""
     require_extra()
-    from localspec.server.front.process import Hosting
+    from localspec.server.front.process import FrontHandshake
 
     templating.check()
     serving.check()
     name = names[0] if names else None
-    if (hosting := Hosting.from_environment()) is not None:
-        serving = replace(serving, **_PRIVATE, api_key=hosting.key)
+    if (handshake := FrontHandshake.from_environment()) is not None:
+        serving = replace(serving, **_PRIVATE, api_key=handshake.key)
         given = {name: value for name, value in given.items() if name != "target"}
-        with hosting.reporting():
-            _serve_model(name, given, serving, templating, hosting)
+        with handshake.reporting():
+            _serve_model(name, given, serving, templating, handshake)
     elif is_several(names, given, serving):
         serve_models(names or [], given, serving)
     else:
@@ -74,7 +73,7 @@ def _serve_model(
     given: Given,
     serving: ServingFlags,
     templating: TemplateFlags,
-    hosting: "Hosting | None" = None,
+    handshake: "FrontHandshake | None" = None,
 ) -> None:
     """Serve one model in this process, to everybody or to a front."""
     from localspec.server.app import make_app, model_meta
@@ -84,8 +83,8 @@ def _serve_model(
     COMPUTE.release()  # the main thread runs the event loop
     request = make_request(name, given)
     length = request.draft_tokens
-    access, tls = replace(serving.access(), behind_front=hosting is not None), serving.tls()
-    keyed = bool(access.keys) if hosting is None else hosting.keyed
+    access, tls = replace(serving.access(), behind_front=handshake is not None), serving.tls()
+    keyed = bool(access.keys) if handshake is None else handshake.keyed
     serving.require_own_answers(request.models.lookup_cache, keyed=keyed)
     with (
         bound(serving.hosts(), serving.port) as sockets,
@@ -101,35 +100,30 @@ def _serve_model(
             for socket in sockets:
                 listen(socket)
             address = url(sockets[0], tls)
-            if hosting is not None:
-                service.names = hosting.names
-                hosting.report(sockets[0].getsockname()[1], _mapped(engine), model_meta(service))
+            if handshake is not None:
+                service.names = handshake.names
+                handshake.report(sockets[0].getsockname()[1], _mapped(engine), model_meta(service))
                 server.run(sockets)
             else:
                 with server.capture_signals():
                     say_where(address, _named(service))
                     with announced(address, [service.model], len(service.session.slots())):
                         server.run(sockets)
-    if hosting is None:
+    if handshake is None:
         console.note("The server has ended.")
 
 
 def make_service(
-    engine: "Engine", request: Request, length: DraftTokens, serving: ServingFlags
+    engine: "Engine", request: "PairRequest", length: DraftTokens, serving: ServingFlags
 ) -> "Service":
     """The engine behind its queue, with the defaults of the command line."""
     from localspec.engine.caches.prefix_cache import PrefixCache
     from localspec.server.service import Defaults, Service
 
-    params = sampling_for(engine, request)
+    asked = GenerateOptions(draft_tokens=length, max_tokens=serving.max_tokens)
+    options = generate_options(engine, request, asked)
     given = request.sampling.get("seed")
-    options = GenerateOptions(
-        params,
-        usable_length(engine, length, request),
-        prompt_lookup=request.models.prompt_lookup,
-        max_tokens=serving.max_tokens,
-    )
-    defaults = Defaults(options, seed=params.seed if given not in (None, -1) else None)
+    defaults = Defaults(options, seed=None if given in (None, -1) else options.sampling.seed)
     file = engine.target.header.path
     own = (request.pair,) if request.pair else reference_names(request.target)
     names = serving.names() or (*own, file.stem, file.name)

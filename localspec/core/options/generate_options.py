@@ -1,10 +1,21 @@
 """What one answer is generated with, beside its prompt."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
+from localspec.core.errors import UsageError
 from localspec.core.options.load_options import DraftTokens
 from localspec.core.options.option import option, require_bounds
-from localspec.core.options.sampling_params import SamplingParams
+from localspec.core.options.sampling_params import SamplingParams, require_fixed_length
+
+
+class LoadedModels(Protocol):
+    """What a draft length depends on: whether there is a draft, and whether lookups can be used."""
+
+    @property
+    def draft(self) -> object | None: ...
+    @property
+    def can_roll_back(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +46,21 @@ class GenerateOptions:
         if isinstance(self.stop, str):
             object.__setattr__(self, "stop", (self.stop,))
         require_bounds(self)
+
+    def allowed(
+        self, models: LoadedModels, without_draft: tuple[str, str] | None = None
+    ) -> "GenerateOptions":
+        """These options with the draft length that the loaded models and the sampling allow.
+
+        "auto" needs a draft or lookups, else it is plain decoding. A fixed length without a draft
+        is plain decoding, or a UsageError of the message and hint ``without_draft``. Raises
+        UsageError as `require_fixed_length` does.
+        """
+        length = self.draft_tokens
+        if models.draft is None and length != 0:
+            if length != "auto" and without_draft is not None:
+                raise UsageError(*without_draft)
+            looks_up = self.prompt_lookup and models.can_roll_back
+            length = "auto" if length == "auto" and looks_up else 0
+        require_fixed_length(length, self.sampling)
+        return replace(self, draft_tokens=length)

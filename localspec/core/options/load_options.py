@@ -263,7 +263,7 @@ class LoadOptions:
         bounds=BATCH,
         state=False,
     )
-    mlock: bool = _loading(False, "--mlock", "Lock the models in RAM.", profile=False)
+    mlock: bool = _loading(False, "--mlock", "Lock the models in RAM.", affects_speed=False)
     mmap: bool = _loading(
         True,
         "--no-mmap",
@@ -375,7 +375,7 @@ class LoadOptions:
         False,
         "--trust-rpc-network",
         "Allow --rpc addresses outside private networks.",
-        profile=False,
+        affects_speed=False,
     )
     rope: RopeOptions = RopeOptions()
     loras: tuple[Lora, ...] = _adapting(

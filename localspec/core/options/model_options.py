@@ -34,8 +34,16 @@ class DraftOptions:
     def length_for(self, params: SamplingParams) -> DraftTokens:
         """The single length asked for, or the default; UsageError for what `params` forbid."""
         length = self.one_length(default_length(params))
-        require_fixed_length(length, params)
-        return length
+        return self.lengths_for(params, (length,))[0]
+
+    def lengths_for(
+        self, params: SamplingParams, usual: tuple[DraftTokens, ...]
+    ) -> tuple[DraftTokens, ...]:
+        """The lengths asked for, or the usual ones; UsageError for what ``params`` forbid."""
+        lengths = self.lengths or usual
+        for length in lengths:
+            require_fixed_length(length, params)
+        return lengths
 
     def one_length(self, default: DraftTokens) -> DraftTokens:
         """The single length asked for; raises UsageError where a list was given."""

@@ -66,9 +66,9 @@ class Option:
     ``bounds`` are those of the value; ``asked`` are wider ones of what users may write for it.
     ``stored``: a pair's file may hold it. ``request``: a request of the server may hold it, within
     narrower bounds if there are any. ``gguf_key`` below `general.sampling.` recommends it.
-    ``llama_cpp`` says whether llama.cpp has a flag of the first spelling. ``profile``: speed or
-    results depend on it, so what is learnt of a pair is stored apart for each value; ``state``: so
-    do saved states of tokens, by more than rounding.
+    ``llama_cpp`` says whether llama.cpp has a flag of the first spelling. ``affects_speed``:
+    speed or results depend on it, so what is learnt of a pair is stored apart for each value;
+    ``state``: saved states of tokens depend on it by more than rounding.
 
     ``name``, ``default`` and the rest come from the field: ``item`` is the type of the value, or of
     each of ``many`` values; ``choices`` are the words that a Literal allows.
@@ -89,7 +89,7 @@ class Option:
     request: bool | Bounds[Any] = False
     gguf_key: str | None = None
     llama_cpp: bool = True
-    profile: bool = True
+    affects_speed: bool = True
     state: bool = True
     draft: DraftFlag | None = None
     name: str = ""

@@ -235,7 +235,7 @@ class SamplingParams:
         return cold and self.typical_p == 1 and not self.excludes_top
 
     @property
-    def seed_decides(self) -> bool:
+    def text_independent_of_draft(self) -> bool:
         """Whether the seed gives one text with any draft or none."""
         return self.greedy or self.acceptance != "rejection"
 
@@ -291,7 +291,7 @@ def parse_logit_bias(text: str) -> tuple[int, float]:
 
 def default_length(params: SamplingParams) -> DraftTokens:
     """The draft length where none is named: auto, unless the rule of acceptance forbids it."""
-    return "auto" if params.seed_decides else 4
+    return "auto" if params.text_independent_of_draft else 4
 
 
 def require_fixed_length(length: DraftTokens, params: SamplingParams) -> None:
@@ -300,34 +300,12 @@ def require_fixed_length(length: DraftTokens, params: SamplingParams) -> None:
     auto verifies a token or not by how sure the draft was of it; the p/q test needs tokens that
     were drawn from q alone.
     """
-    if length == "auto" and not params.seed_decides:
+    if length == "auto" and not params.text_independent_of_draft:
         raise UsageError(
             "With --acceptance rejection the draft length must be fixed: auto looks at what was "
             "drafted, which would change the odds.",
             "Give one: --draft 4, or /draft 4 in chat; or keep to another rule of acceptance.",
         )
-
-
-def allowed_length(
-    length: DraftTokens,
-    params: SamplingParams,
-    *,
-    has_draft: bool,
-    looks_up: bool = True,
-    without_draft: tuple[str, str] | None = None,
-) -> DraftTokens:
-    """The draft length that the loaded models and this sampling allow.
-
-    "auto" needs a draft or lookups, else it is plain decoding. A fixed length without a draft is
-    plain decoding, or a UsageError of the message and hint ``without_draft``. Raises UsageError as
-    `require_fixed_length` does.
-    """
-    if not has_draft and length != 0:
-        if length != "auto" and without_draft is not None:
-            raise UsageError(*without_draft)
-        length = "auto" if length == "auto" and looks_up else 0
-    require_fixed_length(length, params)
-    return length
 
 
 def sampling_fields() -> tuple[str, ...]:

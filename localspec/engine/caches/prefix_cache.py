@@ -87,7 +87,7 @@ class PrefixCache:
         """Number of states, of target and draft together."""
         return len(self._states)
 
-    def take_up(self, engine: TextEngine, prompt: list[int], owner: str = "") -> None:
+    def restore_best(self, engine: TextEngine, prompt: list[int], owner: str = "") -> None:
         """Restore the owner's best states for the prompt, and save those that they replace.
 
         What the engine holds must be the owner's too: see `vacate`. To be called before an answer,
@@ -102,7 +102,7 @@ class PrefixCache:
     def vacate(self, engine: TextEngine, owner: str) -> None:
         """Save what an engine holds as the owner's, and leave nothing of it, for another owner.
 
-        To be called, and raises, as `take_up`; the engine holds nothing then either.
+        To be called, and raises, as `restore_best`; the engine holds nothing then either.
         """
         models = _restorable(engine, len(engine.target.tokens))
         try:

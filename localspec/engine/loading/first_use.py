@@ -45,13 +45,13 @@ class Placed(NamedTuple):
     """A variant with contexts and layers that fit, and the bytes that it takes.
 
     ``notes`` and ``plan`` are for the user, ``loading`` is said before the weights are read.
-    ``chain_only`` is that of `Engine`.
+    ``no_trees_reason`` is that of `Engine`.
     """
 
     target: Model
     draft: Model | None
     n_bytes: int
-    chain_only: str | None = None
+    no_trees_reason: str | None = None
     notes: Sequence[str] = ()
     plan: Sequence[str] = ()
     loading: str | None = None

@@ -76,7 +76,9 @@ def missing_gpu(*, any_maker: bool = False) -> list[str]:
     ]
 
 
-def chain_only(target: ModelHeader, draft: ModelHeader | None, options: LoadOptions) -> str | None:
+def no_trees_reason(
+    target: ModelHeader, draft: ModelHeader | None, options: LoadOptions
+) -> str | None:
     """Why this pair verifies no trees; None where it may, or none are wanted.
 
     ``draft`` is None without a draft, and for heads in the target's file.
@@ -110,7 +112,7 @@ def _gains_nothing(target: ModelHeader, draft: ModelHeader) -> bool:
 
 
 def not_branched(model: LlamaModel, asked: LoadOptions) -> str | None:
-    """Why the loaded model verifies no trees, though `chain_only` knew no reason."""
+    """Why the loaded model verifies no trees, though `no_trees_reason` knew no reason."""
     if model.options.branches == asked.branches:
         return None
     if model.weights.is_sliding:

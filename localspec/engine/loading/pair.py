@@ -14,8 +14,8 @@ from localspec.core.options.load_options import LoadOptions
 from localspec.engine.loading.exact_passes import use_exact_passes
 from localspec.engine.loading.first_use import Placed, Say, Variant, first_usable, variants
 from localspec.engine.loading.notes import (
-    chain_only,
     missing_gpu,
+    no_trees_reason,
     not_branched,
     not_overridden,
     slow_exact,
@@ -49,7 +49,7 @@ class LoadedPair(NamedTuple):
     target: LlamaModel
     draft: Draft
     notes: list[str]
-    chain_only: str | None
+    no_trees_reason: str | None
     file: PairFile
 
 
@@ -83,7 +83,7 @@ def load_pair(
         model.close()
         raise
     notes += not_overridden(model, drafter)
-    chain = placed.chain_only or not_branched(model, placed.target.options)
+    chain = placed.no_trees_reason or not_branched(model, placed.target.options)
     return LoadedPair(model, drafter, notes, chain, file)
 
 
@@ -129,7 +129,7 @@ def _place(header: ModelHeader, draft_header: ModelHeader | None, variant: Varia
         target = replace(target, parallel=1)
         notes.append(reason)
     draft = draft and replace(draft, parallel=target.parallel, branches=1)
-    chain = chain_only(header, draft_header, target)
+    chain = no_trees_reason(header, draft_header, target)
     target = target if chain is None else replace(target, branches=1)
     free = free_memory(target.device)
     plan = plan_here(header, target, draft_header, draft, free)

@@ -25,7 +25,7 @@ _LONG = 1024  # tokens: longer contexts use the same kernels
 # Fields of LoadOptions on which nothing depends that is found. A tree's passes cost what a chain's
 # do, and the first use is remembered by variant.
 _FREE = {"path", "ctx_size", "branches"}.union(
-    name for name, row in options(LoadOptions).items() if not row.profile
+    name for name, row in options(LoadOptions).items() if not row.affects_speed
 )
 
 

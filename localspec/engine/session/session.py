@@ -412,7 +412,7 @@ class Session:
             with stopped_when(is_over):
                 require_wanted()
                 seat.claim(request.owner, self._prefixes)
-                self._prefixes.take_up(engine, list(request.prompt), request.owner)
+                self._prefixes.restore_best(engine, list(request.prompt), request.owner)
                 if request.owner:
                     engine.history = self._histories.of(request.owner)
                 pieces = stream_generate(

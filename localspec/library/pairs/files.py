@@ -2,12 +2,12 @@
 
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from localspec.core.errors import EngineError, IncompatiblePair, LocalspecError, UsageError
-from localspec.core.options.load_options import DraftTokens, LoadOptions
+from localspec.core.options.load_options import DraftTokens
 from localspec.library.acquire import DownloadUI, ensure_local
 from localspec.library.pairs.catalog import MTP
 from localspec.library.pairs.options import Given, pair_load_options
@@ -41,16 +41,6 @@ class PairFinder:
     self_draft: Callable[[Path], Path | None]
     lenient: bool = False
     given: Given = field(default_factory=dict)
-
-    def load_options(
-        self, target: str, draft: str | None, lengths: Sequence[DraftTokens]
-    ) -> tuple[LoadOptions, LoadOptions | None]:
-        """How to load the target and its draft, as `find` names their files."""
-        files = self.find(target, draft, lengths)
-        first, second = pair_load_options(self.given, files.target, files.draft)
-        if second is not None and files.own_heads:
-            second = replace(second, load_heads=True)  # not the whole model again
-        return first, second
 
     def find(self, target: str, draft: str | None, lengths: Sequence[DraftTokens]) -> PairFiles:
         """The files for a target and a draft as they were named; heads where no draft was.

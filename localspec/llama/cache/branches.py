@@ -7,7 +7,7 @@ from localspec.core.interrupt import held_interrupt
 from localspec.core.options.load_options import BRANCHES, MAX_PATHS, MAX_ROWS, Branches
 from localspec.llama import llama_library
 from localspec.llama.batch import TreeBatch
-from localspec.llama.cache.copies import EVERY, LIVE
+from localspec.llama.cache.copies import EVERY, TEXT_SEQUENCE
 from localspec.speculative.loop import Logits
 
 
@@ -66,8 +66,9 @@ class LlamaTrees:
 
     A token sees the cells that carry the first of its sequences, up to its own position
     (`llama_kv_cache::set_input_kq_mask`): one that carries all the paths that lead through it sees
-    the text and what it follows. The text is in sequence `LIVE`. Others hold a beginning of it, and
-    the rest once a tree needs them: each call walks all cells of the context, so few are made.
+    the text and what it follows. The text is in sequence `TEXT_SEQUENCE`. Others hold
+    a beginning of it, and the rest once a tree needs them: each call walks all cells of the
+    context, so few are made.
 
     Tokens of a branch that was accepted lie in other cells than they would have without it, so that
     later rows may round differently: nothing for ``--exact``.
@@ -127,7 +128,9 @@ class LlamaTrees:
         for path in range(1, paths):
             held = self._llama.llama_memory_seq_pos_max(self._memory, path) + 1
             if held < self._begin:
-                self._llama.llama_memory_seq_cp(self._memory, LIVE, path, held, self._begin)
+                self._llama.llama_memory_seq_cp(
+                    self._memory, TEXT_SEQUENCE, path, held, self._begin
+                )
 
     def _drop_others(self, rows: Sequence[int]) -> None:
         """Leave these rows of the last pass in the text; of other paths what they share with it."""
@@ -139,6 +142,6 @@ class LlamaTrees:
             if shared < min(length, len(rows)):
                 self._llama.llama_memory_seq_rm(self._memory, path, self._begin + shared, -1)
         taken = tree.paths[rows[-1]][0]
-        if taken != LIVE:
-            begin = self._begin + tree.shared(LIVE, rows)
-            self._llama.llama_memory_seq_cp(self._memory, taken, LIVE, begin, end)
+        if taken != TEXT_SEQUENCE:
+            begin = self._begin + tree.shared(TEXT_SEQUENCE, rows)
+            self._llama.llama_memory_seq_cp(self._memory, taken, TEXT_SEQUENCE, begin, end)

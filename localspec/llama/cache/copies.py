@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from localspec.llama import llama_library
 
-LIVE = 0  # id of the sequence that is answered
+TEXT_SEQUENCE = 0  # id of the sequence that is answered
 EVERY = -1  # in place of an id: all sequences
 _PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: the recurrent part, without attention's cells
 
@@ -34,7 +34,7 @@ class ReusableLengths(NamedTuple):
         return sum(copy.nbytes for _, copy in self.copies)
 
 
-class Anchors:
+class StateCheckpoints:
     """Copies of the recurrent state in host memory, at the ends of the last prompts and answers.
 
     A conversation returns there when an answer is written again, its reasoning is left out, or
@@ -71,7 +71,7 @@ class Anchors:
             return
         self._copies = [each for each in self._copies if each[0] != self._passing]
         self._passing = length if passing else None
-        copy = copy_state(self._llama, self._context, LIVE, _PARTIAL)
+        copy = copy_state(self._llama, self._context, TEXT_SEQUENCE, _PARTIAL)
         if len(copy):
             self._copies = [*self._copies, (length, copy)][-self._most :]
 
@@ -83,7 +83,7 @@ class Anchors:
         self.forget(length)
         if self._copies:
             at, copy = self._copies[-1]
-            taken = _write_state(self._llama, self._context, LIVE, copy, _PARTIAL)
+            taken = _write_state(self._llama, self._context, TEXT_SEQUENCE, copy, _PARTIAL)
             if taken and cut(self._llama, self._memory, at):
                 return at
             self._copies.clear()
@@ -101,8 +101,8 @@ class Anchors:
 
 def cut(llama: Any, memory: Any, length: int) -> bool:
     """Drop the cells behind ``length``; whether the memory then ends there."""
-    dropped = llama.llama_memory_seq_rm(memory, LIVE, length, -1)
-    return bool(dropped) and llama.llama_memory_seq_pos_max(memory, LIVE) == length - 1
+    dropped = llama.llama_memory_seq_rm(memory, TEXT_SEQUENCE, length, -1)
+    return bool(dropped) and llama.llama_memory_seq_pos_max(memory, TEXT_SEQUENCE) == length - 1
 
 
 def copy_state(llama: Any, context: Any, sequence: int, flags: int = 0) -> NDArray[np.uint8]:

@@ -7,7 +7,14 @@ copy that was made before, and what follows the copy is read again.
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from localspec.llama.cache.copies import EVERY, LIVE, Anchors, Copy, ReusableLengths, cut
+from localspec.llama.cache.copies import (
+    EVERY,
+    TEXT_SEQUENCE,
+    Copy,
+    ReusableLengths,
+    StateCheckpoints,
+    cut,
+)
 from localspec.llama.memory.layer_cache import ANCHORS, SNAPSHOTS
 
 _COPY = 1  # id of a sequence
@@ -71,7 +78,9 @@ class Trim(Rollback):
 
     name = "trim"
 
-    def __init__(self, llama: Any, context: Any, sliding: int, sequence: int = LIVE) -> None:
+    def __init__(
+        self, llama: Any, context: Any, sliding: int, sequence: int = TEXT_SEQUENCE
+    ) -> None:
         super().__init__(llama, context)
         self._sliding = sliding
         self._sequence = sequence
@@ -109,7 +118,7 @@ class _Anchored(Rollback):
     def __init__(self, llama: Any, context: Any, anchors: int) -> None:
         super().__init__(llama, context)
         self._ubatch = int(llama.llama_n_ubatch(context))
-        self._anchors = Anchors(llama, context, anchors)
+        self._anchors = StateCheckpoints(llama, context, anchors)
 
     def anchor(self, length: int) -> None:
         """Copy the state for later prompts."""
@@ -151,7 +160,7 @@ class Fork(_Anchored):
         if length == self._checkpoint:
             return
         self._checkpoint = None  # until it is true: Ctrl-C may come in between
-        self._llama.llama_memory_seq_cp(self._memory, LIVE, _COPY, length, length)
+        self._llama.llama_memory_seq_cp(self._memory, TEXT_SEQUENCE, _COPY, length, length)
         self._checkpoint, self._since = length, 0
 
     def observe(self, width: int) -> None:
@@ -164,7 +173,7 @@ class Fork(_Anchored):
             self._checkpoint = None  # sliding layers may have lost the window before it
         shared = self._checkpoint
         if shared and self._anchors.last(length) <= shared <= length:
-            self._llama.llama_memory_seq_cp(self._memory, _COPY, LIVE, shared, shared)
+            self._llama.llama_memory_seq_cp(self._memory, _COPY, TEXT_SEQUENCE, shared, shared)
             if cut(self._llama, self._memory, shared):
                 self._anchors.forget(length)
                 self._since = 0
@@ -220,7 +229,7 @@ def configure(params: Any, strategy: str) -> None:
 
 
 def make_rollback(
-    llama: Any, model: Any, context: Any, strategy: str, sequence: int = LIVE
+    llama: Any, model: Any, context: Any, strategy: str, sequence: int = TEXT_SEQUENCE
 ) -> Rollback:
     """The strategy of a context that was configured for it; ``sequence`` is for `Trim`.
 

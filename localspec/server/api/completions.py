@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from localspec.chat.answer import Piece
-from localspec.engine.text_stream import Prompt, Reading
+from localspec.engine.text_stream import OutputFormat, Prompt
 from localspec.server.api.answers import Choice
 from localspec.server.api.replies import Json, OpenAIReply, finite, origins, text_of
 from localspec.server.api.requests import (
@@ -62,7 +62,7 @@ def prompt_of(engine: "Engine", text: str | list[int], param: str = "prompt") ->
         raise BadRequest(
             f"The model has no token {largest}.", f"Its ids are below {n_vocab}.", param=param
         )
-    return Prompt(text, Reading(engine.piece))
+    return Prompt(text, OutputFormat(engine.piece))
 
 
 class CompletionReply(OpenAIReply):

@@ -337,17 +337,20 @@ class AnswerRequest(SamplingFields):
         params = self._params(service.engine, defaults.sampling)
         service.engine.token_rules(params)  # refuses a bias of no token
         asked = 0 if self.draft_tokens == "off" else self.draft_tokens
-        length = service.draft_length(asked, params)
+        refusal = (
+            f"draft_tokens is {asked}, but this server has no draft model.",
+            'Ask for "auto" or "off", or start the server with --draft MODEL.',
+        )
         return replace(
             defaults,
             sampling=params,
-            draft_tokens=length,
+            draft_tokens=defaults.draft_tokens if asked is None else asked,
             max_tokens=defaults.max_tokens if most is None else most,
             stop=tuple(self.stop or ()),
             grammar=grammar,
             logprobs=self.top_logprob_count(),
             cache_prompt=self.cache_prompt is not False,
-        )
+        ).allowed(service.engine, None if asked is None else refusal)
 
     def _params(self, engine: "Engine", defaults: SamplingParams) -> SamplingParams:
         given = {name: getattr(self, name) for name in _ROWS if name != "seed"}

@@ -25,7 +25,7 @@ _SECONDS_TO_DIE = 2.0  # from a lost connection to the exit code
 
 
 @dataclass(frozen=True, slots=True)
-class Hosting:
+class FrontHandshake:
     """What the front tells a model's process, by the environment: other users cannot read it."""
 
     names: tuple[str, ...]  # of the model
@@ -33,7 +33,7 @@ class Hosting:
     keyed: bool  # whether clients have keys, and share nothing
 
     @classmethod
-    def from_environment(cls) -> "Hosting | None":
+    def from_environment(cls) -> "FrontHandshake | None":
         """In the child: what it was told; from then on it ends with the front."""
         told = os.environ.pop(_VARIABLE, None)
         if told is None:
@@ -105,8 +105,8 @@ class ModelProcess:
         self.name, self.mapped = names[0], 0
         self._port = 0
         self.meta: Mapping[str, Any] = {}
-        self._hosting = Hosting(names, secrets.token_urlsafe(32), keyed)
-        self.headers = {"authorization": f"Bearer {self._hosting.key}"}  # for requests
+        self._handshake = FrontHandshake(names, secrets.token_urlsafe(32), keyed)
+        self.headers = {"authorization": f"Bearer {self._handshake.key}"}  # for requests
         self._arguments = arguments
         self._say = say
         self._process: asyncio.subprocess.Process | None = None
@@ -128,7 +128,7 @@ class ModelProcess:
                 *worker.command("localspec"),
                 "serve",
                 *self._arguments,
-                env={**os.environ, _VARIABLE: json.dumps(asdict(self._hosting))},
+                env={**os.environ, _VARIABLE: json.dumps(asdict(self._handshake))},
                 stdin=pipe,  # its end tells the child that the front is gone
                 stdout=pipe,
                 stderr=pipe,

@@ -63,7 +63,7 @@ class ConstrainedSampler(Sampler):
 
     def sample(self, logits: "Logits", position: int, history: Sequence[int]) -> int:
         """The token at ``position``, an allowed one."""
-        if self.params.seed_decides:
+        if self.params.text_independent_of_draft:
             token = self._sampler.sample(logits, position, history)
             if self._allows(token, position, history):
                 return token
@@ -78,7 +78,7 @@ class ConstrainedSampler(Sampler):
         distribution: TokenDistribution | None,
     ) -> int:
         """The token at the place of a drafted one, by the other sampler's rule."""
-        if self.params.seed_decides:
+        if self.params.text_independent_of_draft:
             return self.sample(logits, position, history)
         return self._again(self._sampler.verify, logits, position, history, token, distribution)
 
@@ -86,7 +86,7 @@ class ConstrainedSampler(Sampler):
         self, logits: "Logits", position: int, history: Sequence[int], runners_up: int = 0
     ) -> ScoredToken:
         """`sample`'s token, its lead in the row it was picked from, and allowed runners-up."""
-        if self.params.seed_decides:
+        if self.params.text_independent_of_draft:
             chosen = self._sampler.choose(logits, position, history, runners_up)
             if self._allows(chosen.token, position, history):
                 return self._without_refused(chosen, position, history)
@@ -112,7 +112,7 @@ class ConstrainedSampler(Sampler):
         self, logits: "Logits", position: int, history: Sequence[int]
     ) -> TokenDistribution:
         """What `sample` draws from with "rejection"; with other rules it has no closed form."""
-        if self.params.seed_decides:
+        if self.params.text_independent_of_draft:
             raise NotImplementedError("two picks with one noise")
         return self._again(self._sampler.distribution, logits, position, history)
 
@@ -120,7 +120,7 @@ class ConstrainedSampler(Sampler):
         self, logits: "Logits", position: int, history: Sequence[int]
     ) -> TokenDistribution:
         """That of the pick that the constraint let stand: the first one, or the masked row's."""
-        if self.params.seed_decides:
+        if self.params.text_independent_of_draft:
             first = self._sampler.sample(logits, position, history)
             if self._allows(first, position, history):
                 return self._sampler.distribution(logits, position, history)

@@ -12,7 +12,7 @@ from localspec.chat.message import Message, read_messages
 from localspec.chat.templates.template import ChatTemplate
 from localspec.chat.tools.forms import FORMS, call_form
 from localspec.chat.tools.tool import Tool, ToolCall, read_tools
-from localspec.engine.text_stream import Reading, TextStream
+from localspec.engine.text_stream import OutputFormat, TextStream
 from tests.support.chat import templates, tool_templates
 
 QUESTION: Message = {"role": "user", "content": "Weather?"}
@@ -68,7 +68,7 @@ def said(
     spoken = shown[len(commonprefix([before, shown])) :]
     for end in ("<|turn_end|>", "<|eot_id|>", "<|call|>"):
         spoken = spoken.removesuffix(end)
-    reading = Reading(
+    reading = OutputFormat(
         lambda token: bytes([token]),
         template.format_with_calls,
         calls=template.tools.form,

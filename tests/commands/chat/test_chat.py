@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from localspec.commands.flags.settings import setting_value
-from localspec.commands.session import Request, open_engine
+from localspec.commands.session import open_engine
 from localspec.core.errors import NotEnoughMemory
 from localspec.core.options.sampling_params import SamplingParams, sampling_fields
 from localspec.engine.engine import Engine
+from localspec.library.pairs.request import PairRequest
 from tests.support.command import HELLO, Command
 from tests.support.files.tiny_models import write_tiny_model
 from tests.support.real_pair import TinyFiles, interrupt
@@ -126,7 +127,7 @@ def test_another_model_goes_on(
     assert stays.out.splitlines()[0] == first and stays.out.splitlines()[1] != other
     failures = iter([False, True, False])
 
-    def failing(request: Request) -> Engine:
+    def failing(request: PairRequest) -> Engine:
         if next(failures):
             raise NotEnoughMemory("It does not fit.", "Buy more.")
         return open_engine(request)

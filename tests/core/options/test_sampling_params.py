@@ -5,11 +5,9 @@ from typing import Any
 import pytest
 
 from localspec.core.errors import UsageError
-from localspec.core.options.load_options import DraftTokens
 from localspec.core.options.sampling_params import (
     MAX_SEED,
     SamplingParams,
-    allowed_length,
     parse_logit_bias,
 )
 
@@ -100,33 +98,3 @@ def test_a_logit_bias_that_is_none(text: str) -> None:
 def test_sequence_breakers_are_bounded(breakers: tuple[str, ...]) -> None:
     with pytest.raises(UsageError, match="sequence breaker"):
         SamplingParams(dry_sequence_breakers=breakers)
-
-
-@pytest.mark.parametrize(
-    ("asked", "has_draft", "looks_up", "length"),
-    [
-        ("auto", True, False, "auto"),
-        ("auto", False, True, "auto"),
-        ("auto", False, False, 0),
-        (4, True, False, 4),
-        (4, False, True, 0),  # lookups have no fixed length
-        (0, False, False, 0),
-    ],
-)
-def test_the_draft_length_that_what_is_loaded_allows(
-    asked: DraftTokens, has_draft: bool, looks_up: bool, length: DraftTokens
-) -> None:
-    params = SamplingParams()
-    assert allowed_length(asked, params, has_draft=has_draft, looks_up=looks_up) == length
-    if asked == 4 and not has_draft:
-        with pytest.raises(UsageError, match="No draft"):
-            allowed_length(asked, params, has_draft=False, without_draft=("No draft.", "Give one."))
-
-
-def test_rejection_allows_no_auto_where_something_drafts() -> None:
-    params = SamplingParams(acceptance="rejection", temperature=1.0)
-    for has_draft, looks_up in ((True, False), (False, True)):
-        with pytest.raises(UsageError, match="must be fixed"):
-            allowed_length("auto", params, has_draft=has_draft, looks_up=looks_up)
-    assert allowed_length("auto", params, has_draft=False, looks_up=False) == 0
-    assert allowed_length(4, params, has_draft=True) == 4

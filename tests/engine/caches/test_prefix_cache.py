@@ -83,7 +83,7 @@ def say(
     cache: PrefixCache, engine: Any, prompt: list[int], length: DraftTokens = 2, most: int = 8
 ) -> tuple[list[int], int]:
     """An answer's tokens, and how many of the prompt's were not read for it."""
-    cache.take_up(engine, prompt)
+    cache.restore_best(engine, prompt)
     answer = generate(engine, prompt, GREEDY, length, most)
     return answer.tokens, answer.stats.cached_tokens
 
@@ -137,7 +137,7 @@ def test_owners_share_no_state(draft: bool) -> None:
             cache.vacate(engine, owner)
             assert engine.target.tokens == [] == (engine.draft.tokens if engine.draft else [])
             owner = asking
-        cache.take_up(engine, talk, owner)
+        cache.restore_best(engine, talk, owner)
         answer = generate(engine, talk, GREEDY, 2, 8)
         assert answer.tokens == alone(talk, 8)
         read.append(answer.stats.cached_tokens)
@@ -149,10 +149,10 @@ def test_one_owner_drops_its_own_states_only() -> None:
     cache = PrefixCache(3 * 4 * 330)  # three states
     for owner, kinds in (("me", "a"), ("you", "bcdef")):
         for kind in kinds:
-            cache.take_up(engine, text(kind, 300), owner)
+            cache.restore_best(engine, text(kind, 300), owner)
             generate(engine, text(kind, 300), GREEDY, 2, 8)
         cache.vacate(engine, owner)
-    cache.take_up(engine, text("a", 300), "me")
+    cache.restore_best(engine, text("a", 300), "me")
     assert generate(engine, text("a", 300), GREEDY, 2, 8).stats.cached_tokens == 299
 
 
@@ -173,7 +173,7 @@ def test_what_fails_to_be_saved_is_forgotten_all_the_same() -> None:
 def test_a_few_tokens_are_not_worth_a_copy(lost: int) -> None:
     cache, engine = PrefixCache(PLENTY), toy_engine(draft=False)
     engine.target.decode(text("a", 200 + lost), 0)
-    cache.take_up(engine, [*text("a", 200), 255, 255])
+    cache.restore_best(engine, [*text("a", 200), 255, 255])
     assert cache.n_states == (lost == WORTH_KEEPING)
 
 
@@ -181,9 +181,9 @@ def test_nor_is_a_small_part_of_a_long_text() -> None:
     cache, engine = PrefixCache(PLENTY), toy_engine(draft=False)
     engine.target = KeepingToy(whole=False, n_vocab=257, n_ctx=4096)
     engine.target.decode(text("a", 3200), 0)
-    cache.take_up(engine, [*text("a", 3001), 255, 255])  # 199 of 3200 would be lost
+    cache.restore_best(engine, [*text("a", 3001), 255, 255])  # 199 of 3200 would be lost
     assert cache.n_states == 0
-    cache.take_up(engine, [*text("a", 3000), 255, 255])
+    cache.restore_best(engine, [*text("a", 3000), 255, 255])
     assert cache.n_states == 1
 
 
@@ -354,7 +354,7 @@ def take_turns(
     talks, history = [list(begin) for begin in begins], list[tuple[list[int], list[int]]]()
     for turn in range(3):
         for i, talk in enumerate(talks):
-            cache.take_up(engine, talk)
+            cache.restore_best(engine, talk)
             answer = generate(engine, talk, params, length)
             history.append((talk, answer.tokens))
             read[i].append(answer.stats.prompt_tokens)
@@ -455,5 +455,5 @@ def test_an_engine_of_llama_cpp_keeps_prefixes(engine: Engine) -> None:
     whole: TextEngine = engine
     cache = PrefixCache(PLENTY)
     engine.target.decode(random_ids(200), 0)
-    cache.take_up(whole, random_ids(9, seed=5))
+    cache.restore_best(whole, random_ids(9, seed=5))
     assert cache.n_states == 1 and 0 < cache.n_bytes <= engine.target.memory.kv

@@ -10,7 +10,7 @@ import pytest
 
 from localspec.core import machine
 from localspec.engine.engine import Engine
-from localspec.engine.loading.notes import chain_only, missing_gpu
+from localspec.engine.loading.notes import missing_gpu, no_trees_reason
 from localspec.llama import llama_library
 from localspec.metadata.header import read_header
 from localspec.speculative.control.pair_profile import PairProfile
@@ -45,7 +45,7 @@ def test_reasons(tiny: TinyFiles) -> None:
 
     def reason(target: object = plain, draft: object = plain, **changes: object) -> str:
         asked = options(tiny.target, **{"branches": 2} | changes)
-        return chain_only(target, draft, asked) or ""  # type: ignore[arg-type]
+        return no_trees_reason(target, draft, asked) or ""  # type: ignore[arg-type]
 
     assert reason() == reason(draft=recurrent) == ""
     assert "only a draft model" in reason(draft=None)
@@ -63,14 +63,14 @@ def test_auto_opens_no_trees_where_no_draft_can_pay(
     """Where nothing was learnt yet, they may pay; and who asks for some gets them."""
     pair = [read_header(path) for path in (tiny.target, tiny.draft)]
     auto, two = (options(tiny.target, branches=asked) for asked in ("auto", 2))
-    assert chain_only(pair[0], pair[1], auto) is None
+    assert no_trees_reason(pair[0], pair[1], auto) is None
     known = PairProfile()
     for width in (1, 33):
         known.verify.observe(width, 0, 0.1)
     known.draft.observe(1, 0, step)
     save_profile(pair, known)
-    assert (chain_only(pair[0], pair[1], auto) is None) == trees
-    assert chain_only(pair[0], pair[1], two) is None
+    assert (no_trees_reason(pair[0], pair[1], auto) is None) == trees
+    assert no_trees_reason(pair[0], pair[1], two) is None
 
 
 def test_who_asks_for_trees_where_none_are_can_be_told_why(
@@ -80,23 +80,27 @@ def test_who_asks_for_trees_where_none_are_can_be_told_why(
     for path, word in ((tiny.target, ""), (tiny.recurrent, "recurrent"), (sliding, "sliding")):
         with Engine.load(options(path, branches=2), options(tiny.draft)) as engine:
             assert (engine.target.tree is None) == bool(word)
-            assert word in (engine.chain_only or "") and bool(word) == bool(engine.chain_only)
-            assert engine.chain_only not in engine.notes  # most asked for nothing
+            assert word in (engine.no_trees_reason or "") and bool(word) == bool(
+                engine.no_trees_reason
+            )
+            assert engine.no_trees_reason not in engine.notes  # most asked for nothing
     monkeypatch.setattr(llama_library.library(), "llama_memory_seq_rm", lambda *given: False)
     with Engine.load(options(tiny.target, branches=2), options(tiny.draft)) as engine:
-        assert engine.target.tree is None and "cannot roll it back" in (engine.chain_only or "")
+        assert engine.target.tree is None and "cannot roll it back" in (
+            engine.no_trees_reason or ""
+        )
 
 
 def test_without_a_draft_the_context_is_one_of_chains(tiny: TinyFiles) -> None:
     with Engine.load(options(tiny.target, branches="auto")) as engine:
-        assert engine.target.tree is None and "draft" in (engine.chain_only or "")
+        assert engine.target.tree is None and "draft" in (engine.no_trees_reason or "")
         assert llama_library.library().llama_n_seq_max(engine.target.context) == 1
 
 
 def test_heads_beside_a_target_keep_its_chain(architecture: Callable[[str], Path]) -> None:
     target, heads = architecture("llama"), architecture("eagle3")
     with Engine.load(options(target, branches=3), options(heads)) as engine:
-        assert engine.target.tree is None and "heads" in (engine.chain_only or "")
+        assert engine.target.tree is None and "heads" in (engine.no_trees_reason or "")
         assert llama_library.library().llama_n_seq_max(engine.target.context) == 1
 
 

@@ -34,7 +34,7 @@ from localspec.engine.session.limits import (
     Stalled,
 )
 from localspec.engine.session.session import Session
-from localspec.engine.text_stream import Prompt, Reading
+from localspec.engine.text_stream import OutputFormat, Prompt
 from tests.support.real_pair import TinyFiles, fresh, options, random_ids
 from tests.support.toy.engine import ToyEngine
 
@@ -93,7 +93,7 @@ class FakeTime:
 
 def prompt_of(text: str) -> Prompt:
     engine = ToyEngine()
-    return Prompt(engine.encode(text), Reading(engine.piece))
+    return Prompt(engine.encode(text), OutputFormat(engine.piece))
 
 
 def ask(
@@ -586,7 +586,7 @@ def test_a_real_pair_whose_clients_come_and_go(engine: Engine, length: DraftToke
     dice, begins = random.Random(1), [random_ids(600, seed=seed) for seed in range(3)]
     wanted = [
         GenerationRequest(
-            Prompt([*begins[i % 3], *random_ids(1 + i % 7, seed=i)], Reading(engine.piece)),
+            Prompt([*begins[i % 3], *random_ids(1 + i % 7, seed=i)], OutputFormat(engine.piece)),
             GenerateOptions(SamplingParams(temperature=0.8, seed=i % 5), length, max_tokens=12),
         )
         for i in range(30)
@@ -631,7 +631,8 @@ def test_slots_that_share_passes_share_the_prefixes_too(
         prompt, said = list(begins[number]), list[tuple[list[int], list[int]]]()
         for turn in range(4):
             asked = GenerationRequest(
-                Prompt(prompt, Reading(engine.piece)), GenerateOptions(GREEDY, length, max_tokens=9)
+                Prompt(prompt, OutputFormat(engine.piece)),
+                GenerateOptions(GREEDY, length, max_tokens=9),
             )
             if number == 4 and turn % 2:
                 leaving = one(queue, asked)

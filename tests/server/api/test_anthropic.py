@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from localspec.chat.reasoning import tagged
-from localspec.engine.text_stream import Prompt, Reading
+from localspec.engine.text_stream import OutputFormat, Prompt
 from tests.support.served import HELLO, ServedToy, Site, serving
 
 MESSAGES = "/v1/messages"
@@ -23,7 +23,7 @@ class Thinker(ServedToy):
 
     def encode_chat(self, *args: Any, **more: Any) -> Prompt:
         said = iter(b"<think>hm</think>No")
-        reading = Reading(lambda token: bytes([next(said)]), tagged("<think>", "</think>"))
+        reading = OutputFormat(lambda token: bytes([next(said)]), tagged("<think>", "</think>"))
         return Prompt(super().encode_chat(*args, **more), reading)
 
 

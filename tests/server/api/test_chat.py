@@ -7,7 +7,7 @@ from localspec.chat.reasoning import tagged
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.generate import stream_generate
-from localspec.engine.text_stream import Prompt, Reading
+from localspec.engine.text_stream import OutputFormat, Prompt
 from tests.support.served import HELLO, ServedToy, Site, serving, text_of
 
 SAMPLED = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "max_tokens": 40}
@@ -168,7 +168,7 @@ def test_thoughts_come_apart() -> None:
         def encode_chat(self, messages: object, **told: object) -> Prompt:
             prompt = super().encode_chat(HELLO)
             said = iter(b"<think>hm, a tree</think>It is a tree.")
-            reading = Reading(lambda token: bytes([next(said)]), tagged("<think>", "</think>"))
+            reading = OutputFormat(lambda token: bytes([next(said)]), tagged("<think>", "</think>"))
             return Prompt(prompt, reading)
 
     with serving(Thinker(quirk=None)) as site:

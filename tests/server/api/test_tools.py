@@ -8,7 +8,7 @@ import pytest
 
 from localspec.chat.tools.forms import HERMES
 from localspec.chat.tools.tool import Tool
-from localspec.engine.text_stream import Prompt, Reading
+from localspec.engine.text_stream import OutputFormat, Prompt
 from tests.support.served import HELLO, ServedToy, Site, serving
 
 CALL = '<tool_call>\n{"name": "f", "arguments": {"city": "Oslo"}}\n</tool_call>'
@@ -20,7 +20,7 @@ class Caller(ServedToy):
 
     def encode_chat(self, *args: Any, parallel_tool_calls: bool = True, **more: Any) -> Prompt:
         said = iter(SAID.encode())
-        reading = Reading(
+        reading = OutputFormat(
             lambda token: bytes([next(said)]),
             calls=HERMES,
             tools=(Tool("f", {}, {}),),
