@@ -120,7 +120,7 @@ def test_twenty_turns(real_site: Site, client: Claude) -> None:
         if turn in (7, 14):  # compaction
             history = [*history[: not client.system], *client.user(SUMMARY)]
         history += kinds[turn % len(kinds)]()
-        body = {"model": "local", "messages": history, "tools": client.tools, **client.system}
+        body: Turn = {"model": "local", "messages": history, "tools": client.tools, **client.system}
         body |= {"max_tokens": 24, "temperature": 0}
         if turn % 6 == 5:
             history += client.interrupted(_begun(real_site, client, body))
