@@ -102,7 +102,8 @@ _ERRORS = REFUSED_BY_LLAMA_CPP | {
 }
 _WARNINGS = {
     "no-chat-template": (
-        "It may be a base model; without --raw its prompts are ChatML, as in llama.cpp."
+        "A base model only continues text: ask it by `run --raw` or /v1/completions. Other prompts "
+        "are ChatML, as in llama.cpp."
     ),
     "split-marks": (
         "Prompts spell them in pieces, so answers are worse and may begin with such marks: get "
@@ -132,9 +133,7 @@ _INFOS = {
     "chat-template": "The target's is used.",
     "license": "Check that they suit your use.",
     "tied-embedding": "Small drafts are mostly embedding: a fine quantization pays.",
-    "draft-quantization": (
-        "Up to 1B, Q8_0 keeps more agreement with the target for little memory."
-    ),
+    "draft-quantization": "Q8_0 may agree more with the target: compare both by `localspec bench`.",
     "quantization-width": "Q8_0 or Q4_0 costs about the same here.",
 }
 _BY_LEVEL: dict[Level, dict[str, str]] = {"error": _ERRORS, "warning": _WARNINGS, "info": _INFOS}

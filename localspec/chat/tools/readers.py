@@ -43,8 +43,11 @@ _ID = r'"(?:tool_call_)?id"\s*:\s*"(?P<id>[^"\\]{1,64})"'
 # The usual order of keys: behind this, the arguments can be streamed.
 _HEAD_OF_CALL = re.compile(
     rf'\{{\s*(?:"type"\s*:\s*"function"\s*,\s*)?(?:{_ID}\s*,\s*)?{_NAME}\s*,'
-    r'\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
+    r'\s*"(?:arguments|parameters)"\s*:\s*(?:\{\s*(?=\{))?(?=\{)'
 )
+# The template of Qwen2.5-Coder shows a call as {{"name": …}}, and the model miscounts the braces.
+_DOUBLED = re.compile(r"\{\s*(?=\{)")
+_SURPLUS = re.compile(r"[\s}]*\}|")
 _NAMED = re.compile(_NAME)
 _REST_OF_CALL = re.compile(r"\s*(?:[},]|\Z)")
 _CDATA = "<![CDATA["  # before a value between tags that is ended by "]]>"
@@ -81,19 +84,35 @@ def json_calls(header: str, closing: str = "") -> Reader:
 def _json_call(text: str, at: int, tools: Sequence[Tool], closing: str, ending: str) -> Span:
     """The call that is an object at this place; ``length`` is where it ends in the text.
 
-    ``ending`` is what follows broken arguments before the mark ``closing``.
+    ``ending`` is what follows broken arguments before the mark ``closing``. A doubled opening brace
+    and surplus closing ones are skipped.
     """
+    at = _first_brace(text, at)
     head = _HEAD_OF_CALL.match(text, at)
     if head is None:
         if (end := json_end(text, at)) is None:
             return UNDECIDED
         call = _call(_parse(text[at:end]), tools)
-        return Span(end, (call,)) if call else NO_CALL
+        return _with_surplus(text, end, call) if call else NO_CALL
     span = _arguments(text, head, tools, _json_object, closing, ending)
     if not span.calls or not _REST_OF_CALL.match(text, span.length):
         return span
     end = json_end(text, at)
-    return replace(span, decided=False) if end is None else replace(span, length=end)
+    if end is None:
+        return replace(span, decided=False)
+    return _with_surplus(text, end, *span.calls)
+
+
+def _first_brace(text: str, at: int) -> int:
+    """The place of a brace, or of the next one where it is doubled."""
+    doubled = _DOUBLED.match(text, at)
+    return doubled.end() if doubled else at
+
+
+def _with_surplus(text: str, end: int, *calls: ToolCall) -> Span:
+    """Calls that end at this place, with the closing braces behind it, of which more may come."""
+    end += len(_SURPLUS.match(text, end)[0])  # type: ignore[index]
+    return Span(end, calls, decided=bool(text[end:].strip()))
 
 
 def named_calls(header: str, arguments: Arguments | None = None, closing: str = "") -> Reader:
@@ -243,13 +262,14 @@ def bare_calls(text: str, tools: Sequence[Tool]) -> Span:
     while rest := text[at:].lstrip():
         at = len(text) - len(rest)
         if rest[0] in "{[":
+            at = _first_brace(text, at)
             end = json_end(text, at)
-            if end is None:
-                return UNDECIDED if _may_name(rest, tools) else NO_CALL
-            found = _bare(_parse(text[at:end]), tools)
+            found = _bare(text[at:end], tools)
+            if end is None:  # a last brace may be missing for good
+                return Span(0, calls + found, decided=not _may_name(rest, tools))
             if not found:
                 return NO_CALL
-            calls, at = calls + found, end
+            calls, at = calls + found, _with_surplus(text, end).length
         elif fence := _FENCE.match(rest):
             at += fence.end()
         else:
@@ -257,8 +277,16 @@ def bare_calls(text: str, tools: Sequence[Tool]) -> Span:
     return Span(len(text), calls, decided=False)
 
 
-def _bare(value: Any, tools: Sequence[Tool]) -> tuple[ToolCall, ...]:
-    """The calls in an object or a list of objects; none unless all are calls."""
+def _bare(text: str, tools: Sequence[Tool]) -> tuple[ToolCall, ...]:
+    """The calls in an object or a list of objects; none unless all are calls.
+
+    A call whose JSON is broken counts where its arguments are a whole object.
+    """
+    value = _parse(text)
+    head = None if value else _HEAD_OF_CALL.match(text)
+    if head:
+        span = _arguments(text, head, tools, _json_object)
+        return () if text[span.length :].strip(_ENDINGS) else span.calls
     entries = value if isinstance(value, list) else [value]
     calls = [
         _call(entry, tools) if isinstance(entry, dict) and entry.keys() <= _KEYS else None

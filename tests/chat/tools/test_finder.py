@@ -197,6 +197,45 @@ def test_calls_as_models_write_them(form: CallForm, text: str, call: ToolCall | 
     assert ids == {call.id} if call and not call.id.startswith("call_") else len(ids) in (0, 2)
 
 
+HEAD = '{"name": "f", "arguments": '
+BRACES = [
+    f'{{{HEAD}{{"city": "Oslo"}}}}}}',  # as the template of Qwen2.5-Coder shows a call
+    f'{{{HEAD}{{"city": "Oslo"}}}}}}}}',
+    f'{{{HEAD}{{"city": "Oslo"}}}}',
+    f'{HEAD}{{"city": "Oslo"}}}}}}',
+    f'{HEAD}{{"city": "Oslo"}}}} }}\n}}',
+    f'{HEAD}{{"city": "Oslo"}}',
+    f'{{{HEAD}{{{{"city": "Oslo"}}}}}}}}',
+    f'{{{HEAD}{{{{"city": "Oslo"}}}}}}',
+    '{{"arguments": {"city": "Oslo"}, "name": "f"}}',
+]
+
+
+@pytest.mark.parametrize("text", BRACES)
+@pytest.mark.parametrize("around", ["", "<tool_call>\n{}\n</tool_call>", "```json\n{}\n```"])
+def test_a_call_with_miscounted_braces_is_a_call(text: str, around: str) -> None:
+    if around.startswith("```") and text.count("{") > text.count("}"):
+        return  # where the object ends is not known
+    text = around.replace("{}", text) or text
+    assert find(forms.HERMES, [text]) == find(forms.HERMES, list(text)) == ("", [CALL])
+    if around.startswith("<"):
+        assert find(forms.HERMES, [f"{text}\n{text} So"]) == (" So", [CALL, CALL])
+
+
+@pytest.mark.parametrize(
+    "text", ["{{1}}", '{{"name": "h"}}', '{{"name": "f", "arguments": {}}} So', "{{", "}}"]
+)
+def test_doubled_braces_of_no_call_are_text(text: str) -> None:
+    assert find(forms.HERMES, [text]) == find(forms.HERMES, list(text)) == (text, [])
+
+
+def test_a_bare_call_may_have_line_breaks_in_its_texts() -> None:
+    arguments = '{"city": "a\nb"}'
+    call = ToolCall("f", arguments)
+    assert find(forms.HERMES, [f"{HEAD}{arguments}}}"]) == ("", [call])
+    assert find(forms.HERMES, [f"{HEAD}{arguments}, 1}}"])[1] == []
+
+
 @pytest.mark.parametrize("depth", [*range(90, 110), *range(900, 1000)])
 def test_arguments_are_read_as_deep_as_they_can_be_written(depth: int) -> None:
     arguments = '{"a": ' * depth + "1" + "}" * depth
