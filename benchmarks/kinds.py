@@ -43,10 +43,19 @@ def at_random(traces: Sequence[Trace]) -> list[Trace]:
     return random.Random(1).sample(traces, len(traces))
 
 
+def by_conversation(traces: Sequence[Trace]) -> list[Trace]:
+    """Three answers of a kind, then three of the next, until none is left."""
+    rows = in_turn(traces)
+    count = len({trace.task for trace in traces})
+    parts = [rows[i : i + 3 * count] for i in range(0, len(rows), 3 * count)]
+    return [trace for part in parts for trace in in_a_row(part)]
+
+
 ORDERS: dict[str, Callable[[Sequence[Trace]], list[Trace]]] = {
     "in a row": in_a_row,
     "in turn": in_turn,
     "random": at_random,
+    "by conversation": by_conversation,
 }
 
 
