@@ -3,8 +3,8 @@
     python benchmarks/kinds.py TRACES.jsonl...
 
 What one answer taught is carried into the next, of another kind: all of a kind in a row, kinds in
-turn, at random, three of a kind at a time. Each figure is of one kind of text: seconds of its answers with the best fixed
-length, or with plain decoding, over those with auto; 1 is as fast.
+turn, at random, three of a kind at a time. Each figure is of one kind of text: seconds of its
+answers with the best fixed length, or with plain decoding, over those with auto; 1 is as fast.
 """
 
 import random
