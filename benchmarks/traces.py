@@ -14,7 +14,7 @@ import argparse
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice, takewhile
 from pathlib import Path
 
@@ -80,15 +80,36 @@ def traces_parser(doc: str) -> Parser:
 def chosen_traces(args: argparse.Namespace) -> list[Trace]:
     """The traces that the options name, without texts that repeat themselves too much.
 
-    Turns of sessions are all there, as later ones go on behind them.
+    Turns of sessions are all there, as later ones go on behind them. Ids of tokens are numbered
+    anew, so that rows of logits are as short as there are different tokens.
     """
-    return [
+    chosen = [
         trace
         for path in args.traces
         for trace in read_traces(path)
         if (trace.session or trace.repeated <= REPEATED_TOO_MUCH)
         and (args.temperature is None or trace.temperature == args.temperature)
     ]
+    numbers: dict[int, int] = {}
+    return [renumbered(trace, numbers) for trace in chosen]
+
+
+def renumbered(trace: Trace, numbers: dict[int, int]) -> Trace:
+    """The same trace with ids by first appearance, from 1 on; ``numbers`` holds those so far."""
+
+    def new(token: int) -> int:
+        return numbers.setdefault(token, 1 + len(numbers))
+
+    def renew(draft: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+        return [(new(token), lead) for token, lead in draft]
+
+    return replace(
+        trace,
+        prompt=[new(token) for token in trace.prompt],
+        tokens=[new(token) for token in trace.tokens],
+        drafts=[renew(draft) for draft in trace.drafts],
+        rivals=[[renew(each) for each in place] for place in trace.rivals],
+    )
 
 
 class LeadRecorder(Sampler):
