@@ -42,6 +42,7 @@ from localspec.pairing import CONTROL, UNKNOWN
 from localspec.speculative.loop import ALONE, Logits
 
 _LONGEST_REPLAY = 8  # tokens read again within a verification; more have a pass of their own
+_QUESTION = 96  # tokens at the end of a prompt that another one may not share
 _CONTROL_ATTRIBUTES = 1 << 3 | 1 << 0  # LLAMA_TOKEN_ATTR_CONTROL and _UNKNOWN
 _FIM = ("pre", "suf", "mid", "rep", "sep")
 _ALIKE = 0.05  # of the greatest logit: a state that is wrong changes them far more
@@ -472,10 +473,19 @@ class LlamaModel:
         """Read what is pending and ``tokens`` behind it.
 
         Ctrl-C ends a slow pass in the middle, and waits for the end of others: what a short pass
-        computed is known then, and need not be read again.
+        computed is known then, and need not be read again. Near the end of a prompt there is a place
+        to return to: the next one may ask something else about the same document.
         """
         unread = [*self.tokens[self._held :], *tokens]
-        for chunk, outputs in self._chunks(unread, rows):
+        common = (len(unread) - _QUESTION) // self.min_width * self.min_width
+        if rows == 0 and not self.trims and common >= _QUESTION:
+            self._read_passes(unread[:common], 0)
+            self.rollback.anchor(self._held)
+            unread = unread[common:]
+        self._read_passes(unread, rows)
+
+    def _read_passes(self, tokens: Sequence[int], rows: int) -> None:
+        for chunk, outputs in self._chunks(tokens, rows):
             slow = len(chunk) > MAX_DRAFT_TOKENS + 1
             with nullcontext() if slow else held_interrupt():
                 self._read_chunk(chunk, outputs, slow)
