@@ -131,14 +131,23 @@ def read_logits(llama: Any, context: Any, rows: int, columns: int) -> Logits:
     return np.frombuffer(memoryview(array), np.float32).reshape(rows, columns)
 
 
-def chunks(tokens: Sequence[int], rows: int, size: int) -> list[tuple[Sequence[int], int]]:
+def chunks(
+    tokens: Sequence[int], rows: int, size: int, step: int | None = None
+) -> list[tuple[Sequence[int], int]]:
     """Cut into batches of at most ``size``, with the rows wanted: all come from the last one.
 
-    That one is larger where more rows are wanted.
+    That one is larger where more rows are wanted. With a ``step``, batches have so many tokens,
+    and the last one may be the `longest`.
     """
+    step, begin = min(size, step or size), 0
     found: list[tuple[Sequence[int], int]] = []
-    while len(tokens) > max(size, rows):
-        step = min(size, len(tokens) - rows)
-        found.append((tokens[:step], 0))
-        tokens = tokens[step:]
-    return [*found, (tokens, rows)] if tokens else found
+    while (left := len(tokens) - begin) > max(rows, min(size, longest(step))):
+        end = begin + min(step, left - rows)
+        found.append((tokens[begin:end], 0))
+        begin = end
+    return [*found, (tokens[begin:], rows)] if left else found
+
+
+def longest(step: int) -> int:
+    """Most tokens of the last pass of a prompt that is read in steps, so that none is short."""
+    return step + step // 2

@@ -27,7 +27,12 @@ from localspec.llama.cache.copies import (
 from localspec.llama.cache.rollback import Fork, Rollback, Trim, make_rollback
 from localspec.llama.memory.attention import with_attention
 from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size
-from localspec.llama.parameters import context_parameters, has_branches, uses_devices
+from localspec.llama.parameters import (
+    context_parameters,
+    has_branches,
+    prompt_step,
+    uses_devices,
+)
 from localspec.llama.pass_class import NATURAL, PassClass
 from localspec.llama.vocabulary.control_tokens import ControlTokens
 from localspec.llama.vocabulary.tokenizer import SHORT, require_text_fits, tokenize, written_text
@@ -37,6 +42,7 @@ from localspec.pairing import CONTROL, UNKNOWN
 from localspec.speculative.loop import ALONE, Logits
 
 _LONGEST_REPLAY = 8  # tokens read again within a verification; more have a pass of their own
+_QUESTION = 96  # tokens at the end of a prompt that another one may not share
 _CONTROL_ATTRIBUTES = 1 << 3 | 1 << 0  # LLAMA_TOKEN_ATTR_CONTROL and _UNKNOWN
 _FIM = ("pre", "suf", "mid", "rep", "sep")
 _ALIKE = 0.05  # of the greatest logit: a state that is wrong changes them far more
@@ -47,8 +53,8 @@ class LlamaModel:
 
     Passes are filled up to multiples of ``min_width`` tokens with others, taken back at once, and
     are no wider than ``max_width``: llama.cpp's kernels round differently at different widths; see
-    `pass_class`. ``memory`` is what llama.cpp
-    allocated; of a ``weightless`` one, which can do nothing else, what it would allocate.
+    `pass_class`. Prompts are read in passes of about ``prompt_step`` tokens. ``memory`` is what
+    llama.cpp allocated; of a ``weightless`` one, which can do nothing else, what it would allocate.
     ``context`` and ``vocab`` are llama.cpp's handles, valid until this is closed; ``overridden``
     are the keys whose values it took from ``options.override_kv`` instead of the file.
     ``listener`` is called after each pass with its tokens and the position of the first, and when
@@ -75,6 +81,7 @@ class LlamaModel:
         on_device = uses_devices(options)
         self.options = with_attention(header, options, self.n_ctx, on_device=on_device)
         self.threads = options.threads or machine.physical_cores()
+        self.prompt_step = prompt_step(header, options, self.threads)
         self.tokens: list[int] = []  # in the cache; not to be changed by others
         self._held = 0  # so many of the tokens are in llama.cpp's cache
         self._torn = False  # true while our list and llama.cpp's cache may differ
@@ -466,10 +473,19 @@ class LlamaModel:
         """Read what is pending and ``tokens`` behind it.
 
         Ctrl-C ends a slow pass in the middle, and waits for the end of others: what a short pass
-        computed is known then, and need not be read again.
+        computed is known then, and need not be read again. Near the end of a prompt there is a
+        place to return to: the next one may ask something else about the same document.
         """
         unread = [*self.tokens[self._held :], *tokens]
-        for chunk, outputs in self._chunks(unread, rows):
+        common = (len(unread) - _QUESTION) // self.min_width * self.min_width
+        if rows == 0 and not self.trims and common >= _QUESTION:
+            self._read_passes(unread[:common], 0)
+            self.rollback.anchor(self._held)
+            unread = unread[common:]
+        self._read_passes(unread, rows)
+
+    def _read_passes(self, tokens: Sequence[int], rows: int) -> None:
+        for chunk, outputs in self._chunks(tokens, rows):
             slow = len(chunk) > MAX_DRAFT_TOKENS + 1
             with nullcontext() if slow else held_interrupt():
                 self._read_chunk(chunk, outputs, slow)
@@ -480,12 +496,16 @@ class LlamaModel:
         Where tokens are not forgotten at no cost, only the last pass is filled up: all of a pass
         that was is read again.
         """
-        most = min(self.max_width, self.most_tokens)
-        most = max(rows, most // self.min_width * self.min_width or most)
+        most, step = map(self._filled, (min(self.max_width, self.most_tokens), self.prompt_step))
+        most = max(rows, most)
         whole = (len(tokens) - rows) // self.min_width * self.min_width
         if self.min_width == 1 or self.trims or whole in (0, len(tokens)):
-            return chunks(tokens, rows, most)
-        return chunks(tokens[:whole], 0, most) + [(tokens[whole:], rows)]
+            return chunks(tokens, rows, most, step)
+        return chunks(tokens[:whole], 0, most, step) + [(tokens[whole:], rows)]
+
+    def _filled(self, width: int) -> int:
+        """The widest pass up to ``width`` to which no tokens need be added."""
+        return width // self.min_width * self.min_width or width
 
     def _added(self, width: int, rows: int) -> int:
         """How many tokens fill up a pass of ``width``."""

@@ -14,6 +14,7 @@ from localspec.llama.cache import rollback
 from localspec.llama.rpc.servers import devices_of
 from localspec.metadata.checks.values import MAX_LAYERS
 from localspec.metadata.gguf_file import GGML_TYPES_BY_NAME
+from localspec.metadata.header import ModelHeader
 
 _FLASH = {"auto": -1, "off": 0, "on": 1}
 _SPLIT = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
@@ -23,6 +24,10 @@ _LOAD_AUTO, _LOAD_NONE, _LOAD_MLOCK, _LOAD_MMAP_MLOCK = -1, 0, 2, 3
 _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"  # LLM_FFN_EXPS_REGEX in llama.cpp
 # Python's and C++'s regular expressions both recurse, and C++'s overflow the stack of the process.
 _LONGEST_PATTERN, _DEEPEST_PATTERN = 1024, 32  # characters, open parentheses
+# Tokens of a prompt in one pass on a CPU: 64 are read as fast as 512 by two threads, and llama.cpp
+# computes attention for 64 at once. An expert sees a share of them: of 16 it reads a tenth slower.
+_STEP, _STEP_OF_EXPERT = 64, 32
+_STEP_THREADS = 4  # that wait for each other some hundred times a pass, so more get longer passes
 
 
 class _TensorOverride(ctypes.Structure):
@@ -111,6 +116,21 @@ def _kv_overrides(given: tuple[KeyValue, ...]) -> Any:
         array[i].tag, array[i].key = tag, key.encode()
         setattr(array[i].value, member, value.encode() if isinstance(value, str) else value)
     return array
+
+
+def prompt_step(header: ModelHeader, options: LoadOptions, threads: int) -> int:
+    """Tokens of a prompt in one pass: what is lost of the reading when it is cancelled.
+
+    On a CPU as few as are read at full speed; a device reads a whole batch in a moment. It depends
+    on no measurement, so that the same prompt is always read, and rounded, in the same way.
+    """
+    if uses_devices(options):
+        return options.batch_size
+    step = _STEP * -(-(options.threads_batch or threads) // _STEP_THREADS)
+    experts, used = header.get("expert_count"), header.get("expert_used_count")
+    if isinstance(experts, int) and isinstance(used, int) and used > 0:
+        step = max(step, _STEP_OF_EXPERT * experts // used)
+    return min(step, options.batch_size)
 
 
 def uses_devices(options: LoadOptions) -> bool:

@@ -142,7 +142,7 @@ class _Text:
 
     def reads_alike(self, first: PassClass, second: PassClass) -> bool:
         """Whether a prompt that is read in passes of two classes goes on alike."""
-        count = min(_READ, self._past)
+        count = min(_READ + _READ // 4, self._past)  # the last pass of a prompt may be longer
         rows = []
         for passes in (first, second):
             self._model.truncate(0)

@@ -398,8 +398,8 @@ def test_ctrl_c_stops_within_a_batch_and_keeps_those_before(
         patch.setattr(llama_library.library(), "llama_decode", pressed_while)
         floats.decode(ids, 1)
     assert codes == [0, 2]  # 2: aborted
-    assert floats.tokens == ids[:512]
-    assert_close(floats.decode(ids[512:], 1), expected)
+    assert floats.tokens == ids[:64]
+    assert_close(floats.decode(ids[64:], 1), expected)
 
 
 @pytest.mark.parametrize("model", ["target", "draft"])
@@ -432,11 +432,11 @@ def test_another_thread_ends_a_pass_and_keeps_the_batches_before(
         thread.start()
         thread.join()
     assert codes == [0, 2]  # 2: aborted
-    assert read.tokens == prompt[:512]
+    assert read.tokens == prompt[:64]
     again = generate(engine, prompt, length=4)
     assert again.tokens == expected
     if model == "target":
-        assert again.stats.cached_tokens == 512
+        assert again.stats.cached_tokens == 64
 
 
 def test_what_is_unwanted_is_not_begun(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,17 @@ def test_all_tokens_once_and_all_rows_of_the_last_batch(count: int, size: int, r
     assert len(parts[-1][0]) >= rows
 
 
+@given(st.integers(1, 900), st.integers(1, 256), st.integers(1, 128), st.integers(0, 64))
+def test_no_pass_of_a_prompt_is_short(count: int, size: int, step: int, rows: int) -> None:
+    rows, step = min(rows, count, size), min(size, step)
+    *parts, (last, wanted) = chunks(range(count), rows, size, step)
+    assert [*(token for tokens, _ in parts for token in tokens), *last] == [*range(count)]
+    assert wanted == rows <= len(last) <= max(rows, min(size, step + step // 2))
+    if 2 * rows <= step < size // 2:
+        assert all(len(tokens) == step for tokens, _ in parts)
+        assert len(last) > step // 2 or not parts
+
+
 @pytest.mark.llama
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9), st.integers(0, 4)), max_size=6))
 def test_parts_of_a_batch_stand_side_by_side(parts: list[tuple[int, int, int]]) -> None:

@@ -25,10 +25,11 @@ from localspec.engine.engine import Engine
 from localspec.llama import llama_library
 from localspec.llama.memory.layer_cache import SNAPSHOTS
 from localspec.llama.model import LlamaModel
-from localspec.llama.parameters import context_parameters, model_parameters
+from localspec.llama.parameters import context_parameters, model_parameters, prompt_step
 from localspec.metadata.header import read_header
 from localspec.speculative.loop import Logits
 from tests.support.files.lora_files import write_lora
+from tests.support.files.tiny_models import write_tiny_model
 from tests.support.real_pair import TinyFiles, load_model, options, random_ids
 
 pytestmark = pytest.mark.llama
@@ -53,6 +54,37 @@ def logits(model: LlamaModel) -> Logits:
 def test_batch_sizes(tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     log = said(monkeypatch, tiny.target, batch_size=256, ubatch_size=128)
     assert re.search(r"n_batch += 256\n", log) and re.search(r"n_ubatch += 128\n", log)
+
+
+@pytest.mark.parametrize(
+    ("keys", "changes", "step"),
+    [
+        ({}, {}, 64),
+        ({}, {"threads": 4}, 64),
+        ({}, {"threads": 5}, 128),
+        ({}, {"threads": 2, "threads_batch": 16}, 256),
+        ({}, {"threads": 64}, 512),
+        ({}, {"batch_size": 64}, 64),
+        ({"expert_count": 8, "expert_used_count": 2}, {}, 128),
+        ({"expert_count": 32, "expert_used_count": 4}, {}, 256),
+        ({"expert_count": 128, "expert_used_count": 8}, {"batch_size": 256}, 256),
+        ({"expert_count": 8, "expert_used_count": 0}, {}, 64),
+    ],
+)
+def test_prompts_are_read_in_steps_that_take_a_moment(
+    tmp_path: Path, keys: dict[str, int], changes: dict[str, int], step: int
+) -> None:
+    values = tuple(KeyValue(f"llama.{name}", value) for name, value in keys.items())
+    path = write_tiny_model(tmp_path / "tiny.gguf", seed=1)
+    asked = options(path, gpu_layers=0, **changes)
+    assert prompt_step(read_header(path, values), asked, asked.threads or 1) == step
+
+
+def test_on_a_device_a_prompt_is_read_in_whole_batches(
+    tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("localspec.llama.parameters.uses_devices", lambda options: True)
+    assert prompt_step(read_header(tiny.target), options(tiny.target), 1) == 512
 
 
 def test_a_prompt_is_read_in_batches_of_any_size(tiny: TinyFiles) -> None:

@@ -142,6 +142,8 @@ class Batcher:
             chosen.append(handle)
         if answering > 1:
             tokens = min(tokens, self._chunk(context, _width(chosen)))
+        elif prompts:
+            tokens = min(tokens, prompts[0].entry.step)
         for handle in prompts:
             entry = handle.entry
             if entry.context is not context:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from localspec.core.errors import EngineError
 from localspec.core.options.load_options import MAX_ROWS
 from localspec.llama import llama_library
-from localspec.llama.batch import decode, read_logits
+from localspec.llama.batch import decode, longest, read_logits
 from localspec.llama.cache.copies import ReusableLengths, copy_state, restore_state
 from localspec.llama.cache.rollback import Trim
 from localspec.llama.model import LlamaModel
@@ -34,6 +34,12 @@ class BatchEntry:
         count = len(self.tokens)
         return not self.rows or count - self.rows > _STEP or count > self.context.most_tokens
 
+    @property
+    def step(self) -> int:
+        """How many of its tokens a pass reads that it shares with no other entry."""
+        step, count = self.context.prompt_step, len(self.tokens)
+        return step if count > longest(step) else count
+
     def beginning(self, count: int) -> "BatchEntry":
         """Its first ``count`` tokens or fewer, without logits where that is not all of it."""
         if count >= len(self.tokens):
@@ -57,6 +63,7 @@ class SharedContext:
         self.n_ctx = model.n_ctx
         self.n_vocab = model.n_vocab
         self.most_tokens = model.most_tokens
+        self.prompt_step = model.prompt_step
         self._batch = model.make_batch()
         model.truncate(0)
         window = int(self._llama.llama_model_n_swa(model.weights.handle))

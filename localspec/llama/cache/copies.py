@@ -35,7 +35,7 @@ class ReusableLengths(NamedTuple):
 
 
 class StateCheckpoints:
-    """Copies of the recurrent state in host memory, at the ends of the last prompts and answers.
+    """Copies of the recurrent state in host memory, near the ends of the last prompts and answers.
 
     A conversation returns there when an answer is written again, its reasoning is left out, or
     another question follows it.

@@ -22,6 +22,7 @@ from localspec.engine.loading.rollback_choice import STRATEGIES
 from localspec.llama.cache.copies import Copy, ReusableLengths
 from localspec.llama.heads.opening import open_head
 from localspec.llama.model import LlamaModel
+from localspec.llama.pass_class import PassClass
 from localspec.metadata.header import read_header
 from tests.support.real_pair import GREEDY, fresh, generate, options, random_ids
 from tests.support.toy.engine import ToyEngine
@@ -429,6 +430,27 @@ def test_a_hybrid_returns_to_the_ends_of_its_prompts(
                 talks[i] = [*talk, *tokens[60:61], *random_ids(20, seed=10 * turn + i)]
         for talk, tokens in history:
             assert fresh(engine, talk, GREEDY, 0, 70).tokens == tokens
+
+
+@pytest.mark.llama
+@pytest.mark.parametrize("way", STRATEGIES)
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_hybrid_reads_a_document_once_for_several_questions(
+    architecture: Callable[[str], Path], way: str, exact: bool
+) -> None:
+    path = architecture("qwen35-mtp")
+    given = options(path, ctx_size=1024, cache_type_k="f32", cache_type_v="f32", exact=exact)
+    target = LlamaModel(read_header(path), given, strategies=(way,))
+    if exact:
+        target.use_class(PassClass(16, 48))
+    with Engine(target, None) as engine:
+        cache, document = PrefixCache(PLENTY), random_ids(400)
+        prompts = [[*document, *random_ids(20 + 9 * i, seed=i)] for i in range(3)]
+        answers = [say(cache, engine, prompt, 0) for prompt in prompts]
+        assert answers[0][1] == 0
+        assert all(400 - 96 <= cached <= 400 for _, cached in answers[1:])
+        for prompt, (tokens, _) in zip(prompts, answers, strict=True):
+            assert fresh(engine, prompt, GREEDY, 0, 8).tokens == tokens
 
 
 @pytest.mark.llama

@@ -47,6 +47,7 @@ class ToyContext(SharedContext):
         self.models = [make() for _ in range(count)]
         self.n_ctx = self.models[0].n_ctx
         self.most_tokens, self.most_rows = most_tokens, most_rows
+        self.prompt_step = 64
         self.passes: list[list[tuple[int, int, int]]] = []
         self._refused = set(refused)
         self._window = window
