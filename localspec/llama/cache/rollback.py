@@ -143,7 +143,7 @@ class Fork(_Anchored):
     live sequence then writes into another cell. It costs no copy and a second state.
 
     ``sliding`` is as for `Trim`: sliding layers reuse cells once a micro-batch was read behind the
-    window, so that the shared state counts only near its checkpoint. The checkpoints hold such cells
+    window, so that the shared state counts only near its checkpoint. Checkpoints hold such cells
     themselves (`llama_kv_cache_iswa::state_write`).
     """
 
