@@ -193,12 +193,15 @@ class Adaptive(Controller):
         return self._reason(DraftStatus.DRAFT_TOO_OFTEN_WRONG)
 
     def _reason(self, otherwise: DraftStatus) -> DraftStatus:
-        """Why the draft model is not used: costs, wrong tokens, or what is passed in."""
+        """Why the draft model is not used: costs, unread, wrong tokens, or what is passed in."""
         if self._draft is None:
             return DraftStatus.DRAFTING
         if self._value.ideal_gain <= 0:
             return DraftStatus.VERIFICATION_TOO_SLOW
-        return otherwise if self._value.gain > 0 else DraftStatus.DRAFT_TOO_OFTEN_WRONG
+        wrong = DraftStatus.DRAFT_TOO_OFTEN_WRONG
+        status = otherwise if self._value.gain > 0 else wrong
+        is_tried = self._acceptance.of(MODEL).pair.observations > 0
+        return status if is_tried or status is not wrong else DraftStatus.ANSWER_TOO_SHORT
 
     def _use_model(
         self, draft: TimedDraft, plan: "_RoundPlan", context: list[int], limit: int, unread: int

@@ -425,6 +425,13 @@ def test_the_status_at_the_end_of_an_answer(
     assert made[-1].status == expected
 
 
+def test_a_draft_that_was_never_tried_is_not_called_wrong() -> None:
+    draft, verify = (0.5, 0.0), (0.6, 0.4)  # gains only where nearly all is right
+    controller = auto(0.02, draft, calibrated(verify, draft))(FakeClock())
+    assert controller.propose([1, 2, 3], 9).tokens == ()
+    assert controller.status == DraftStatus.ANSWER_TOO_SHORT
+
+
 def test_a_debt_from_before_is_the_reason_not_to_draft() -> None:
     draft, verify = (0.35, 0.0), (0.7, 0.3)  # may gain a little
     make = auto(0.02, draft, calibrated(verify, draft), budget=in_debt(20.0, 1.0))
