@@ -90,7 +90,7 @@ class InstantModel:
         return len(self.tokens)
 
     block_size: int | None = None
-    reads_along = False
+    follows_target = False
     gives_prompt_row = True
     batch_share = ALONE
     tree = None

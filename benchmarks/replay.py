@@ -80,7 +80,7 @@ class TraceTarget:
         return len(self.tokens)
 
     block_size: int | None = None
-    reads_along = False
+    follows_target = False
     gives_prompt_row = False
     batch_share = ALONE
 
@@ -122,7 +122,7 @@ class TraceDrafter(ModelDrafter):
         self.held: list[int] = []
 
     drafts_block = False
-    reads_along = False
+    follows_target = False
     batch_share = ALONE
 
     def unread(self, context: list[int]) -> int:
@@ -171,7 +171,7 @@ class TraceDrafter(ModelDrafter):
         few = unread <= TAIL + longest or 2 * unread <= len(context)
         return unread if few else TAIL + longest
 
-    def review(self, context: list[int], longest: int) -> list[tuple[Candidate, int]]:
+    def score_past_tokens(self, context: list[int], longest: int) -> list[tuple[Candidate, int]]:
         count = self.to_review(context, longest)
         unread = self.unread(context) - 1
         self._clock.now += self._costs.read(count - 1)

@@ -97,7 +97,7 @@ def guesses_along(
     for i in range(0, len(tokens), _AT_ONCE):
         piece = tokens[i : i + _AT_ONCE]
         context += piece
-        reviewed = drafter.review(context, len(piece))
+        reviewed = drafter.score_past_tokens(context, len(piece))
         found = [Guess(said.token == came, said.confidence) for said, came in reviewed]
         guesses += [*[_NOTHING] * (len(piece) - len(found)), *found]
     return tuple(guesses)

@@ -256,7 +256,7 @@ def _empty(engine: TextEngine) -> None:
 def _drafter(draft: TokenModel | None) -> Drafter:
     if draft is None:
         return ""
-    return "prediction heads" if draft.reads_along else "draft model"
+    return "prediction heads" if draft.follows_target else "draft model"
 
 
 def _most_tokens(max_tokens: int | None, n_ctx: int) -> int:
@@ -367,14 +367,14 @@ def _make_controller(
     drafter = model_drafter(engine, params, constraint, branches=branches)
     if length == "auto":
         warmth = min(params.temperature, MAX_LEARNT_TEMPERATURE)
-        bucket = "greedy" if params.greedy else f"{params.acceptance} at {warmth:.1f}"
-        bucket += " in a grammar" * (constraint is not None)  # accepted more often
+        sampling_kind = "greedy" if params.greedy else f"{params.acceptance} at {warmth:.1f}"
+        sampling_kind += " in a grammar" * (constraint is not None)  # accepted more often
         return Adaptive(
             engine.profile.learnt(clock),
             clock,
             drafter,
             *lookups,
-            bucket=bucket,
+            sampling_kind=sampling_kind,
             tree=tree,
             conversations=engine.conversations,
             loss_budget=engine.loss_budget,

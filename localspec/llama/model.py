@@ -64,7 +64,7 @@ class LlamaModel:
     """
 
     block_size: int | None = None  # each token of a proposal costs a step
-    reads_along = False
+    follows_target = False
     batch_share = ALONE
 
     def __init__(

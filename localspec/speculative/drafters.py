@@ -80,7 +80,7 @@ class ModelDrafter:
         self._n_rivals = branches - 1
         self._prefix = SharedPrefix()
         self.drafts_block = model.block_size is not None
-        self.reads_along = model.reads_along
+        self.follows_target = model.follows_target
 
     @property
     def batch_share(self) -> BatchShare:
@@ -105,7 +105,7 @@ class ModelDrafter:
         tokens ``ahead`` that the window does not hold with the first token of the context. Heads
         propose nothing behind tokens ``ahead``, for which the target has no hidden states yet.
         """
-        if ahead and self.reads_along:
+        if ahead and self.follows_target:
             return
         position = len(context) + len(ahead)
         shift = self._shift(position)
@@ -134,7 +134,7 @@ class ModelDrafter:
         unread = self.unread(context)
         return TAIL + longest if self._misses_most(unread, context, longest) else unread
 
-    def review(self, context: list[int], longest: int) -> list[tuple[Candidate, int]]:
+    def score_past_tokens(self, context: list[int], longest: int) -> list[tuple[Candidate, int]]:
         """What would have been drafted at the last ``longest`` tokens, each with the actual token.
 
         Reads what is unread; of a context that was hardly read yet only the end, so that a review

@@ -98,7 +98,7 @@ class TokenModel(Protocol):
         """How many of ``tokens``, from the first, a prompt need not read again."""
 
     @property
-    def reads_along(self) -> bool:
+    def follows_target(self) -> bool:
         """Whether it reads along with the target, as heads do, so that no prompt is unread."""
 
     @property

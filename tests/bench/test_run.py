@@ -160,9 +160,11 @@ def test_guesses_are_those_of_the_draft_given_the_true_text() -> None:
 def test_a_draft_that_lacks_a_token_of_the_text_guesses_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    review = ModelDrafter.review
+    review = ModelDrafter.score_past_tokens
     monkeypatch.setattr(
-        ModelDrafter, "review", lambda self, context, longest: review(self, context, longest)[3:]
+        ModelDrafter,
+        "score_past_tokens",
+        lambda self, context, longest: review(self, context, longest)[3:],
     )
     engine = ToyEngine(quirk=0.5)
     found = compare(engine, [engine.encode("abc")], plan(0, 4, max_tokens=20))

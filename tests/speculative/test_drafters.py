@@ -84,7 +84,7 @@ def test_tokens_ahead_are_read_in_the_same_pass() -> None:
 
 def test_heads_do_not_go_on_behind_tokens_ahead() -> None:
     model = ToyModel()
-    model.reads_along = True
+    model.follows_target = True
     assert list(drafter(model).propose([1, 2, 3], [4])) == [] and model.calls == []
 
 
@@ -109,7 +109,7 @@ def test_rivals_are_behind_the_candidate(sampler: Sampler, branches: int) -> Non
         assert all(rival.source == "draft" for rival in each.rivals)
         assert branches == 1 or confidences[0] == pytest.approx(-each.confidence)
     assert not any(group.startswith(MODEL) for group in RUNNERS_UP)  # theirs is no usual chance
-    reviewed = beside.review([9, 8, 7, 6, 5, 4], 3)
+    reviewed = beside.score_past_tokens([9, 8, 7, 6, 5, 4], 3)
     assert max(len(each.rivals) for each, _ in reviewed) == branches - 1  # truncation leaves fewer
 
 
@@ -149,7 +149,7 @@ def test_an_id_that_the_draft_lacks_keeps_it_silent(context: list[int]) -> None:
     controller = drafter(model)
     controller.read(context)
     assert proposals(controller, context, 4) == []
-    assert controller.review(context, 9) == []
+    assert controller.score_past_tokens(context, 9) == []
     assert model.calls == []
     assert len(proposals(controller, [1, 2], 4)) == 4
 
@@ -164,7 +164,7 @@ def test_a_review_says_what_would_have_been_proposed(
     model = ToyModel()
     controller = drafter(model, sampler)
     controller.read(context[:read])
-    reviewed = controller.review(context, longest)
+    reviewed = controller.score_past_tokens(context, longest)
     held = len(context[:read]) - 1
     assert len(reviewed) == min(longest, max(0, len(context) - 1 - held))
     for i, (candidate, came) in enumerate(reviewed):
@@ -183,7 +183,7 @@ def test_a_look_at_a_draft_does_not_cost_a_long_prompt(known: int, reads: int) -
     controller.read(context[:known])
     model.calls.clear()
     assert reads < controller.to_review(context, 6) <= reads + 2
-    reviewed = controller.review(context, 6)
+    reviewed = controller.score_past_tokens(context, 6)
     assert model.calls == [(reads, min(6, reads))]
     assert list(model.tokens[: known - 1]) == context[: known - 1]  # what was read is kept
     for i, (candidate, came) in enumerate(reversed(reviewed), start=1):
@@ -269,8 +269,8 @@ def test_what_is_kept_of_a_growing_context_changes_nothing(
             keeping.read(context)
             comparing.read(list(context))
         else:
-            reviewed = keeping.review(context, how)
-            assert reviewed == comparing.review(list(context), how)
+            reviewed = keeping.score_past_tokens(context, how)
+            assert reviewed == comparing.score_past_tokens(list(context), how)
         assert keeping.unread(context) == comparing.unread(list(context))
         assert models[0].tokens == models[1].tokens and models[0].calls == models[1].calls
 
@@ -305,7 +305,7 @@ def test_a_growing_context_is_read_once(n_ctx: int) -> None:
         for _ in range(3):
             controller.unread(context)
         if i % 3 == 1:
-            assert len(controller.review(context, 4)) > 1
+            assert len(controller.score_past_tokens(context, 4)) > 1
         if i % 3:
             found = list(islice(controller.propose(context), 4))
             context += [*(each.token for each in found[: i % 4]), i % 16]

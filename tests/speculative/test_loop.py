@@ -455,17 +455,17 @@ def test_a_prompt_is_whole_before_its_answer() -> None:
     assert target.pending == 0 and target.tokens == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("reads_along", [False, True])
-def test_a_draft_that_reads_along_drafts_in_the_first_round(reads_along: bool) -> None:
+@pytest.mark.parametrize("follows_target", [False, True])
+def test_a_draft_that_reads_along_drafts_in_the_first_round(follows_target: bool) -> None:
     target, draft = ToyModel(), ToyModel()
-    draft.reads_along = reads_along
+    draft.follows_target = follows_target
     drafter = ModelDrafter(draft, GREEDY, 16, never_stop)
     for controller in (
         FixedLength(drafter, 3, FakeClock()),
         Adaptive(toy_profile(), FakeClock(), drafter),
     ):
         rounds = start_answer(target, controller, [1, 2, 3], 9)
-        assert controller.drafts_at_once == reads_along
-        assert (next(rounds).drafted > 0) == reads_along
+        assert controller.drafts_at_once == follows_target
+        assert (next(rounds).drafted > 0) == follows_target
         target.truncate(2)
     assert not NoDraft().drafts_at_once

@@ -345,7 +345,7 @@ def auto(
     if branches is None:
         target.tree = None
     known, suffix = known or calibrated(costs), PromptLookup() if index else None
-    controller = Adaptive(known, clock, draft, suffix, bucket="greedy", tree=target.tree)
+    controller = Adaptive(known, clock, draft, suffix, sampling_kind="greedy", tree=target.tree)
     return told(target, controller, GREEDY, [1, 2], 400, clock=clock), target
 
 

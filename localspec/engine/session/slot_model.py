@@ -17,7 +17,7 @@ class SlotModel:
     """A TokenModel on one sequence of a shared context; passes are batched with other slots'."""
 
     block_size: int | None = None
-    reads_along = False
+    follows_target = False
     gives_prompt_row = True
 
     def __init__(self, context: SharedContext, sequence: int, handle: SequenceHandle) -> None:

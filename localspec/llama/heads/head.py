@@ -32,7 +32,7 @@ class Head:
     for the head alone, ``header`` that of its file.
     """
 
-    reads_along = True
+    follows_target = True
     gives_prompt_row = False  # it reads no prompts by itself
     batch_share = ALONE
     tree = None

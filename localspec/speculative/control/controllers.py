@@ -50,7 +50,7 @@ class FixedLength(Controller):
         self._clock = clock
         self._tree = tree
         self._has_prompt = False
-        self.drafts_at_once = drafter.reads_along
+        self.drafts_at_once = drafter.follows_target
 
     def begin_answer(self) -> None:
         """The next answer's prompt is unread."""
@@ -100,7 +100,7 @@ class Adaptive(Controller):
         clock: Clock,
         drafter: ModelDrafter | None = None,
         *lookups: Lookup | None,
-        bucket: str = "greedy",
+        sampling_kind: str = "greedy",
         tree: TreeDecoder | None = None,
         conversations: Conversations | None = None,
         loss_budget: LossBudget | None = None,
@@ -111,7 +111,7 @@ class Adaptive(Controller):
         self._budget = loss_budget or LossBudget()
         self._conversation: Conversation | None = None
         self._tree = None if tree is None or tree.branches == 1 else tree
-        self._acceptance = GroupAcceptance(profile, bucket)
+        self._acceptance = GroupAcceptance(profile, sampling_kind)
         self._value = Valuation(
             profile,
             self._acceptance,
@@ -124,7 +124,7 @@ class Adaptive(Controller):
             self._draft = TimedDraft(drafter, profile, acceptance, value, self._budget, clock)
         self._prompt = 0  # tokens
         self._plan = _RoundPlan()
-        self.drafts_at_once = drafter is not None and drafter.reads_along
+        self.drafts_at_once = drafter is not None and drafter.follows_target
         self.status = DraftStatus.DRAFTING
 
     def begin_answer(self) -> None:
@@ -156,7 +156,7 @@ class Adaptive(Controller):
             return slower if verified else self._reason(slower)
         plan.verified = verified
         if self._draft is None:
-            if self._profile.since_wide >= LONGEST_INTERVAL:  # the cost model may be wrong
+            if self._profile.tokens_since_draft >= LONGEST_INTERVAL:  # the cost model may be wrong
                 plan.verified = max(plan.verified, min(TRIAL, len(plan.candidates)))
             return DraftStatus.DRAFTING
         status = self._ask_model(self._draft, plan, context, limit, worth)
@@ -184,8 +184,8 @@ class Adaptive(Controller):
         if value.gain > better:
             return self._use_model(draft, plan, context, limit, unread)
         if draft.is_due and draft.may_gain(past) > better:
-            draft.review(context)
-        elif self._profile.since_wide >= LONGEST_INTERVAL:
+            draft.score_past_tokens(context)
+        elif self._profile.tokens_since_draft >= LONGEST_INTERVAL:
             trial = draft.trial(context, limit, unread)
             if trial is not None:
                 plan.reading_seconds, plan.candidates = trial
@@ -196,7 +196,7 @@ class Adaptive(Controller):
         """Why the draft model is not used: costs, unread, wrong tokens, or what is passed in."""
         if self._draft is None:
             return DraftStatus.DRAFTING
-        if self._value.ideal_gain <= 0:
+        if self._value.good_draft_gain <= 0:
             return DraftStatus.VERIFICATION_TOO_SLOW
         wrong = DraftStatus.DRAFT_TOO_OFTEN_WRONG
         status = otherwise if self._value.gain > 0 else wrong
@@ -213,13 +213,15 @@ class Adaptive(Controller):
         before = self._conversation.missed_before
         if not self._worth_reading(value.gain, draft, unread, limit, before):
             # The draft may be better than it seems; no look where not even a good one would do.
-            if draft.is_due and self._worth_reading(value.ideal_gain, draft, unread, limit, before):
-                draft.review(context)
+            if draft.is_due and self._worth_reading(
+                value.good_draft_gain, draft, unread, limit, before
+            ):
+                draft.score_past_tokens(context)
             self._conversation.missed += 1
             return DraftStatus.ANSWER_TOO_SHORT
         known = self._is_known(MODEL)
         if not known and draft.is_cheaper(context, unread):
-            draft.review(context)
+            draft.score_past_tokens(context)
             return DraftStatus.DRAFTING
         draft.restart()
         self._conversation.draft_has_read()

@@ -81,7 +81,7 @@ class PairProfile:
     longer_reading: float = 0.0  # and more for each token before it; 0 before a long one was read
     replay: float = 0.0  # seconds by which a draft makes the next pass longer: tokens read again
     acceptance: dict[str, Acceptance] = field(default_factory=dict)
-    since_wide: int = 0  # tokens since a round drafted
+    tokens_since_draft: int = 0  # tokens since a round drafted
     since_plain: int = 0  # tokens since a pass without any draft
     checked: float = 0.0
     answers: dict[int, float] = field(default_factory=dict)  # see `answer_length`
@@ -93,7 +93,7 @@ class PairProfile:
             self.verify.observe(outcome.width, outcome.past, outcome.verify_seconds)
         self._observe_replay(outcome)
         tokens = len(outcome.tokens)
-        self.since_wide = self.since_wide + tokens if outcome.is_plain else 0
+        self.tokens_since_draft = self.tokens_since_draft + tokens if outcome.is_plain else 0
         all_plain = outcome.width == outcome.sequences
         self.since_plain = 0 if all_plain else self.since_plain + min(tokens, _MOST_COUNTED)
 
@@ -181,19 +181,19 @@ class PairProfile:
 class GroupAcceptance:
     """Acceptance by group of candidates in one answer.
 
-    ``bucket`` names the kind of sampling: greedy, or a rule and a temperature.
+    ``sampling_kind`` names the kind of sampling: greedy, or a rule and a temperature.
     """
 
-    def __init__(self, profile: PairProfile, bucket: str) -> None:
+    def __init__(self, profile: PairProfile, sampling_kind: str) -> None:
         self._profile = profile
-        self._bucket = bucket
+        self._sampling_kind = sampling_kind
         self._met: dict[str, AnswerAcceptance] = {}
 
     def of(self, group: str) -> AnswerAcceptance:
         """Acceptance of a group with this kind of sampling."""
         found = self._met.get(group)
         if found is None:
-            pair = self._profile.of(f"{group}, {self._bucket}")
+            pair = self._profile.of(f"{group}, {self._sampling_kind}")
             found = self._met[group] = AnswerAcceptance(pair)
         return found
 

@@ -115,20 +115,20 @@ class TimedDraft:
         """An optimistic gain of the draft; that of a good one once the last probe is long ago."""
         hopeful = self._value.hopeful_gain(past)
         overdue = self._since >= LONGEST_INTERVAL
-        return max(hopeful, self._value.ideal_gain if overdue else 0.0)
+        return max(hopeful, self._value.good_draft_gain if overdue else 0.0)
 
     def is_cheaper(self, context: list[int], unread: int) -> bool:
         """Whether a review would read far less than this."""
         return self.emitted >= _ENOUGH and 2 * self._to_review(context) < unread
 
-    def review(self, context: list[int]) -> None:
+    def score_past_tokens(self, context: list[int]) -> None:
         """Learn acceptance from the text emitted meanwhile, without a pass of the target."""
         count = self._to_review(context)
         if not self._affords(self._profile.reading_seconds(count), max(0.0, self._value.gain)):
             return
         self._since, self._interval = 0, min(2 * self._interval, LONGEST_INTERVAL)
         began = self._clock()
-        reviewed = self._drafter.review(context, self._longest)
+        reviewed = self._drafter.score_past_tokens(context, self._longest)
         seconds = self._clock() - began
         self._spent += seconds
         if not reviewed:

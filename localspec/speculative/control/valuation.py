@@ -33,7 +33,7 @@ class Valuation:
 
     The rate is the ``recent`` one of the answer, at least that of plain decoding. Renewal-reward:
     the policy that maximises this at the best attainable rate maximises tokens per second. Where
-    passes are shared, the rate is that of all slots; see `_beside` for the costs.
+    passes are shared, the rate is that of all slots; see `_marginal_costs` for the costs.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Valuation:
         self._block = drafts_block
         self.recent = RecentRate()
         self._verify: list[float] = []  # seconds by width, at about this context length
-        self._rises: list[float] = []  # least seconds per additional token, by width
+        self._least_cost_per_token: list[float] = []  # least seconds per additional token, by width
         self._pending = 0  # tokens that the next pass reads again
         self._others = 0.0  # tokens that others have in it
         self._sequences = 1  # that share it
@@ -58,7 +58,7 @@ class Valuation:
         self._policy = Policy((), 0.0)
         self._hopeful: float | None = None  # optimistic gain, solved for when asked
         self._age = self._refreshes = 0
-        self.ideal_gain = 0.0
+        self.good_draft_gain = 0.0
 
     @property
     def gain(self) -> float:
@@ -88,7 +88,7 @@ class Valuation:
     @property
     def plain_worth(self) -> float:
         """Value of a plain round."""
-        return 1.0 - self.rate() * self._beside()[self._pending]
+        return 1.0 - self.rate() * self._marginal_costs()[self._pending]
 
     def best(self, candidates: Sequence[Candidate]) -> tuple[int, float]:
         """How many of the candidates to verify, perhaps 0, and the value of that."""
@@ -99,7 +99,7 @@ class Valuation:
     ) -> None:
         """Extend a chain for as long as more candidates may pay, at any width."""
         survival = self._survivals(chain)[-1] if chain else 1.0
-        rate, rises = self.rate(), self._rises[self._pending :]
+        rate, rises = self.rate(), self._least_cost_per_token[self._pending :]
         for rise in rises[len(chain) : limit]:
             if survival < max(_UNLIKELY, rate * rise) and len(chain) >= _LOOKED_AT:
                 return
@@ -134,7 +134,7 @@ class Valuation:
     def _best(self, chances: Sequence[float]) -> tuple[int, float]:
         """How many tokens with these chances to verify, and the value of that."""
         count, worth = self._best_at(self.rate(), chances)
-        verify, longer = self._beside()[self._pending :], len(chances) + 1
+        verify, longer = self._marginal_costs()[self._pending :], len(chances) + 1
         while LONGEST_AUTO < count < longer:  # a long copy: later rounds reach the rate of this one
             rate = (1.0 + sum(chances[:count])) / (verify[count] + self._profile.replay)
             longer, (count, _) = count, self._best_at(rate, chances[:count])
@@ -142,7 +142,7 @@ class Valuation:
 
     def _best_at(self, rate: float, chances: Sequence[float]) -> tuple[int, float]:
         """`_best` at this rate."""
-        verify = self._beside()[self._pending :]
+        verify = self._marginal_costs()[self._pending :]
         count, most, expected = 0, 1.0 - rate * verify[0], 0.0
         for i, chance in enumerate(chances[: len(verify) - 1], start=1):
             expected += chance
@@ -156,14 +156,14 @@ class Valuation:
 
         Its gain is at most the chance that the chain goes wrong at that very place.
         """
-        verify = self._beside()[self._pending :][: most + 1]
+        verify = self._marginal_costs()[self._pending :][: most + 1]
         rows = (after - before for before, after in pairwise(verify))
         wrong = (before - after for before, after in pairwise((1.0, *survivals)))
         return max(wrong, default=0.0) > self.rate() * min(rows, default=math.inf)
 
     def loss_of_trial(self, drafted: int, past: int) -> float:
         """Seconds by which drafting and verifying so many tokens exceeds a plain pass."""
-        verify = self._beside()
+        verify = self._marginal_costs()
         wider = verify[drafted] - verify[0] + self._profile.replay
         return wider + (1 if self._block else drafted) * self._step(past)
 
@@ -212,24 +212,24 @@ class Valuation:
         tried = max(1 + LONGEST_AUTO, int(_WIDER * self._profile.verify.widest))
         if self._sequences > 1:
             tried = _WIDEST_SHARED
-        self._rises = _least_rises(self._beside()[:tried])
+        self._least_cost_per_token = _least_costs_per_token(self._marginal_costs()[:tried])
         if self._has_draft:
             chances = self._acceptance.of(MODEL).chances()
             self._policy, self._hopeful = self._solve(chances, past), None
             if self._refreshes % _REFRESH == 0:  # costs alone decide it, and they change slowly
-                self.ideal_gain = self._solve([(_GOOD, 1.0)], past).gain
+                self.good_draft_gain = self._solve([(_GOOD, 1.0)], past).gain
         calm = self.gain <= 0 and not drafting
         self._refreshes += 1
         self._age = min(_REFRESH, self._refreshes) * (_CALM if calm else 1)
 
     def _solve(self, chances: Sequence[tuple[float, float]], past: int) -> Policy:
         """The best policy at present costs, for candidates with these chances."""
-        plain, *wider = self._beside()
+        plain, *wider = self._marginal_costs()
         verify = [plain, *(seconds + self._profile.replay for seconds in wider)]
         step = self._step(past)
         return solve(verify, step, self.rate(), chances, LONGEST_AUTO, drafts_block=self._block)
 
-    def _beside(self) -> list[float]:
+    def _marginal_costs(self) -> list[float]:
         """Seconds of the next pass by its own tokens, 1 and more, beside those of others.
 
         Own tokens are charged what they add to the pass, and at least their share of what all
@@ -252,7 +252,7 @@ class Valuation:
         return self._profile.draft_seconds(together, past) / together
 
 
-def _least_rises(verify: Sequence[float]) -> list[float]:
+def _least_costs_per_token(verify: Sequence[float]) -> list[float]:
     """By width, the least seconds for each token more of any wider pass."""
     seconds, n = np.array(verify), np.arange(len(verify))
     wider = np.maximum(n - n[:, None], 0)

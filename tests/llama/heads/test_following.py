@@ -48,7 +48,7 @@ def test_a_review_compares_what_is_unread_and_never_looks_through_a_window(
         if emitted % 40 in (8, 9, 35):
             unread = drafter.unread(context)
             assert unread <= LAG + 2 and drafter.to_review(context, longest) == unread
-            reviewed = drafter.review(context, longest)
+            reviewed = drafter.score_past_tokens(context, longest)
             assert len(reviewed) == min(longest, unread - 1)
             assert [token for _, token in reviewed] == context[len(context) - len(reviewed) :]
             assert pair.head.tokens == context[:-1]

@@ -81,7 +81,7 @@ class Text:
         self.pair.target.truncate(end - count)
         self.pair.target.decode(self.tokens[end - count : end], 1)
 
-    def review(self, count: int, _: int) -> None:
+    def score_past_tokens(self, count: int, _: int) -> None:
         """What the head would have said of the last tokens."""
         head = self.pair.head
         head.truncate(len(head.tokens))
@@ -90,7 +90,7 @@ class Text:
             head.decode(unread, min(count, len(unread)))
 
 
-EVENTS = st.tuples(st.sampled_from(["draft", "plain", "back", "read", "again", "review"]),
+EVENTS = st.tuples(st.sampled_from(["draft", "plain", "back", "read", "again", "score_past_tokens"]),
                    st.integers(1, 6), st.integers(0, 4))  # fmt: skip
 
 

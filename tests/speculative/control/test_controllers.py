@@ -455,8 +455,8 @@ def test_the_loss_of_one_slot_is_no_reason_for_another_nor_does_it_take_its_cred
 def test_candidates_teach_the_kind_of_sampling_they_were_drafted_in() -> None:
     draft = (0.02, 0.0)
     known = calibrated(FLAT, draft)
-    for bucket in ("greedy", "coupled at 0.8"):
-        known.of(f"{MODEL}, {bucket}").observe(2.0, True)
+    for sampling_kind in ("greedy", "coupled at 0.8"):
+        known.of(f"{MODEL}, {sampling_kind}").observe(2.0, True)
     controller = auto(0.02, draft, known)(FakeClock())
     drafted = controller.propose([1, 2, 3], 9).tokens
     assert known.of(f"{MODEL}, greedy").observations == 1

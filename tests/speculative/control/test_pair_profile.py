@@ -76,11 +76,11 @@ def test_what_plain_decoding_costs_is_known_where_nobody_drafts() -> None:
     beside = Round((1,), 0, 0, 1.0, verify_seconds=1.0, width=9, sequences=4, others=8)
     assert beside.is_plain
     known.observe_pass(beside)
-    assert (known.since_plain, known.since_wide) == (1, 1)
+    assert (known.since_plain, known.tokens_since_draft) == (1, 1)
     known.observe_pass(Round((1, 2), 2, 1, 1.0, verify_seconds=1.0, width=6, sequences=4, others=3))
-    assert (known.since_plain, known.since_wide) == (3, 0)
+    assert (known.since_plain, known.tokens_since_draft) == (3, 0)
     known.observe_pass(Round((1,), 0, 0, 1.0, verify_seconds=1.0, width=4, sequences=4, others=3))
-    assert (known.since_plain, known.since_wide) == (0, 1)
+    assert (known.since_plain, known.tokens_since_draft) == (0, 1)
 
 
 def test_a_draft_that_saw_no_long_text_grows_with_it_as_the_target_does() -> None:

@@ -97,7 +97,7 @@ class Reciter:
         return len(self.tokens)
 
     block_size: int | None = None
-    reads_along = False
+    follows_target = False
     batch_share = ALONE
     tree = None
 

@@ -160,7 +160,7 @@ class ToyModel:
         return len(self.tokens)
 
     block_size: int | None = None
-    reads_along = False
+    follows_target = False
     gives_prompt_row = False
     batch_share = ALONE
     tree: "ToyTree | None" = None
