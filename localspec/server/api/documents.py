@@ -228,7 +228,7 @@ class AnthropicMessage(TypedDict):
     stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
     stop_sequence: str | None
     usage: MessageUsage
-    timings: Timings
+    timings: NotRequired[Timings]
     warnings: NotRequired[list[str]]
 
 
