@@ -198,7 +198,7 @@ def _field(row: Option) -> Any:
         limits = Field(ge=bounds.low, le=bounds.high)
         kind = Annotated[int, limits, WHOLE] if row.item is int else Annotated[float, limits]
     if row.name == "seed":
-        kind = Annotated[kind, BeforeValidator(_seed)]
+        kind = Annotated[kind, BeforeValidator(_seed, json_schema_input_type=int)]
     return kind | None, Field(None, validation_alias=_known_as(row.name))
 
 

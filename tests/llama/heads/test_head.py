@@ -90,8 +90,11 @@ class Text:
             head.decode(unread, min(count, len(unread)))
 
 
-EVENTS = st.tuples(st.sampled_from(["draft", "plain", "back", "read", "again", "score_past_tokens"]),
-                   st.integers(1, 6), st.integers(0, 4))  # fmt: skip
+EVENTS = st.tuples(
+    st.sampled_from(["draft", "plain", "back", "read", "again", "score_past_tokens"]),
+    st.integers(1, 6),
+    st.integers(0, 4),
+)
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
