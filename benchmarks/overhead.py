@@ -108,6 +108,8 @@ class InstantProfile:
     def __init__(self, target: InstantModel, draft: InstantModel) -> None:
         self._models = target, draft
 
+    known = None
+
     def learnt(self, clock: Clock) -> PairProfile:
         known, (target, draft) = PairProfile(reading=1e-7), self._models
         for width in (1, 4, 8, 16, 33):

@@ -53,6 +53,7 @@ class Comparison:
             "prompts": list(self.names),
             "left_out": self.looping(),
             "sides": [asdict(row) for row in self.figures()],
+            "plain_noise": self.plain_noise(),
             "auto_over_fixed": None if (ratio := self.auto_over_fixed()) is None else asdict(ratio),
             "limits": None if (limits := self.limits()) is None else asdict(limits),
             "differences": [asdict(each) for each in self.differences],
@@ -96,6 +97,11 @@ class Comparison:
             for side in self.sides
             if used
         ]
+
+    def plain_noise(self) -> float:
+        """By how much plain decoding differs between repeats, as a share; 0 for one repeat."""
+        used = self._used(None)
+        return self.sides[0].spent(used).noise if used else 0.0
 
     def auto_over_fixed(self, prompts: Collection[str] | None = None) -> AutoOverFixed | None:
         """auto against the best fixed length; None where one of both was not measured."""

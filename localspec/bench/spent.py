@@ -31,6 +31,12 @@ class Spent:
         """How often every prompt was answered."""
         return len(self.seconds)
 
+    @property
+    def noise(self) -> float:
+        """By how much the slowest repeat is slower than the fastest, as a share; 0 for one."""
+        paces = [self.of([i]).pace for i in range(self.repeats)]
+        return max(paces) / min(paces) - 1
+
     def of(self, repeats: Sequence[int]) -> "Spent":
         """The same of these repeats only."""
         return Spent(self.seconds[repeats], self.tokens[repeats])

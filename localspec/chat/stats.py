@@ -48,7 +48,7 @@ class GenerationStats:
     that were not the first candidate of their place in a tree. ``first_tokens`` counts tokens from
     the last pass over a prompt: that time is in ``prompt_seconds``, so tokens per second leave them
     out. Each has its own round. ``own_passes`` are the target's passes, a shared one divided by its
-    sequences. ``plain_seconds`` is the estimated time of plain decoding, 0 where
+    sequences. ``plain_seconds`` is the estimated time of plain decoding, see `PlainTime`, 0 where
     costs are not known. ``slowest_round`` is in seconds. ``drafter`` is the kind of draft that was
     loaded, empty for none.
     """
@@ -162,9 +162,10 @@ class GenerationStats:
     def estimated_speedup(self) -> float | None:
         """The speedup over plain decoding by the cost model.
 
-        None where costs are not known, and for a short answer, whose time says little.
+        None where nothing was drafted or costs are not known, and for a short answer, whose time
+        says little.
         """
-        if self.tokens < _ESTIMATED_FROM:
+        if not self.drafted or self.tokens < _ESTIMATED_FROM:
             return None
         seconds = self.seconds + self.draft_prompt_seconds
         return self.plain_seconds / seconds if self.plain_seconds and seconds else None

@@ -62,7 +62,7 @@ def _generated(
 ) -> list[str]:
     """Speed, gain, what was accepted, what is off; without ``full`` speed and what is next."""
     found = []
-    if stats.drafted and estimate and stats.estimated_speedup is not None:
+    if estimate and stats.estimated_speedup is not None:
         found.append(f"about {stats.estimated_speedup:.2f}x plain")
     if stats.drafted:
         found.append(_accepted(stats))
@@ -118,6 +118,10 @@ def compared(answer: "Answer", plain: "Answer", text_independent_of_draft: bool 
     ours, theirs = answer.stats, plain.stats
     if not (ours.tokens and theirs.tokens):
         return
+    speed = number(theirs.generation_tps)
+    if not ours.drafted:
+        note(f"Nothing was drafted: both answers are plain decoding, which reaches {speed} tok/s.")
+        return
     seconds = ours.seconds + ours.draft_prompt_seconds
     plain_pace = theirs.seconds / max(1, theirs.timed_tokens)
     gain = plain_pace / (seconds / max(1, ours.timed_tokens)) if seconds else 0.0
@@ -128,7 +132,6 @@ def compared(answer: "Answer", plain: "Answer", text_independent_of_draft: bool 
         else "another text; localspec bench finds out why" if text_independent_of_draft
         else "another text, as rejection draws"
     )  # fmt: skip
-    speed = number(theirs.generation_tps)
     note(f"Measured: {gain:.2f}x plain decoding, which reaches {speed} tok/s{counted}; {text}.")
 
 

@@ -123,7 +123,7 @@ def _length(length: DraftTokens) -> str:
 def summary(out: "Console", comparison: Comparison, *, verbose: bool = False) -> None:
     """One sentence of advice, and what went wrong; with ``verbose`` the details behind it."""
     figures = comparison.figures()
-    sentences = [_fastest(figures)] if figures else []
+    sentences = [_fastest(figures, comparison.plain_noise())] if figures else []
     sentences += _differences(comparison, verbose=verbose)
     if comparison.audits:
         sentences.append(_audited(comparison.audits))
@@ -133,7 +133,7 @@ def summary(out: "Console", comparison: Comparison, *, verbose: bool = False) ->
         _details(out, comparison, figures)
 
 
-def _fastest(figures: list[Figures]) -> str:
+def _fastest(figures: list[Figures], noise: float) -> str:
     plain, *others = figures
     rate = f"Plain decoding reaches {number(plain.generation_tps)} tok/s"
     if not others:
@@ -146,21 +146,31 @@ def _fastest(figures: list[Figures]) -> str:
     if not drafted:
         return "No draft length can be recommended: each gives another text than plain."
     best = max(drafted, key=lambda row: row.speedup)
-    return _advice(best, f"--draft {best.draft_tokens}", "--draft off")
+    return _advice(best, f"--draft {best.draft_tokens}", "--draft off", noise)
 
 
-def _advice(best: Figures, drafting: str, plain: str) -> str:
-    """Which of the two to use, from the figures of the fastest that drafts."""
+def _advice(best: Figures, drafting: str, plain: str, noise: float) -> str:
+    """Which of the two to use, from the figures of the fastest that drafts.
+
+    ``noise`` is by how much plain decoding alone differs between repeats.
+    """
+    if not best.accepted:
+        return f"Fastest here: {plain}; no drafted token was accepted."
     reached = f"{best.speedup:.2f}x the speed of plain decoding"
+    low = high = best.speedup
     if best.speedup_interval is None:
-        doubt = f"; fewer than {FEWEST_PROMPTS} prompts decide nothing"
+        reached += f"; fewer than {FEWEST_PROMPTS} prompts decide nothing"
     else:
         low, high = best.speedup_interval
-        doubt = f" (90% CI {low:.2f} to {high:.2f})"
-        doubt += "; more prompts must tell" if low <= 1 <= high else ""
+        reached += f" (90% CI {low:.2f} to {high:.2f})"
+    if abs(best.speedup - 1) <= noise:
+        noisy = f"plain decoding alone differs by {percent(noise)} between repeats"
+        return f"No clear winner: {drafting} reaches {reached}; {noisy}."
+    if low <= 1 <= high:
+        return f"No clear winner: {drafting} reaches {reached}; more prompts must tell."
     if best.speedup > 1:
-        return f"Fastest here: {drafting}, {reached}{doubt}."
-    return f"Fastest here: {plain}; the best draft ({drafting}) reaches {reached}{doubt}."
+        return f"Fastest here: {drafting}, {reached}."
+    return f"Fastest here: {plain}; the best draft ({drafting}) reaches {reached}."
 
 
 def _details(out: "Console", comparison: Comparison, figures: list[Figures]) -> None:
@@ -302,7 +312,7 @@ def _hybrid_result(out: "Console", result: "HybridResult", verbose: bool) -> Non
     rows = {each.task: figures[1] for each in variants if (figures := each.figures())}
     if rows:
         best = max(rows, key=lambda name: rows[name].speedup)
-        out.print(_advice(rows[best], best, "plain"), markup=False)
+        out.print(_advice(rows[best], best, "plain", first.plain_noise()), markup=False)
     if verbose:
         _rows(out, _COSTS, [(name, _cost(row)) for name, row in rows.items() if row.drafted])
     for each in variants:

@@ -18,6 +18,7 @@ from localspec.engine.text_stream import OutputFormat, Prompt, TextStream
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
 from localspec.speculative.control.conversations import Conversations
 from localspec.speculative.control.pair_profile import LossBudget, PairProfile
+from localspec.speculative.control.plain_time import PlainTime
 from localspec.speculative.drafters import Lookup, ModelDrafter
 from localspec.speculative.history import KEY, AnswerHistory
 from localspec.speculative.loop import (
@@ -45,6 +46,10 @@ MAX_LEARNT_TEMPERATURE = 2.0  # acceptance at a higher temperature is learnt as 
 
 class Profile(Protocol):
     """The profile of a pair on this machine; see `profile_store.StoredProfile`."""
+
+    @property
+    def known(self) -> PairProfile | None:
+        """The profile as it is, without measuring; None where there is none."""
 
     def learnt(self, clock: Clock) -> PairProfile:
         """The profile; measured first where none is saved."""
@@ -142,6 +147,8 @@ def stream_generate(
     controller = _make_controller(engine, options, constraint, lookups, own)
     controller.begin_answer()
     stats = GenerationStats(drafter=_drafter(engine.draft))
+    known = engine.profile.known if options.draft_tokens else None
+    plain = PlainTime(None if known is None else known.verify)
     if not options.cache_prompt:
         _empty(engine)
     read = _read_prompt(engine.target, lookups, prompt, clock, on_progress)
@@ -161,7 +168,9 @@ def stream_generate(
     stream = TextStream((*options.stop, *output.stop), output.splitter(), output.finder())
     emitted = list(prompt[-KEY:])
     try:
-        for piece in _pieces(rounds, controller, stream, output.piece, stats, clock, recorder):
+        for piece in _pieces(
+            rounds, controller, stream, output.piece, stats, plain, clock, recorder
+        ):
             emitted += piece.tokens
             yield piece
     finally:
@@ -214,6 +223,7 @@ def _pieces(
     stream: TextStream,
     bytes_of: Callable[[int], bytes],
     stats: GenerationStats,
+    plain: PlainTime,
     clock: Clock,
     recorder: RecordingSampler | None,
 ) -> Iterator[Piece]:
@@ -222,8 +232,10 @@ def _pieces(
     for whole in rounds:
         parts, outcome = _read(whole, stream, bytes_of)
         ended = clock()
-        stats.add(outcome, ended - began - outcome.draft_prompt_seconds)
-        stats.plain_seconds = controller.plain_seconds
+        seconds = ended - began - outcome.draft_prompt_seconds
+        stats.add(outcome, seconds)
+        plain.add(outcome, seconds)
+        stats.plain_seconds = plain.seconds
         piece = Piece(
             parts,
             outcome.tokens,

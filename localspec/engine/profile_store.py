@@ -111,6 +111,14 @@ class StoredProfile:
         self._file = file
         self._profile: PairProfile | None = None
 
+    @property
+    def known(self) -> PairProfile | None:
+        """The profile as it is or was saved, without measuring; None where there is none."""
+        if self._profile is None:
+            with contextlib.suppress(ValueError):
+                return from_json(self._file.parts.get("profile"))
+        return self._profile
+
     def learnt(self, clock: Clock) -> PairProfile:
         """The profile; measured, with a note, where none is saved or its costs no longer hold.
 

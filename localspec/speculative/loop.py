@@ -146,14 +146,12 @@ class Controller:
     """Proposes tokens for the target to verify, and decides how many; by itself none.
 
     One controller serves one answer. ``length`` is the number of tokens proposed last, or always;
-    ``plain_seconds`` what plain decoding would have taken for the tokens so far, 0 where costs are
-    unknown; ``drafts_at_once`` says that the first token need not wait for a draft that has a
+    ``drafts_at_once`` says that the first token need not wait for a draft that has a
     prompt to read.
     """
 
     length = 0
     status = DraftStatus.OFF
-    plain_seconds = 0.0
     drafts_at_once = False
 
     def begin_answer(self) -> None:

@@ -106,7 +106,7 @@ def test_merged_sums_are_those_of_all_rounds() -> None:
 
 def test_an_estimate_covers_every_answer_or_none() -> None:
     def answered(plain_seconds: float) -> GenerationStats:
-        return GenerationStats(tokens=16, seconds=2.0, plain_seconds=plain_seconds)
+        return GenerationStats(tokens=16, drafted=4, seconds=2.0, plain_seconds=plain_seconds)
 
     total = GenerationStats()
     total.merge(answered(3.0))
@@ -117,6 +117,8 @@ def test_an_estimate_covers_every_answer_or_none() -> None:
     assert total.estimated_speedup is None
     total.merge(answered(3.0))  # what came before is still not known
     assert total.estimated_speedup is None
+    plain = GenerationStats(tokens=64, seconds=2.0, plain_seconds=1.0)
+    assert plain.estimated_speedup is None  # nothing was drafted: there is no gain and no loss
 
 
 def test_what_trees_gave_is_counted() -> None:

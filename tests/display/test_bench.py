@@ -176,8 +176,8 @@ def test_columns_stand_below_each_other_whatever_they_hold(streams: Streams) -> 
         ),
         (
             (0.9, 0.95, 1.2, 1.4),
-            "Fastest here: --draft 3, 1.08x the speed of plain decoding (90% CI 0.95 to 1.25); "
-            "more prompts must tell.",
+            "No clear winner: --draft 3 reaches 1.08x the speed of plain decoding (90% CI 0.95 to "
+            "1.25); more prompts must tell.",
         ),
         (
             (1.4, 1.4, 1.4),
@@ -200,12 +200,42 @@ def test_the_best_of_several_lengths_is_named(streams: Streams) -> None:
         (8, 9.0, 99),
     )
     sides = [
-        side(length, [made_answer(seconds, rounds=20, drafted=drafted)])
+        side(length, [made_answer(seconds, rounds=20, drafted=drafted, accepted=drafted // 2)])
         for length, seconds, drafted in measured
     ]
     assert summed_up(streams, compared(*sides))[0].startswith("Fastest here: --draft auto, ")
     mistaken = compared(*sides, differences=[difference(draft_tokens="auto", proven_at=None)])
     assert summed_up(streams, mistaken)[0].startswith("Fastest here: --draft 2, ")
+
+
+@pytest.mark.parametrize(
+    ("plain", "drafted", "sentence"),
+    [
+        (
+            (10.0, 11.0),
+            (9.6, 9.8),
+            "No clear winner: --draft 3 reaches 1.08x the speed of plain decoding; fewer than 4 "
+            "prompts decide nothing; plain decoding alone differs by 10% between repeats.",
+        ),
+        ((10.0, 11.0), (8.0, 8.0), "Fastest here: --draft 3, 1.31x "),
+        ((10.0, 11.0), (12.0, 13.0), "Fastest here: --draft off; the best draft (--draft 3) "),
+    ],
+)
+def test_no_draft_wins_within_the_noise_of_plain_decoding(
+    streams: Streams, plain: Sequence[float], drafted: Sequence[float], sentence: str
+) -> None:
+    sides = [
+        side(0, *([made_answer(seconds)] for seconds in plain)),
+        side(3, *([made_answer(each, drafted=40, accepted=9)] for each in drafted)),
+    ]
+    assert summed_up(streams, compared(*sides))[0].startswith(sentence)
+
+
+def test_a_draft_of_which_nothing_was_accepted_is_not_the_fastest(streams: Streams) -> None:
+    lucky = compared(side(0, [made_answer(3.0)]), side(3, [made_answer(2.0, drafted=9)]))
+    assert summed_up(streams, lucky) == [
+        "Fastest here: --draft off; no drafted token was accepted."
+    ]
 
 
 def test_another_text_is_never_recommended(streams: Streams) -> None:

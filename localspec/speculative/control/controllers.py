@@ -297,7 +297,6 @@ class Adaptive(Controller):
         drafting = 0.0 if self._draft is None else self._draft.take_spent()
         drafting -= self._plan.reading_seconds
         self._budget.add(value.counted_seconds(outcome, drafting), tokens, value.plain)
-        self.plain_seconds += tokens * value.plain * outcome.sequences
         # A long copy tells nothing of the speed behind it, nor a pass that reads another prompt.
         if tokens <= 1 + LONGEST_AUTO and not outcome.mixed:
             value.recent.add(tokens, outcome.seconds / outcome.sequences)

@@ -1,7 +1,7 @@
 """Cost model: seconds of a pass by its width and the tokens before it, learnt from passes."""
 
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 _DECAY = 0.98  # of what a width has seen, at each new pass of that width
@@ -66,6 +66,10 @@ class PassCosts:
         if seconds * _QUICKER < expected:  # nothing makes a pass quicker: those were held up
             share = _FORGIVEN
         self._widths[width] = seen.with_pass(past, seconds, share)
+
+    def copy(self) -> "PassCosts":
+        """The costs of now, which later passes do not change."""
+        return replace(self, _widths=self._widths.copy())
 
     def knows(self, width: int) -> bool:
         """Whether a pass of this width was seen."""

@@ -306,7 +306,8 @@ def test_auto_needs_no_draft_model(run: Command) -> None:
     )
     assert auto["text"] == plain["text"]
     assert auto["settings"]["draft_tokens"] == "auto" and auto["settings"]["draft"] is None
-    assert set(auto["sources"]) <= {"lookup"} and auto["estimated_speedup"] > 0
+    assert set(auto["sources"]) <= {"lookup"}
+    assert (auto["estimated_speedup"] is None) == (not auto["sources"])  # nothing drafted, no gain
     off = run(text, "--raw", "--temp", "0", "--json", "--draft", "auto", "--prompt-lookup", "off")
     assert json.loads(off.out)["settings"]["draft_tokens"] == 0
     assert run(HELLO, "--prompt-lookup", "perhaps").code == 2

@@ -27,6 +27,10 @@ class ToyProfile:
         self._profile = toy_profile()
         self.kept = 0  # times
 
+    @property
+    def known(self) -> PairProfile:
+        return self._profile
+
     def learnt(self, clock: Clock) -> PairProfile:
         return self._profile
 

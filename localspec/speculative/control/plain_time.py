@@ -1,0 +1,52 @@
+"""What plain decoding would have taken for the tokens of an answer."""
+
+from localspec.speculative.control.costs import PassCosts
+from localspec.speculative.loop import Round
+
+
+class PlainTime:
+    """Seconds of plain decoding for the rounds so far, at the speed of this answer.
+
+    Rounds without a drafted token count as they were, less the draft's time. The tokens of others,
+    and of passes in which another answer drafts, count at the costs learnt before the answer, times
+    what the passes of this answer took of their own costs: a machine that is busy now slows both
+    sides. So no more can seem lost than drafted rounds took.
+    """
+
+    def __init__(self, costs: PassCosts | None) -> None:
+        self._costs = None if costs is None else costs.copy()
+        self._undrafted = 0.0  # seconds of rounds that drafted nothing
+        self._drafted = 0.0  # seconds of plain passes for the tokens of others, by the costs
+        self._sampling = 0.0  # seconds of these rounds outside passes and drafts
+        self._taken = self._expected = 0.0  # seconds of passes, and by the costs
+        self._is_known = True
+
+    def add(self, outcome: Round, seconds: float) -> None:
+        """Count a round, which took ``seconds`` without the draft's reading of the prompt."""
+        self._compare(outcome)
+        if outcome.width <= outcome.sequences + outcome.replayed:
+            self._undrafted += seconds - outcome.draft_seconds
+        elif self._costs is None:
+            self._is_known = False
+        else:
+            plain = self._costs.seconds(outcome.sequences, outcome.past)
+            self._drafted += len(outcome.tokens) * plain
+            spent = outcome.draft_seconds + outcome.verify_seconds
+            self._sampling += max(0.0, outcome.seconds - spent)
+
+    def _compare(self, outcome: Round) -> None:
+        """Compare a pass with its costs, where they are known for its width."""
+        if self._costs is None or outcome.mixed or not self._costs.knows(outcome.width):
+            return
+        self._taken += outcome.verify_seconds
+        self._expected += self._costs.seconds(outcome.width, outcome.past)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of plain decoding; 0 where they cannot be known."""
+        if not self._drafted:
+            return self._undrafted if self._is_known else 0.0
+        if not (self._is_known and self._expected):
+            return 0.0
+        slower = self._taken / self._expected
+        return self._undrafted + self._drafted * slower + self._sampling
