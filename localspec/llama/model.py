@@ -18,10 +18,12 @@ from localspec.llama.batch import AnyBatch, Batch, chunks, decode, read_logits
 from localspec.llama.cache.branches import LlamaTrees
 from localspec.llama.cache.copies import (
     EVERY,
+    LONGEST_REPLAY,
     TEXT_SEQUENCE,
     Copy,
     ReusableLengths,
     copy_state,
+    places_to_return,
     restore_state,
 )
 from localspec.llama.cache.rollback import Fork, Rollback, Trim, make_rollback
@@ -41,8 +43,6 @@ from localspec.metadata.header import ModelHeader
 from localspec.pairing import CONTROL, UNKNOWN
 from localspec.speculative.loop import ALONE, Logits
 
-_LONGEST_REPLAY = 8  # tokens read again within a verification; more have a pass of their own
-_QUESTION = 96  # tokens at the end of a prompt that another one may not share
 _CONTROL_ATTRIBUTES = 1 << 3 | 1 << 0  # LLAMA_TOKEN_ATTR_CONTROL and _UNKNOWN
 _FIM = ("pre", "suf", "mid", "rep", "sep")
 _ALIKE = 0.05  # of the greatest logit: a state that is wrong changes them far more
@@ -171,7 +171,7 @@ class LlamaModel:
         self._recover()
         if rows > self.max_width:
             return self._decode_in_parts(tokens, rows)
-        if rows > 1 and self.pending > max(_LONGEST_REPLAY, self.min_width):
+        if rows > 1 and self.pending > max(LONGEST_REPLAY, self.min_width):
             self._read([], 0)
         if rows == 0:
             self.rollback.anchor(self._held)
@@ -457,7 +457,18 @@ class LlamaModel:
         if has_branches(self.options, strategy):
             self._trees = LlamaTrees(self, self.context, self.options.branches)
             sequence = EVERY
-        return make_rollback(self._llama, self.weights.handle, self.context, strategy, sequence)
+        return self.make_rollback(strategy, sequence)
+
+    def make_rollback(self, strategy: str, sequence: int) -> Rollback:
+        """A strategy for a sequence of the context, which was configured for it.
+
+        Copies of sliding windows take no more memory than the sequence's part of the cache. There
+        are none for `exact`: they return in other cells, whose order decides how sums are rounded.
+        """
+        limit = 0 if self.options.exact else self.memory.kv // self.options.parallel
+        return make_rollback(
+            self._llama, self.weights.handle, self.context, strategy, sequence, limit
+        )
 
     def _free_context(self) -> None:
         if self._trees is not None:
@@ -473,16 +484,16 @@ class LlamaModel:
         """Read what is pending and ``tokens`` behind it.
 
         Ctrl-C ends a slow pass in the middle, and waits for the end of others: what a short pass
-        computed is known then, and need not be read again. Near the end of a prompt there is a
-        place to return to: the next one may ask something else about the same document.
+        computed is known then, and need not be read again. In a prompt there are places to return
+        to, for the next one.
         """
-        unread = [*self.tokens[self._held :], *tokens]
-        common = (len(unread) - _QUESTION) // self.min_width * self.min_width
-        if rows == 0 and not self.trims and common >= _QUESTION:
-            self._read_passes(unread[:common], 0)
-            self.rollback.anchor(self._held)
-            unread = unread[common:]
-        self._read_passes(unread, rows)
+        unread, read = [*self.tokens[self._held :], *tokens], 0
+        if self.rollback.keeps_copies and rows <= int(self.trims):  # else a step, not a prompt
+            for offset, shared in places_to_return(self.pending, len(tokens), self.min_width):
+                self._read_passes(unread[read:offset], 0)
+                self.rollback.keep(self._held, shared=shared)
+                read = offset
+        self._read_passes(unread[read:], rows)
 
     def _read_passes(self, tokens: Sequence[int], rows: int) -> None:
         for chunk, outputs in self._chunks(tokens, rows):

@@ -10,7 +10,7 @@ from localspec.core.errors import EngineError
 from localspec.core.options.load_options import MAX_ROWS
 from localspec.llama import llama_library
 from localspec.llama.batch import decode, longest, read_logits
-from localspec.llama.cache.copies import ReusableLengths, copy_state, restore_state
+from localspec.llama.cache.copies import Copy, ReusableLengths, copy_state, restore_state
 from localspec.llama.cache.rollback import Trim
 from localspec.llama.model import LlamaModel
 from localspec.speculative.loop import Logits
@@ -66,10 +66,8 @@ class SharedContext:
         self.prompt_step = model.prompt_step
         self._batch = model.make_batch()
         model.truncate(0)
-        window = int(self._llama.llama_model_n_swa(model.weights.handle))
         self._ends = [
-            Trim(self._llama, self._context, window, sequence)
-            for sequence in range(model.options.parallel)
+            model.make_rollback(Trim.name, sequence) for sequence in range(model.options.parallel)
         ]
 
     def read(self, entries: Sequence[BatchEntry]) -> list[Logits]:
@@ -91,6 +89,15 @@ class SharedContext:
             )
         return self._logits([entry.rows for entry in entries])
 
+    @property
+    def keeps_copies(self) -> bool:
+        """Whether a sequence needs copies to return to: see `Rollback.keep`."""
+        return self._ends[0].keeps_copies
+
+    def keep(self, sequence: int, length: int, *, shared: bool) -> None:
+        """Copy the state of a sequence that holds ``length`` tokens, for later prompts."""
+        self._ends[sequence].keep(length, shared=shared)
+
     def rewind(self, sequence: int, length: int) -> int:
         """Truncate a sequence to ``length`` tokens, or fewer; returns how many it holds then."""
         return self._ends[sequence].rewind(length, None)
@@ -111,12 +118,15 @@ class SharedContext:
         """llama.cpp's state of a sequence."""
         return copy_state(self._llama, self._context, sequence)
 
-    def restore(self, sequence: int, length: int, state: NDArray[np.uint8]) -> bool:
+    def restore(
+        self, sequence: int, length: int, state: NDArray[np.uint8], copies: Sequence[Copy]
+    ) -> bool:
         """Load a `state` of ``length`` tokens; False, and no tokens, where it does not fit."""
         end = self._ends[sequence]
         end.rewind(0, None)
         if restore_state(self._llama, self._context, sequence, state, length):
             if end.is_whole(length):
+                end.restore_copies(copies)
                 return True
         end.rewind(0, None)
         return False

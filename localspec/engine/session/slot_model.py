@@ -9,7 +9,7 @@ from localspec.core.errors import EngineError
 from localspec.core.interrupt import require_wanted
 from localspec.engine.session.batching import SequenceHandle
 from localspec.engine.session.llama_context import BatchEntry, SharedContext
-from localspec.llama.cache.copies import Copy, ReusableLengths
+from localspec.llama.cache.copies import Copy, ReusableLengths, places_to_return
 from localspec.speculative.loop import BatchShare, Logits
 
 
@@ -59,22 +59,31 @@ class SlotModel:
         where `stopped_when` ends it.
         """
         before = len(self._tokens)
-        unread = [*self._tokens[self._held :], *tokens]
-        logits: Logits = np.empty((0, self.n_vocab), np.float32)
+        unread, read = [*self._tokens[self._held :], *tokens], 0
         try:
-            while unread:
-                require_wanted()
-                entry = BatchEntry(self._context, self._sequence, unread, self._held, rows)
-                count, logits = self._handle.read(entry)
-                self._held += count
-                self._tokens += unread[count - max(0, self._held - len(self._tokens)) : count]
-                unread = unread[count:]
+            if self._context.keeps_copies and rows <= 1:
+                for offset, shared in places_to_return(self.pending, len(tokens)):
+                    self._read(unread[read:offset], 0)
+                    self._context.keep(self._sequence, self._held, shared=shared)
+                    read = offset
+            return self._read(unread[read:], rows)
         except BaseException as error:
             if isinstance(error, EngineError):
                 del self._tokens[before:]
             # A pass that this slot did not learn of may have been made; this may leave less.
             self._rewind(min(len(self._tokens), self._held))
             raise
+
+    def _read(self, unread: Sequence[int], rows: int) -> Logits:
+        """Read tokens behind those held, of which some may be in the list already."""
+        logits: Logits = np.empty((0, self.n_vocab), np.float32)
+        while unread:
+            require_wanted()
+            entry = BatchEntry(self._context, self._sequence, unread, self._held, rows)
+            count, logits = self._handle.read(entry)
+            self._held += count
+            self._tokens += unread[count - max(0, self._held - len(self._tokens)) : count]
+            unread = unread[count:]
         return logits
 
     def truncate(self, length: int) -> None:
@@ -111,9 +120,9 @@ class SlotModel:
     ) -> bool:
         """Load a `state` of ``tokens``; False, and empty, if it does not fit.
 
-        There are no ``copies``: attention needs none.
+        ``copies`` are those of `reusable_lengths` when the state was taken.
         """
-        taken = self._context.restore(self._sequence, len(tokens), state)
+        taken = self._context.restore(self._sequence, len(tokens), state, copies)
         self._tokens[:] = tokens if taken else []
         self._held = len(self._tokens)
         return taken

@@ -1,6 +1,7 @@
 """States of a context copied to host memory, and where it can return to with them."""
 
 import ctypes
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -11,9 +12,13 @@ from localspec.llama import llama_library
 
 TEXT_SEQUENCE = 0  # id of the sequence that is answered
 EVERY = -1  # in place of an id: all sequences
-_PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: the recurrent part, without attention's cells
+LONGEST_REPLAY = 8  # tokens that are read again as fast as a state is restored
+_QUESTION = 96  # tokens at the end of a prompt that another one may not share
+# LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: the recurrent part and the cells of sliding layers, without
+# those of the other attention layers, which can be truncated.
+_PARTIAL = 1
 
-Copy = tuple[int, NDArray[np.uint8]]  # of how many tokens, and the recurrent state behind them
+Copy = tuple[int, NDArray[np.uint8]]  # the number of tokens, and the partial state behind them
 
 
 class ReusableLengths(NamedTuple):
@@ -34,19 +39,55 @@ class ReusableLengths(NamedTuple):
         return sum(copy.nbytes for _, copy in self.copies)
 
 
+class PromptPlace(NamedTuple):
+    """A place in the unread tokens of a prompt; ``shared`` where another prompt had the same."""
+
+    offset: int
+    shared: bool
+
+
+def places_to_return(pending: int, new: int, step: int = 1) -> list[PromptPlace]:
+    """The places, in order, that later prompts may return to, for the tokens of a prompt to read.
+
+    The ``pending`` ones were in the cache, so that an earlier prompt shared them; ``new`` ones
+    follow. The next prompt may ask something else about the same document. Offsets are multiples
+    of ``step``.
+    """
+    count = pending + new
+    if not new or count <= 2 * LONGEST_REPLAY:  # a step of an answer
+        return []
+    shared = pending // step * step if pending > LONGEST_REPLAY else 0
+    places = [PromptPlace(shared, True)] if shared else []
+    before = (count - _QUESTION) // step * step if count >= 2 * _QUESTION else 0
+    if not shared or before >= shared + _QUESTION:
+        places.append(PromptPlace(before, False))
+    return places
+
+
 class StateCheckpoints:
-    """Copies of the recurrent state in host memory, near the ends of the last prompts and answers.
+    """Copies of a sequence's partial state in host memory, up to ``most`` and ``limit`` bytes.
 
     A conversation returns there when an answer is written again, its reasoning is left out, or
-    another question follows it.
+    another question follows it. Where there are too many, the one goes without which the fewest
+    tokens are read again; those at the ends of beginnings that prompts shared go last.
     """
 
-    def __init__(self, llama: Any, context: Any, most: int) -> None:
+    def __init__(
+        self,
+        llama: Any,
+        context: Any,
+        most: int,
+        sequence: int = TEXT_SEQUENCE,
+        limit: int | None = None,
+    ) -> None:
         self._llama = llama
         self._context = context
         self._memory = llama.llama_get_memory(context)
-        self._most = most
-        self._copies: list[Copy] = []
+        self.most = most
+        self._sequence = sequence
+        self._limit = limit
+        self._copies: list[Copy] = []  # the shortest first
+        self._shared: set[int] = set()  # lengths that several prompts began with
         self._passing: int | None = None  # the length of a copy that the next one replaces
 
     @property
@@ -56,38 +97,56 @@ class StateCheckpoints:
 
     def restore_copies(self, copies: Sequence[Copy]) -> None:
         """Replace the copies by these."""
-        self._copies, self._passing = [*copies][-self._most :], None
+        self._copies, self._passing = [*copies], None
+        self._make_room()
 
-    def add(self, length: int, *, passing: bool = False) -> None:
-        """Copy the present state, that of ``length`` tokens; the oldest copy makes room.
+    def add(self, length: int, *, passing: bool = False, shared: bool = False) -> None:
+        """Copy the present state, that of ``length`` tokens.
 
         A ``passing`` one makes room as soon as there is another.
         """
         if length == 0:
             return
+        if shared:
+            self._shared.add(length)
         if any(length == at for at, _ in self._copies):
             if not passing and length == self._passing:
                 self._passing = None
             return
         self._copies = [each for each in self._copies if each[0] != self._passing]
         self._passing = length if passing else None
-        copy = copy_state(self._llama, self._context, TEXT_SEQUENCE, _PARTIAL)
+        copy = copy_state(self._llama, self._context, self._sequence, _PARTIAL)
         if len(copy):
-            self._copies = [*self._copies, (length, copy)][-self._most :]
+            self._copies = [*self._copies, (length, copy)]
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Drop copies until they are within the bounds, of many none of the last two."""
+        while self._copies and not self._fit():
+            lengths = [0, *(length for length, _ in self._copies)]
+            worth = [
+                (at in self._shared, at - before) for before, at in itertools.pairwise(lengths)
+            ]
+            spare = worth[: max(2, len(worth) - 2)]
+            del self._copies[spare.index(min(spare))]
+
+    def _fit(self) -> bool:
+        n_bytes = sum(copy.nbytes for _, copy in self._copies)
+        return len(self._copies) <= self.most and (self._limit is None or n_bytes <= self._limit)
 
     def restore(self, length: int) -> int:
-        """Return to the last copy of no more than ``length`` tokens; 0, and empty, without one.
+        """Return to the last copy of no more than ``length`` tokens; 0 where that fails.
 
         Copies of more tokens are forgotten: others will follow instead.
         """
         self.forget(length)
         if self._copies:
             at, copy = self._copies[-1]
-            taken = _write_state(self._llama, self._context, TEXT_SEQUENCE, copy, _PARTIAL)
-            if taken and cut(self._llama, self._memory, at):
+            with llama_library.log.watch():
+                taken = _write_state(self._llama, self._context, self._sequence, copy, _PARTIAL)
+            if taken and cut(self._llama, self._memory, at, self._sequence):
                 return at
             self._copies.clear()
-        self._llama.llama_memory_clear(self._memory, True)
         return 0
 
     def last(self, length: int) -> int:
@@ -97,12 +156,13 @@ class StateCheckpoints:
     def forget(self, length: int) -> None:
         """Drop the copies of more than ``length`` tokens."""
         self._copies = [each for each in self._copies if each[0] <= length]
+        self._shared = {each for each in self._shared if each <= length}
 
 
-def cut(llama: Any, memory: Any, length: int) -> bool:
-    """Drop the cells behind ``length``; whether the memory then ends there."""
-    dropped = llama.llama_memory_seq_rm(memory, TEXT_SEQUENCE, length, -1)
-    return bool(dropped) and llama.llama_memory_seq_pos_max(memory, TEXT_SEQUENCE) == length - 1
+def cut(llama: Any, memory: Any, length: int, sequence: int = TEXT_SEQUENCE) -> bool:
+    """Drop a sequence's cells behind ``length``; whether it then ends there."""
+    dropped = llama.llama_memory_seq_rm(memory, sequence, length, -1)
+    return bool(dropped) and llama.llama_memory_seq_pos_max(memory, sequence) == length - 1
 
 
 def copy_state(llama: Any, context: Any, sequence: int, flags: int = 0) -> NDArray[np.uint8]:

@@ -1,7 +1,8 @@
 """Rollback: how llama.cpp's memory of a context gives up the last tokens, by the kind of memory.
 
-An attention cache drops cells. A recurrent state has no past to return to: it is restored from a
-copy that was made before, and what follows the copy is read again.
+An attention cache drops cells. A recurrent state has no past to return to, nor has a sliding window
+that moved on: they are restored from a copy that was made before, and what follows the copy is read
+again.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from localspec.llama.cache.copies import (
     StateCheckpoints,
     cut,
 )
-from localspec.llama.memory.layer_cache import ANCHORS, SNAPSHOTS
+from localspec.llama.memory.layer_cache import ANCHORS, SNAPSHOTS, window_cells
 
 _COPY = 1  # id of a sequence
 
@@ -23,34 +24,50 @@ _COPY = 1  # id of a sequence
 class Rollback:
     """The strategy that works on any memory, and the base of others: everything is read again.
 
-    Lengths are numbers of tokens from the beginning.
+    Lengths are numbers of tokens from the beginning. ``copies`` are where it can return to if to
+    nothing else.
     """
 
     name: ClassVar[str] = "reread"
 
-    def __init__(self, llama: Any, context: Any) -> None:
+    def __init__(self, llama: Any, context: Any, copies: StateCheckpoints | None = None) -> None:
         self._llama = llama
         self._memory = llama.llama_get_memory(context)
+        self._copies = copies or StateCheckpoints(llama, context, 0)
+
+    @property
+    def keeps_copies(self) -> bool:
+        """Whether `keep` makes copies."""
+        return self._copies.most > 0
+
+    def keep(self, length: int, *, shared: bool) -> None:
+        """The memory holds ``length`` tokens, to which a later prompt may return: copy its state.
+
+        ``shared``: an earlier prompt began with the same tokens.
+        """
+        if self.keeps_copies:
+            self._copies.add(length, shared=shared)
 
     def checkpoint(self, length: int, most: int) -> None:
         """The memory holds ``length`` tokens; of those read next, up to ``most`` may be undone."""
 
     def anchor(self, length: int) -> None:
-        """The memory holds ``length`` tokens, to which a later prompt may want to return."""
+        """The memory holds ``length`` tokens, the end of a prompt or of an answer."""
 
     def observe(self, width: int) -> None:
         """A pass of ``width`` tokens was read."""
 
     def returns_to(self, length: int, held: int) -> int:
         """What `rewind` to ``length``, less than ``held``, would leave at least."""
-        return 0
+        return self._copies.last(length)
 
     def reusable_lengths(self, held: int) -> ReusableLengths:
         """Where a copy of the state of the ``held`` tokens can return to."""
-        return ReusableLengths(held)
+        return ReusableLengths(held, self._copies.copies)
 
     def restore_copies(self, copies: Sequence[Copy]) -> None:
         """The memory was given such a copy, with these copies of earlier states."""
+        self._copies.restore_copies(copies)
 
     def is_whole(self, length: int) -> bool:
         """Whether the memory, which ends at ``length``, holds all that the next token needs."""
@@ -62,12 +79,16 @@ class Rollback:
         These are no more than ``length``; those between must be read again. ``held`` is how many
         it held before, None where an interrupted pass may have changed it.
         """
+        if (restored := self._copies.restore(length)) == 0:
+            self._clear()
+        return restored
+
+    def _clear(self) -> None:
         self._llama.llama_memory_clear(self._memory, True)
-        return 0
 
 
 class Trim(Rollback):
-    """Drops the cells of an attention cache; nothing is read again.
+    """Drops the cells of an attention cache; nothing is read again, unless a window moved on.
 
     ``sliding`` is the window of sliding layers, 0 for none. llama.cpp removes the end of such a
     cache whether or not the cells before it are still there; its server checks as is done here
@@ -79,30 +100,38 @@ class Trim(Rollback):
     name = "trim"
 
     def __init__(
-        self, llama: Any, context: Any, sliding: int, sequence: int = TEXT_SEQUENCE
+        self,
+        llama: Any,
+        context: Any,
+        sliding: int,
+        sequence: int = TEXT_SEQUENCE,
+        copies: StateCheckpoints | None = None,
     ) -> None:
-        super().__init__(llama, context)
+        super().__init__(llama, context, copies)
         self._sliding = sliding
         self._sequence = sequence
         self._is_alone = sequence == EVERY or llama.llama_n_seq_max(context) == 1
 
     def returns_to(self, length: int, held: int) -> int:
         """See `Rollback`: anywhere, but where sliding layers lack the window before it."""
-        return length if self.is_whole(length) else 0
+        return length if self.is_whole(length) else super().returns_to(length, held)
 
     def reusable_lengths(self, held: int) -> ReusableLengths:
-        return ReusableLengths(held if 0 < self._sliding < held else 0)
+        return ReusableLengths(held if 0 < self._sliding < held else 0, self._copies.copies)
 
     def rewind(self, length: int, held: int | None) -> int:
-        """Drop the cells; all of them where a sliding window has moved on."""
-        drop = self._llama.llama_memory_seq_rm
-        dropped = drop(self._memory, self._sequence, length, -1)
+        """Drop the cells; back to a copy where a sliding window has moved on."""
+        dropped = self._llama.llama_memory_seq_rm(self._memory, self._sequence, length, -1)
         if length and dropped and self.is_whole(length):
+            self._copies.forget(length)
             return length
+        return super().rewind(length, held)
+
+    def _clear(self) -> None:
         if self._is_alone:  # also of what a made-up state may have left under other names
-            return super().rewind(length, held)
-        drop(self._memory, self._sequence, 0, -1)
-        return 0
+            super()._clear()
+        else:
+            self._llama.llama_memory_seq_rm(self._memory, self._sequence, 0, -1)
 
     def is_whole(self, length: int) -> bool:
         """Whether sliding layers still hold what the token at ``length`` attends to."""
@@ -113,26 +142,15 @@ class Trim(Rollback):
 
 
 class _Anchored(Rollback):
-    """Returns to copies of a recurrent state, the anchors, if to nothing else."""
+    """Returns to copies of a recurrent state, if to nothing else, also at all ends of texts."""
 
     def __init__(self, llama: Any, context: Any, anchors: int) -> None:
-        super().__init__(llama, context)
+        super().__init__(llama, context, StateCheckpoints(llama, context, anchors))
         self._ubatch = int(llama.llama_n_ubatch(context))
-        self._anchors = StateCheckpoints(llama, context, anchors)
 
     def anchor(self, length: int) -> None:
         """Copy the state for later prompts."""
-        self._anchors.add(length)
-
-    def returns_to(self, length: int, held: int) -> int:
-        return self._anchors.last(length)
-
-    def reusable_lengths(self, held: int) -> ReusableLengths:
-        return ReusableLengths(held, self._anchors.copies)
-
-    def restore_copies(self, copies: Sequence[Copy]) -> None:
-        """Count them as anchors."""
-        self._anchors.restore_copies(copies)
+        self._copies.add(length)
 
 
 class Fork(_Anchored):
@@ -172,14 +190,14 @@ class Fork(_Anchored):
         if self._sliding and (held is None or self._since > self._ubatch):
             self._checkpoint = None  # sliding layers may have lost the window before it
         shared = self._checkpoint
-        if shared and self._anchors.last(length) <= shared <= length:
+        if shared and self._copies.last(length) <= shared <= length:
             self._llama.llama_memory_seq_cp(self._memory, _COPY, TEXT_SEQUENCE, shared, shared)
             if cut(self._llama, self._memory, shared):
-                self._anchors.forget(length)
+                self._copies.forget(length)
                 self._since = 0
                 return shared
         self._checkpoint = None
-        return self._anchors.restore(length)
+        return super().rewind(length, held)
 
 
 class Snapshots(_Anchored):
@@ -200,7 +218,7 @@ class Snapshots(_Anchored):
     def checkpoint(self, length: int, most: int) -> None:
         """Copy the state where the snapshots will not suffice."""
         if most > min(self._depth, self._ubatch - 1):
-            self._anchors.add(length, passing=True)
+            self._copies.add(length, passing=True)
 
     def observe(self, width: int) -> None:
         """A pass has snapshots of the tokens of its last micro-batch."""
@@ -215,9 +233,9 @@ class Snapshots(_Anchored):
         allowed, self._allowed = self._allowed, 0
         if length and held is not None and held - length <= allowed:
             if cut(self._llama, self._memory, length):
-                self._anchors.forget(length)
+                self._copies.forget(length)
                 return length
-        return self._anchors.restore(length)
+        return super().rewind(length, held)
 
 
 def configure(params: Any, strategy: str) -> None:
@@ -229,15 +247,25 @@ def configure(params: Any, strategy: str) -> None:
 
 
 def make_rollback(
-    llama: Any, model: Any, context: Any, strategy: str, sequence: int = TEXT_SEQUENCE
+    llama: Any,
+    model: Any,
+    context: Any,
+    strategy: str,
+    sequence: int = TEXT_SEQUENCE,
+    limit: int = 0,
 ) -> Rollback:
-    """The strategy of a context that was configured for it; ``sequence`` is for `Trim`.
+    """The strategy of a context that was configured for it.
 
+    ``sequence`` is for `Trim`, as is the ``limit`` in bytes of copies of sliding windows.
     Architectures without snapshots set `n_rs_seq` to 0: `llm_arch_supports_rs_rollback`.
     """
     sliding = int(llama.llama_model_n_swa(model))
     if strategy == Trim.name:
-        return Trim(llama, context, sliding, sequence)
+        cells, n_seq = int(llama.llama_n_ctx(context)), int(llama.llama_n_seq_max(context))
+        moves = window_cells(cells, sliding, n_seq, int(llama.llama_n_ubatch(context))) < cells
+        most = ANCHORS if sliding and moves and limit else 0
+        copies = StateCheckpoints(llama, context, most, sequence, limit)
+        return Trim(llama, context, sliding, sequence, copies)
     if strategy == Fork.name:
         return Fork(llama, context, sliding)
     if strategy == Snapshots.name and llama.llama_n_rs_seq(context):

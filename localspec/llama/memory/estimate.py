@@ -1,5 +1,6 @@
 """Memory estimate from a GGUF header: weights, KV cache and compute buffers by layer."""
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,9 +12,11 @@ from localspec.llama.memory.layer_cache import (
     SNAPSHOTS,
     convolved,
     is_recurrent,
+    padded,
     sliding_layers,
     state_bytes,
     token_bytes,
+    window_cells,
 )
 from localspec.llama.memory.use import MemoryUse
 from localspec.metadata.draft_kind import draft_kind, has_heads, n_layers, output_width
@@ -21,7 +24,6 @@ from localspec.metadata.gguf_file import TensorInfo
 from localspec.metadata.header import ModelHeader
 
 MAX_LAYERS = 1024  # that are looked at; llama.cpp allows half as many
-_CELLS = 256  # llama_context and its sliding caches round up to so many
 _FLOAT = 4  # bytes
 _BLOCK = re.compile(r"blk\.(\d{1,4})\.")
 
@@ -32,7 +34,7 @@ class MemoryEstimate:
 
     ``embedding`` stays in RAM; ``output`` is what follows the last layer. A model whose output
     matrix is its embedding again needs a copy of it on a GPU, of ``copied`` bytes. ``anchors`` are
-    copies of recurrent states, in RAM wherever the layers are.
+    copies of states and windows, in RAM wherever the layers are.
     """
 
     embedding: int
@@ -92,17 +94,35 @@ def tensor_bytes(header: ModelHeader) -> int:
 
 
 def estimate_run(header: ModelHeader, ctx_size: int, options: LoadOptions) -> MemoryEstimate:
-    """The most that generating takes, with all recurrent states to return to.
+    """The most that generating takes, with all copies of states to return to.
 
     For ``options.parallel`` sequences at the same time, each of ``ctx_size`` tokens.
     The rollback strategy is not known before the weights are loaded: `Snapshots` takes the most,
-    and one copy more than `Fork` (see `llama.cache.rollback`).
+    and one copy more than `Fork` (see `llama.cache.rollback`). Where no state is recurrent, copies
+    of sliding windows take no more than the cache.
     """
     heads = options.load_heads
     once = estimate_memory(header, ctx_size, options, heads=heads)
     run = estimate_memory(header, ctx_size, options, snapshots=SNAPSHOTS, heads=heads)
     state = (sum(run.kv) - sum(once.kv)) // SNAPSHOTS
-    return replace(run, anchors=(1 + ANCHORS) * state)
+    window = _window_bytes(header, ctx_size, options)
+    if state:
+        return replace(run, anchors=(1 + ANCHORS) * (state + window))
+    copies = 0 if options.exact else ANCHORS * options.parallel * window
+    return replace(run, anchors=min(copies, sum(run.kv)))
+
+
+def _window_bytes(header: ModelHeader, ctx_size: int, options: LoadOptions) -> int:
+    """Bytes of the windows of one sequence; 0 where all of the context fits into the cells."""
+    options = with_attention(header, options, ctx_size, on_device=bool(options.gpu_layers))
+    asked, window = options.parallel * ctx_size + options.filling, header.sliding_window or 0
+    ubatch = min(options.batch_size, options.ubatch_size, asked)
+    if window_cells(padded(asked), window, options.parallel, ubatch) == padded(asked):
+        return 0
+    blocks, *_ = _by_place(header, with_heads=False)
+    slides = sliding_layers(header, len(blocks))
+    each = [token_bytes(header, i, _shapes(block), options) for i, block in enumerate(blocks)]
+    return window * sum(itertools.compress(each, slides))
 
 
 def estimate_memory(
@@ -132,13 +152,13 @@ def estimate_memory(
     output += sum(path.stat().st_size for path, _ in options.loras)
     sequences = max(sequences, options.parallel)
     asked = options.parallel * ctx_size + options.filling
-    cells = _padded(asked)
+    cells = padded(asked)
     batch = min(options.batch_size, options.ubatch_size, asked)
-    windowed = min(cells, _padded(sequences * (header.sliding_window or 0) + batch))
+    windowed = window_cells(cells, header.sliding_window or 0, sequences, batch)
     slides = sliding_layers(header, len(blocks))
     states = sequences * (1 + snapshots)
     own = 0 if alone else n_layers(header)
-    of_heads = _padded(asked + MAX_DRAFT_TOKENS + 2)  # `heads.head.ROOM`
+    of_heads = padded(asked + MAX_DRAFT_TOKENS + 2)  # `heads.head.ROOM`
     kv = tuple(
         (windowed if slides[i] else cells if i < own else of_heads)
         * token_bytes(header, i, shapes, options)
@@ -176,10 +196,6 @@ def _by_place(
             embedding += tensor.n_bytes
             copied += tensor.n_bytes if tensor.name == "token_embd.weight" else 0
     return blocks, embedding, output, 0 if header.has_output else copied
-
-
-def _padded(cells: int) -> int:
-    return cells + -cells % _CELLS
 
 
 def _shapes(block: Sequence[TensorInfo]) -> dict[str, tuple[int, ...]]:

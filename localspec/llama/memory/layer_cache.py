@@ -9,7 +9,8 @@ from localspec.metadata.header import ModelHeader
 Shapes = Mapping[str, tuple[int, ...]]  # of a layer's tensors, by their names without its number
 
 SNAPSHOTS = 6  # states that llama.cpp keeps besides the present one: tokens undone without a copy
-ANCHORS = 4  # copies in RAM, at the ends of prompts and answers
+ANCHORS = 4  # copies in RAM of the state of a sequence, for later prompts
+_CELLS = 256  # llama_context and its sliding caches round up to so many
 _FLOAT = 4  # bytes; llama.cpp keeps states in F32
 _PARTS = ("ssm_", "time_mix", "shortconv")
 _BOTH = frozenset({"falcon-h1"})  # attention and a recurrent state in each layer
@@ -70,6 +71,16 @@ def sliding_layers(header: ModelHeader, count: int) -> list[bool]:
         every = pattern
     full = 0 if architecture in _FULL_FIRST else every - 1
     return [i % every != full for i in range(count)]
+
+
+def padded(cells: int) -> int:
+    """The cells that llama.cpp makes of so many."""
+    return cells + -cells % _CELLS
+
+
+def window_cells(cells: int, window: int, sequences: int, ubatch: int) -> int:
+    """Cells of sliding layers where other layers have ``cells``: `llama_kv_cache_iswa`."""
+    return min(cells, padded(sequences * window + ubatch))
 
 
 def token_bytes(header: ModelHeader, index: int, shapes: Shapes, options: LoadOptions) -> int:

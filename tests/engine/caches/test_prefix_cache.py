@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from localspec.chat.answer import collect
 from localspec.core.interrupt import Cancelled
 from localspec.core.options.generate_options import GenerateOptions
-from localspec.core.options.load_options import DraftTokens
+from localspec.core.options.load_options import DraftTokens, LoadOptions
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.caches.prefix_cache import WORTH_KEEPING, PrefixCache, default_limit
 from localspec.engine.engine import Engine
@@ -21,10 +21,12 @@ from localspec.engine.generate import TextEngine, stream_generate
 from localspec.engine.loading.rollback_choice import STRATEGIES
 from localspec.llama.cache.copies import Copy, ReusableLengths
 from localspec.llama.heads.opening import open_head
+from localspec.llama.memory.estimate import estimate_run
 from localspec.llama.model import LlamaModel
 from localspec.llama.pass_class import PassClass
 from localspec.metadata.header import read_header
-from tests.support.real_pair import GREEDY, fresh, generate, options, random_ids
+from tests.support.files.tiny_models import write_tiny_model
+from tests.support.real_pair import GREEDY, fresh, generate, options, random_ids, slots_of
 from tests.support.toy.engine import ToyEngine
 from tests.support.toy.models import ReplayingToy
 
@@ -449,6 +451,82 @@ def test_a_hybrid_reads_a_document_once_for_several_questions(
         answers = [say(cache, engine, prompt, 0) for prompt in prompts]
         assert answers[0][1] == 0
         assert all(400 - 96 <= cached <= 400 for _, cached in answers[1:])
+        for prompt, (tokens, _) in zip(prompts, answers, strict=True):
+            assert fresh(engine, prompt, GREEDY, 0, 8).tokens == tokens
+
+
+@pytest.fixture(scope="module")
+def sliding(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three of its four layers see 64 tokens back."""
+    path = tmp_path_factory.mktemp("sliding") / "sliding.gguf"
+    return write_tiny_model(path, seed=2, layers=4, window=64, context_length=4096)
+
+
+def sliding_options(path: Path, **changes: Any) -> LoadOptions:
+    floats = {"cache_type_k": "f32", "cache_type_v": "f32", "flash_attention": "off"}
+    small = {"ctx_size": 2048, "batch_size": 64, "ubatch_size": 64}
+    return options(path, **floats | small | changes)
+
+
+@pytest.mark.llama
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("drafted", [False, True])
+def test_a_sliding_window_reads_a_document_once_for_several_questions(
+    sliding: Path, count: int, drafted: bool
+) -> None:
+    """The first guess is before the last 96 tokens; what two prompts share is known exactly."""
+    given = sliding_options(sliding, parallel=count)
+    with Engine.load(given, given if drafted else None) as engine:
+        slot, cache, document = slots_of(engine)[-1], PrefixCache(PLENTY), random_ids(700)
+        asked = [(700, 60), (700, 80), (700, 70), (500, 150), (500, 160), (700, 65)]
+        prompts = [
+            [*document[:shared], *random_ids(length, seed=10 + i)]
+            for i, (shared, length) in enumerate(asked)
+        ]
+        answers = [say(cache, slot, prompt, 3 * drafted, 140) for prompt in prompts]
+        # The last one goes on from a state in the cache.
+        assert [cached for _, cached in answers] == [0, 760 - 96, 700, 0, 500, 700]
+        for prompt, (tokens, _) in zip(prompts, answers, strict=True):
+            assert fresh(cast(Any, slot), prompt, GREEDY, 0, 140).tokens == tokens
+
+
+@pytest.mark.llama
+def test_copies_of_windows_take_no_more_than_is_planned(sliding: Path) -> None:
+    given = sliding_options(sliding, parallel=2)
+    planned = estimate_run(read_header(sliding), given.ctx_size or 0, given)
+    with Engine.load(given) as engine:
+        slots = slots_of(engine)
+        for slot in slots:
+            for i in range(12):
+                generate(cast(Any, slot), random_ids(60 * (3 + i), seed=1), GREEDY, 0, 3)
+        held = [slot.target.reusable_lengths() for slot in slots]
+    copied = sum(each.n_bytes for each in held)
+    assert 0 < copied <= 1.02 * planned.anchors <= 1.02 * sum(planned.kv)
+    assert copied > 0.5 * planned.anchors
+
+
+@pytest.mark.llama
+def test_exact_copies_no_windows(sliding: Path) -> None:
+    """Restored cells lie in another order, in which sums are rounded differently."""
+    with Engine.load(sliding_options(sliding, exact=True)) as engine:
+        generate(engine, random_ids(700), GREEDY, 0, 3)
+        assert not engine.target.reusable_lengths().copies
+
+
+@pytest.mark.llama
+@pytest.mark.parametrize("way", STRATEGIES)
+def test_a_hybrid_keeps_the_end_of_what_two_prompts_share(
+    architecture: Callable[[str], Path], way: str
+) -> None:
+    """Their questions are so long that no copy was made in front of the first one."""
+    path = architecture("qwen35-mtp")
+    given = options(path, ctx_size=1024, cache_type_k="f32", cache_type_v="f32")
+    target = LlamaModel(read_header(path), given, strategies=(way,))
+    with Engine(target, None) as engine:
+        cache, document = PrefixCache(PLENTY), random_ids(400)
+        prompts = [[*document, *random_ids(200 + 9 * i, seed=i)] for i in range(3)]
+        answers = [say(cache, engine, prompt, 0) for prompt in prompts]
+        assert [cached for _, cached in answers] == [0, 0, 400]
         for prompt, (tokens, _) in zip(prompts, answers, strict=True):
             assert fresh(engine, prompt, GREEDY, 0, 8).tokens == tokens
 

@@ -15,6 +15,7 @@ from localspec.engine.caches.slot_files import SlotFiles, erase
 from localspec.engine.engine import Engine
 from localspec.engine.generate import TextEngine, stream_generate
 from localspec.llama.cache import state_file
+from tests.support.files.tiny_models import write_tiny_model
 from tests.support.real_pair import GREEDY, options, random_ids, slots_of
 
 pytestmark = pytest.mark.llama
@@ -62,6 +63,23 @@ def test_a_recurrent_state_returns_to_the_end_of_the_prompt(
         erase(engine)
         assert files.restore(engine, "a") == saved
         assert answered(engine)[:2] == (first[0], len(PROMPT) - 1)
+
+
+def test_a_sliding_window_returns_to_a_document_that_was_saved(tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path / "m.gguf", seed=2, layers=4, window=64, context_length=4096)
+    given = options(model, ctx_size=2048, batch_size=64, ubatch_size=64, parallel=2)
+    (tmp_path / "slots").mkdir()
+    with Engine.load(given) as engine:
+        first, second = slots_of(engine)
+        files, document, answers = SlotFiles(tmp_path / "slots", engine), random_ids(800), []
+        for slot, seed in ((first, 1), (second, 2)):
+            prompt = [*document, *random_ids(96, seed=seed)]
+            answer = stream_generate(slot, prompt, GenerateOptions(GREEDY, 0, max_tokens=9))
+            answers.append(collect(answer).stats.cached_tokens)
+            if slot is first:
+                files.save(first, "a")
+                files.restore(second, "a")
+        assert answers == [0, len(document)]
 
 
 def test_only_files_of_this_folder_and_this_model_are_used(

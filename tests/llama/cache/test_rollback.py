@@ -90,10 +90,10 @@ def test_after_any_history_the_state_is_right(
     assert_same_next(model, oracle)
 
 
-def test_returning_to_a_prompt_or_an_answer_reads_nothing_again(
+def test_returning_to_a_prompt_or_an_answer_reads_little_again(
     models: tuple[LlamaModel, LlamaModel],
 ) -> None:
-    """As /regen and /undo do."""
+    """As /regen and /undo do; of five copies the one goes without which five tokens are read."""
     model, oracle = models
     model.truncate(0)
     model.decode(PROMPT, 0)
@@ -104,9 +104,11 @@ def test_returning_to_a_prompt_or_an_answer_reads_nothing_again(
             model.decode([20 + turn + token], 1)
         ends.append(len(model.tokens))
         model.decode(PROMPT[: 5 + turn], 0)
+    pending = []
     for end in reversed(ends[1:]):
         model.truncate(end)
-        assert model.pending == 0
+        pending.append(model.pending)
+    assert pending == ([0, 5, 0] if model.rollback.name == Fork.name else [0, 0, 0])
     assert_same_next(model, oracle)
 
 
@@ -279,7 +281,7 @@ def test_a_state_comes_back_with_the_window_of_sliding_layers(
     for turn in range(2 * ANCHORS):
         model.decode([turn, turn + 1], 0)
         model.decode([7], 1)
-    assert len(model.rollback._anchors._copies) <= 1 + ANCHORS  # type: ignore[attr-defined]
+    assert 0 < len(model.reusable_lengths().copies) <= 1 + ANCHORS
     assert_same_next(model, oracle)
     model.close()
     oracle.close()

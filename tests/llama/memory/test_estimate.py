@@ -288,6 +288,20 @@ def test_a_run_has_states_to_return_to(tmp_path: Path) -> None:
     assert with_heads.kv[4] == (512 + 256) * CELL
 
 
+@pytest.mark.parametrize(("window", "ctx_size", "copies"), [(512, 8192, 4), (512, 2048, 0)])
+def test_a_run_has_windows_to_return_to(
+    tmp_path: Path, window: int, ctx_size: int, copies: int
+) -> None:
+    """None where the whole context fits into the cells of sliding layers."""
+    path = write_tiny_model(tmp_path / "m.gguf", seed=1, layers=4, window=window)
+    header = replace(read_header(path), sliding_window=window if copies else ctx_size)
+    load = LoadOptions(path, parallel=2, flash_attention="on")
+    run = estimate_run(header, ctx_size, load)
+    each = run.kv[0] * window // (2 * window + load.ubatch_size)  # of one layer and sequence
+    assert run.anchors == min(2 * copies * 3 * each, sum(run.kv))
+    assert estimate_run(header, ctx_size, replace(load, exact=True)).anchors == 0
+
+
 WIDER = {
     "embedding_length": 256,
     "ssm.inner_size": 512,

@@ -15,7 +15,7 @@ from localspec.engine.session.batching import Batcher
 from localspec.engine.session.llama_context import BatchEntry, SharedContext
 from localspec.engine.session.session import Session
 from localspec.engine.session.slot import Slot, make_slots
-from localspec.llama.cache.copies import ReusableLengths
+from localspec.llama.cache.copies import Copy, ReusableLengths
 from localspec.speculative.loop import Logits
 from tests.support.toy.engine import ToyEngine
 from tests.support.toy.models import ContractBroken, FakeClock, ToyModel
@@ -31,6 +31,7 @@ class ToyContext(SharedContext):
     """
 
     n_vocab = N_VOCAB
+    keeps_copies = False
 
     def __init__(
         self,
@@ -112,7 +113,9 @@ class ToyContext(SharedContext):
     def state_bytes(self, sequence: int) -> int:
         return self.state(sequence).nbytes
 
-    def restore(self, sequence: int, length: int, state: NDArray[np.uint8]) -> bool:
+    def restore(
+        self, sequence: int, length: int, state: NDArray[np.uint8], copies: Sequence[Copy]
+    ) -> bool:
         tokens = state.view(np.int32).tolist()
         self.models[sequence].truncate(0)
         if len(tokens) != length:
