@@ -123,6 +123,10 @@ def _model(chat: Chat, rest: str) -> None:
 
 
 def _read(chat: Chat, rest: str) -> None:
+    if rest == "off":
+        chat.attached = ""
+        chat.ui.say("No file begins the next message.")
+        return
     path = _named(rest, "/read")
     try:
         text = read_at_most(path, _MOST_READ).decode("utf-8-sig")
@@ -137,7 +141,7 @@ def _read(chat: Chat, rest: str) -> None:
     tokens = len(chat.encode([{"role": "user", "content": attached}], 0))
     require_prompt_fits(tokens, chat.engine.target.n_ctx)
     chat.attached = attached
-    chat.ui.say(f"{path} begins the next message, of {tokens} tokens so far. /clear forgets it.")
+    chat.ui.say(f"{path} begins the next message, of {tokens} tokens so far. /read off drops it.")
 
 
 def _copy(chat: Chat, rest: str) -> None:
@@ -199,10 +203,15 @@ def _context(chat: Chat, rest: str) -> None:
         # Compared with one of a letter: without any, many templates write a default one.
         letter = len(replace(chat, system="a").encode(turns, chat.oldest))
         system = max(0, used - letter + 1)
+    waiting, empty = (
+        len(chat.encode([{"role": "user", "content": text}], 0)) for text in (chat.attached, "")
+    )
+    files = waiting - empty
     n_ctx = chat.engine.target.n_ctx
-    free = max(0, n_ctx - used)
+    free = max(0, n_ctx - used - files)
     chat.ui.say(
         f"Context of {n_ctx} tokens: system message {system}, turns and template {used - system}, "
+        f"{f'files of /read for the next message {files}, ' if chat.attached else ''}"
         f"free {free} ({percent(free / n_ctx)})."
     )
     if left_out := unseen(chat.turns[: chat.oldest]):
@@ -299,7 +308,12 @@ COMMANDS = {
         _retry,
     ),
     "/undo": Command("", "forget the last question and its answer", _undo),
-    "/read": Command("FILE", "begin the next message with a text file", _read),
+    "/read": Command(
+        "FILE|off",
+        "begin the next message with a text file; off: without one",
+        _read,
+        lambda: ["off"],
+    ),
     "/copy": Command(
         "[code]",
         "copy the last answer, or its last code block, to the clipboard",

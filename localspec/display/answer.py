@@ -46,7 +46,7 @@ def figures(
     parts = _generated(stats, status, full=full, estimate=estimate)
     if full:
         parts = [f"{stats.tokens} tokens", *parts, _prompt(stats)]
-    if full and stats.ttft_s is not None:
+    if full and stats.ttft_s is not None and stats.answers < 2:  # it is that of the first
         parts.append(f"TTFT {stats.ttft_s:.2f} s")
     if full and seed is not None:
         parts.append(f"seed {seed}")

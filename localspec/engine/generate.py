@@ -165,6 +165,8 @@ def stream_generate(
         clock=own,
         row=read.row,
     )
+    if options.max_seconds is not None:
+        rounds = _in_time(rounds, options.max_seconds, output.piece, clock)
     stream = TextStream((*options.stop, *output.stop), output.splitter(), output.finder())
     emitted = list(prompt[-KEY:])
     try:
@@ -256,6 +258,20 @@ def _pieces(
         began = ended + clock() - shown
     # max_tokens is 0.
     yield Piece((), (), stats, "length", controller.length, controller.status)
+
+
+def _in_time(
+    rounds: Iterator[Round], seconds: float, bytes_of: Callable[[int], bytes], clock: Clock
+) -> Iterator[Round]:
+    """The rounds up to the first that ends too late, behind a line break."""
+    began, has_line = None, False
+    for outcome in rounds:
+        began = clock() if began is None else began
+        if has_line and outcome.finish_reason is None and clock() - began > seconds:
+            yield replace(outcome, finish_reason="length")
+            return
+        has_line = has_line or any(b"\n" in bytes_of(token) for token in outcome.tokens)
+        yield outcome
 
 
 def _empty(engine: TextEngine) -> None:

@@ -132,9 +132,12 @@ _INFOS = {
     "mixture-of-experts": "Expect little gain, or a loss, on a GPU.",
     "chat-template": "The target's is used.",
     "license": "Check that they suit your use.",
-    "tied-embedding": "Small drafts are mostly embedding: a fine quantization pays.",
-    "draft-quantization": "Q8_0 may agree more with the target: compare both by `localspec bench`.",
-    "quantization-width": "Q8_0 or Q4_0 costs about the same here.",
+    "tied-embedding": "Its type decides much of what a step of a small draft costs.",
+    "draft-quantization": (
+        "Q8_0 costs more for each step, and agreed hardly more with the target where that was "
+        "measured; `localspec bench` compares files."
+    ),
+    "quantization-width": "Some tensors have more bits instead: Q4_0 is smaller and faster.",
 }
 _BY_LEVEL: dict[Level, dict[str, str]] = {"error": _ERRORS, "warning": _WARNINGS, "info": _INFOS}
 # Every rule with its usual level, and the hint with the next step.

@@ -522,7 +522,13 @@ def test_read_begins_the_next_message(tmp_path: Path) -> None:
     chat, person, engine = talked(f"/read {file}", "what?", "and?")
     asked = [content for role, content in said_turns(chat) if role == "user"]
     assert asked == ["notes.txt:\n\nsome \u241b[2Jnotes\n\nwhat?", "and?"]
-    talked(f"/read {file}", "/clear", engine=engine)
+    chat, person, _ = talked(f"/read {file}", "/context", "/read off", "/context", engine=engine)
+    assert chat.attached == ""
+    waiting = len("notes.txt:\n\nsome \u241b[2Jnotes\n\n")
+    full, rest = person.said[1], person.said[3]
+    assert f"template 3, files of /read for the next message {waiting}, free" in full
+    assert "/read" not in rest and rest.startswith("Context of")
+    chat, person, _ = talked(f"/read {file}", "/clear", engine=engine)
     assert chat.attached == ""
     for data in (b"\xff", b"a\0b", b"long words" * 100):
         file.write_bytes(data)

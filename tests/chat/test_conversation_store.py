@@ -10,6 +10,7 @@ import pytest
 from localspec.chat import conversation_store as store
 from localspec.chat.conversation_store import Autosave
 from localspec.chat.input_loop import handle
+from localspec.commands.chat.conversations import end
 from localspec.core import paths
 from localspec.core.errors import FileProblem, UsageError
 from tests.chat.test_conversation import made, talked
@@ -124,3 +125,12 @@ def test_chats_saved_in_the_same_second_each_get_a_name(monkeypatch: pytest.Monk
     for text in ("one", "two", "three"):
         talked(text, autosave=Autosave())
     assert len(names()) == 3
+
+
+def test_the_end_names_what_was_saved_and_how_to_go_on() -> None:
+    chat, person, _ = talked("one", autosave=Autosave("work"))
+    end(chat)
+    assert person.said[-1] == "Saved as work. Continue it: localspec chat --session work"
+    for silent in (talked(autosave=Autosave("empty")), talked("one")):
+        end(silent[0])
+        assert not any("Saved" in said for said in silent[1].said)

@@ -224,6 +224,23 @@ def test_stats_of_a_piece_are_those_up_to_it() -> None:
     assert clock() == stats.prompt_seconds + stats.draft_prompt_seconds + stats.seconds
 
 
+@pytest.mark.parametrize("length", [0, 3])
+def test_an_answer_of_several_lines_ends_in_time(length: int) -> None:
+    def told(seconds: float | None, **more: Any) -> tuple[str, Piece]:
+        clock = FakeClock()
+        engine = ToyEngine(quirk=0.0, clock=clock)
+        pieces = answer(engine, "abcd", WARM, length, clock=clock, max_seconds=seconds, **more)
+        return bytes(tokens_of(pieces)).decode("latin-1"), pieces[-1]
+
+    whole, _ = told(None, max_tokens=200)
+    first_line = whole.index("\n") + 1
+    text, last = told(0, max_tokens=200)
+    assert whole.startswith(text) and last.finish_reason == "length"
+    assert first_line < len(text) <= first_line + 2 + 2 * length
+    assert told(1e9, max_tokens=200)[0] == whole
+    assert told(0, max_tokens=first_line - 1)[0] == whole[: first_line - 1]
+
+
 def test_who_asks_hears_of_the_prompt_before_the_answer() -> None:
     clock = FakeClock()
     engine, heard = ToyEngine(quirk=0.0, clock=clock), list[list[int]]()

@@ -8,6 +8,7 @@ import typer
 
 from localspec.commands.chat.conversations import (
     begin,
+    end,
     pair_document,
     sessions_app,
     system_message,
@@ -64,6 +65,8 @@ def chat(
             conversation.system = system
             conversation.autosave = storing.autosave(saved, conversation)
             failed = run(conversation)
+            if screen.interactive:
+                end(conversation)
     if failed and not screen.interactive:
         raise typer.Exit(1)  # a person has seen the errors, a script has not
 

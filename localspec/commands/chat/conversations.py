@@ -127,6 +127,13 @@ def begin(chat: "Chat", saved: SavedConversation | None, engine: "Engine", *, sh
         chat.ui.say(changed if before == target else other)
 
 
+def end(chat: "Chat") -> None:
+    """Say where the conversation is saved, if it is, and the command that continues it."""
+    if chat.turns and chat.autosave is not None and chat.autosave.name is not None:
+        name = chat.autosave.name
+        chat.ui.say(f"Saved as {name}. Continue it: localspec chat --session {name}")
+
+
 def _introduction(engine: "Engine") -> str:
     """The models of a chat and its context, in a sentence."""
     target, draft = engine.target.header.path, "no draft model"

@@ -28,8 +28,9 @@ class GenerateOptions:
     answer, or one text. ``grammar`` is GBNF or another notation of `grammar.source`, which the
     answer obeys. ``logprobs`` asks for the probabilities of that many likeliest tokens at each
     place: those of the model, or with ``sampled_logprobs`` those that the token was drawn by.
-    Without ``cache_prompt`` the whole prompt is read again. Raises UsageError for a value of a
-    wrong type.
+    Without ``cache_prompt`` the whole prompt is read again. ``max_seconds`` behind its first token
+    an answer with a line break ends at the next token. Raises UsageError for a value of a wrong
+    type.
     """
 
     sampling: SamplingParams = SamplingParams()
@@ -41,6 +42,7 @@ class GenerateOptions:
     logprobs: int | None = option(None)
     sampled_logprobs: bool = option(False)
     cache_prompt: bool = option(True)
+    max_seconds: float | None = option(None)
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):

@@ -40,6 +40,7 @@ _MOST_TOKENS = 2**31 - 1
 _MOST_ENTRIES = 1024  # of an object
 _SHOWN_FIELDS = 10  # of those that are ignored
 _MOST_SLOTS = 2**16
+_MOST_MS = 10**9
 _LONGEST_BIASED = 1000  # characters of a text in logit_bias
 _LONGEST_NAME = 60  # of a field that is shown
 _OTHER_NAMES = {"repeat_penalty": "repetition_penalty", "max_tokens": "n_predict"}
@@ -263,8 +264,10 @@ class AnswerRequest(SamplingFields):
     timings_per_token: bool | None = None
     return_progress: bool | None = None
     cache_prompt: Annotated[bool, TRUTH] | None = None
+    t_max_predict_ms: Annotated[float, Field(ge=-1, le=_MOST_MS)] | None = None
     verbose: bool | None = None
     # Accepted and ignored: they do not change the answer.
+    t_max_prompt_ms: Any = None
     user: Any = None
     store: Any = None
     metadata: Any = None
@@ -350,6 +353,7 @@ class AnswerRequest(SamplingFields):
             grammar=grammar,
             logprobs=self.top_logprob_count(),
             cache_prompt=self.cache_prompt is not False,
+            max_seconds=limit / 1000 if (limit := self.t_max_predict_ms or 0) > 0 else None,
         ).allowed(service.engine, None if asked is None else refusal)
 
     def _params(self, engine: "Engine", defaults: SamplingParams) -> SamplingParams:

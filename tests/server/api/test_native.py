@@ -180,6 +180,16 @@ def test_infill_writes_between_two_texts(infilling: Site) -> None:
     assert "".join(piece["content"] for piece in streamed) == alone["content"]
 
 
+def test_a_time_limit_ends_an_answer_of_several_lines(infilling: Site) -> None:
+    around = {"input_prefix": "import os\n", "input_suffix": "\nprint(x)\n", "n_predict": 60}
+    more = GREEDY | around | {"t_max_prompt_ms": 500}
+    whole = asked(infilling, "/infill", **more, t_max_predict_ms=-1)
+    short = asked(infilling, "/infill", **more, t_max_predict_ms=1e-6)
+    assert whole["content"].startswith(short["content"]) and "\n" in short["content"]
+    assert short["stop_type"] == "limit" and "warnings" not in short
+    assert short["tokens_predicted"] < whole["tokens_predicted"]
+
+
 def test_infill_names_the_tokens_that_a_model_lacks(server: Site) -> None:
     reply = server.post("/infill", {"input_prefix": "a", "input_suffix": "b"})
     assert reply.status_code == 400
