@@ -1,23 +1,25 @@
 """Library interface: load a pair by its name, then generate."""
 
+import asyncio
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields, replace
-from difflib import get_close_matches
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, TypedDict, Unpack, get_type_hints
 
 from localspec.chat.answer import Answer, collect
-from localspec.core.errors import IncompatiblePair, UsageError
+from localspec.chat.tools.tool import ToolChoice
+from localspec.core.errors import IncompatiblePair, LocalspecError, UsageError
 from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.keywords import AnswerKeywords, LoadKeywords
 from localspec.core.options.load_options import DraftTokens, LoadOptions, RopeOptions
 from localspec.core.options.model_options import (
     ModelOptions,
     choose_draft,
     parse_draft_tokens,
 )
+from localspec.core.options.names import in_python, reword, unknown_option
 from localspec.core.options.option import options
 from localspec.core.options.sampling_params import sampling_fields
 from localspec.engine.engine import Engine
@@ -26,17 +28,48 @@ from localspec.engine.session.job import Stream
 from localspec.hub.provenance import Progress
 from localspec.library.acquire import DownloadUI
 from localspec.library.pairs.request import resolve_pair
+from localspec.llama import llama_library
 from localspec.metadata.header import read_header
 from localspec.self_draft import store
 from localspec.speculative.history import AnswerHistory
 
 Prompt = str | Sequence[Mapping[str, object]] | Sequence[int]
 
+
+class PromptKeywords(TypedDict, total=False):
+    """How a prompt is written: ``raw`` without the chat template; tools are in OpenAI's form."""
+
+    system: str | None
+    raw: bool
+    thinking: bool | None
+    tools: Sequence[Mapping[str, object]]
+    tool_choice: ToolChoice
+
+
+class GenerateKeywords(PromptKeywords, AnswerKeywords, total=False):
+    """Options of one answer; ``json_schema`` and ``regex`` stand for ``grammar``."""
+
+    json_schema: Mapping[str, object] | None
+    regex: str | None
+
+
 _LOAD_ROWS = options(LoadOptions, RopeOptions, ModelOptions)
 _LOAD_OPTIONS = {*options(LoadOptions, RopeOptions), "branches"} - {"parallel"}
+_PROMPT_OPTIONS = get_type_hints(PromptKeywords).keys()
 _ANSWER_OPTIONS = {field.name for field in fields(GenerateOptions)} - {"sampling"}
 
 
+@contextmanager
+def _named_for_python() -> Iterator[None]:
+    """Name arguments of the library in errors, which name flags elsewhere."""
+    try:
+        yield
+    except LocalspecError as error:
+        reword(error)
+        raise
+
+
+@_named_for_python()
 def load(
     target: str | Path,
     draft: str | Path | int | None = "auto",
@@ -46,7 +79,7 @@ def load(
     download_large: bool = False,
     on_note: Callable[[str], None] = lambda sentence: None,
     on_progress: Progress = lambda name, done, total: None,
-    **options: Any,
+    **options: Unpack[LoadKeywords],
 ) -> "Model":
     """Load a target and its draft; download files that are not on this disk.
 
@@ -58,28 +91,35 @@ def load(
 
     ``options`` are fields of `LoadOptions` and `RopeOptions`, those of the draft alone with
     ``draft_`` before the name (such as draft_gpu_layers), and fields of `SamplingParams` and
-    `GenerateOptions`, which hold for every answer. ``on_note`` is called with each sentence that a
-    user should know, ``on_progress`` with the file, bytes done and bytes in all of a download; one
-    of more than 10 GB needs ``download_large``. Raises a LocalspecError for what cannot be.
+    `GenerateOptions`, which hold for every answer; None is as if left out. ``verbose`` shows
+    llama.cpp's log on stderr, of all models of the process. ``on_note`` is called with each
+    sentence that a user should know, ``on_progress`` with the file, bytes done and bytes in all of
+    a download; one of more than 10 GB needs ``download_large``. Raises a LocalspecError for what
+    cannot be.
     """
+    given = _given(options)
     either = [] if draft == "auto" else ["off" if draft is None else str(draft)]
-    asked = choose_draft(either, None, _text(options.pop("draft_tokens", None)))
-    request = resolve_pair(str(target), asked, options, under={"lenient": lenient})
+    asked = choose_draft(either, None, _text(given.pop("draft_tokens", None)))
+    request = resolve_pair(str(target), asked, _values(given), under={"lenient": lenient})
     settings, lenient = dict(request.given), request.models.lenient
     del settings["lenient"]
-    ui = DownloadUI(on_note, lambda question: download_large, lambda: nullcontext(on_progress))
+    verbose = settings.pop("verbose", False)
+    _LOAD_ROWS["verbose"].require(verbose)
     loading = _take(settings, _LOAD_OPTIONS)
     answering, sampling = _take(settings, _ANSWER_OPTIONS), _take(settings, sampling_fields())
-    _require_empty(settings, {*_LOAD_OPTIONS, *_ANSWER_OPTIONS, *sampling_fields()})
+    _require_none_left(settings, LoadKeywords, "Model.generate", GenerateKeywords)
     for name, value in {**loading, "parallel": parallel}.items():
         _LOAD_ROWS[name].require(value)
     answers = GenerateOptions(draft_tokens=request.draft_tokens, **answering)
+    ui = DownloadUI(on_note, lambda question: download_large, lambda: nullcontext(on_progress))
     first, second = request.load_options(ui, _self_draft, parallel)
-    engine = Engine.load(first, second, lenient=lenient, say=on_note)
+    llama_library.log.verbose = verbose
+    say = lambda sentence: on_note(in_python(sentence))  # noqa: E731
+    engine = Engine.load(first, second, lenient=lenient, say=say)
     for note in [*([request.note] if request.note else []), *engine.notes]:
-        on_note(note)
+        say(note)
     try:
-        return Model(engine, answers, sampling)
+        return Model(engine, answers, sampling, request.pair)
     except BaseException:
         engine.close()
         raise
@@ -88,7 +128,8 @@ def load(
 class Model:
     """A loaded pair. Answers wait for each other, unless slots share passes; thread-safe.
 
-    An answer goes on whether its stream is read or not, until the stream is closed or dropped.
+    ``name`` is that of the pair, or of the target's file. An answer goes on whether its stream is
+    read or not, until the stream is closed or dropped.
     """
 
     def __init__(
@@ -96,63 +137,94 @@ class Model:
         engine: Engine,
         options: GenerateOptions = GenerateOptions(),
         sampling: Mapping[str, object] | None = None,
+        name: str | None = None,
     ) -> None:
         self.engine = engine
+        self.name = name or engine.target.header.path.stem
         self._options = options
         self._sampling = dict(sampling or {})
         self._lock = threading.Lock()  # tokenizing, and closing: llama.cpp's vocabulary is freed
         engine.history = AnswerHistory()
         engine.open_session()
         self._settings({})  # refuses what cannot be before the first answer
+        draft = "" if engine.draft is None else f", draft {engine.draft.header.path.name}"
+        target = f"{engine.target.header.path.name}{draft}"
+        self._shown = f"{self.name}: {target}, context of {self.context_size} tokens"
+
+    def __repr__(self) -> str:
+        return f"<localspec.Model {self._shown}{', closed' * self.engine.is_closed}>"
 
     @property
     def notes(self) -> list[str]:
         """What the user should know of the pair, in sentences."""
-        return self.engine.notes
+        return [in_python(note) for note in self.engine.notes]
 
-    def stream(
-        self,
-        prompt: Prompt,
-        *,
-        system: str | None = None,
-        raw: bool = False,
-        thinking: bool | None = None,
-        tools: Sequence[Mapping[str, object]] = (),
-        tool_choice: str | Mapping[str, object] = "auto",
-        **changes: Any,
-    ) -> Stream:
+    @property
+    def context_size(self) -> int:
+        """Tokens that a prompt and its answer may have together."""
+        return self.engine.target.n_ctx
+
+    @_named_for_python()
+    def tokenize(self, text: str) -> list[int]:
+        """The token ids that a ``raw`` prompt becomes: control tokens parsed, BOS if there is one.
+
+        Raises UsageError for what is no text, PromptTooLong for what no context could hold.
+        """
+        with self._lock:
+            return [*self.engine.encode_text(text)]
+
+    @_named_for_python()
+    def detokenize(self, ids: Sequence[int]) -> str:
+        """The text of token ids without control tokens; broken characters become U+FFFD.
+
+        Raises UsageError for an id that the vocabulary does not have.
+        """
+        with self._lock:
+            known = self._known(ids)
+            return b"".join(map(self.engine.piece, known)).decode("utf-8", "replace")
+
+    @_named_for_python()
+    def count_tokens(self, prompt: Prompt, **options: Unpack[PromptKeywords]) -> int:
+        """The number of tokens that a prompt has for the model; arguments as those of `stream`."""
+        others = options.keys() - _PROMPT_OPTIONS
+        _require_none_left(others, PromptKeywords, "Model.generate", GenerateKeywords)
+        with self._lock:
+            return len(self._encode(prompt, **options))
+
+    @_named_for_python()
+    def stream(self, prompt: Prompt, **options: Unpack[GenerateKeywords]) -> Stream:
         """Pieces of an answer to a question, to messages in OpenAI's form, or after token ids.
 
-        ``raw`` continues a text as it is, without the chat template. ``changes`` are fields of
-        `SamplingParams` and `GenerateOptions` for this answer; ``json_schema`` (a mapping) and
+        ``raw`` continues a text as it is, without the chat template. Other ``options`` are fields
+        of `SamplingParams` and `GenerateOptions` for this answer; ``json_schema`` (a mapping) and
         ``regex`` may stand for ``grammar``. Without a seed, each answer draws its own. Raises
         UsageError for an option that is unknown or cannot be.
         """
         with self._lock:
-            options = self._settings(changes)
-            if isinstance(prompt, str) and raw:
-                ids: Sequence[int] = self.engine.encode_text(prompt)
-            elif isinstance(prompt, list | tuple) and prompt and isinstance(prompt[0], int):
-                ids = _token_ids(prompt)
-            else:
-                messages = _messages(prompt, system)
-                ids = self.engine.encode_chat(
-                    messages,
-                    thinking=thinking,
-                    tools=tools,
-                    tool_choice=tool_choice,  # type: ignore[arg-type]
-                )
-            return self.engine.stream(ids, options)
+            changes = _given(options)
+            written = _take(changes, _PROMPT_OPTIONS)
+            settings = self._settings(changes)
+            stream = self.engine.stream(self._encode(prompt, **written), settings)
+        stream.on_error = reword
+        return stream
 
-    def generate(self, prompt: Prompt, **options: Any) -> Answer:
+    def generate(self, prompt: Prompt, **options: Unpack[GenerateKeywords]) -> Answer:
         """The whole answer; arguments are those of `stream`. Ctrl-C raises KeyboardInterrupt."""
         answer = collect(self.stream(prompt, **options))
         if answer.finish_reason == "cancelled":
             raise KeyboardInterrupt
         return answer
 
-    def generate_many(self, prompts: Sequence[Prompt], **options: Any) -> list[Answer]:
+    @_named_for_python()
+    def generate_many(
+        self, prompts: Sequence[Prompt], **options: Unpack[GenerateKeywords]
+    ) -> list[Answer]:
         """An answer to each prompt, in their order; as many at once as the pair has slots."""
+        if isinstance(prompts, str | bytes | Mapping):
+            raise UsageError(
+                f"The prompts are {prompts!r:.60}, expected a list of prompts.",
+                "Give generate_many([prompt, ...]), or generate(prompt) for one answer.",
+            )
         streams = [self.stream(prompt, **options) for prompt in prompts]
         answers: list[Answer] = []
         for stream in streams:
@@ -171,19 +243,40 @@ class Model:
     def __enter__(self) -> "Model":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
+
+    async def __aenter__(self) -> "Model":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.close)
+
+    def _encode(
+        self, prompt: Prompt, system: str | None = None, raw: bool = False, **written: Any
+    ) -> Sequence[int]:
+        """The prompt as token ids; ``written`` are the other `PromptKeywords`."""
+        if isinstance(prompt, str) and raw:
+            return self.engine.encode_text(prompt)
+        if isinstance(prompt, list | tuple) and prompt and isinstance(prompt[0], int):
+            return self._known(prompt)
+        return self.engine.encode_chat(_messages(prompt, system), **written)
+
+    def _known(self, ids: Sequence[object]) -> list[int]:
+        """The token ids, all of which the vocabulary has."""
+        size = self.engine.target.n_vocab
+        known = [token for token in ids if isinstance(token, int) and 0 <= token < size]
+        if len(known) < len(ids):
+            raise UsageError(
+                "Not all items are token ids of this model.", f"Expected ints from 0 to {size - 1}."
+            )
+        return known
 
     def _settings(self, changes: Mapping[str, Any]) -> GenerateOptions:
         """The options of one answer: ``changes``, else the pair's, else the model's own."""
         given = _with_grammar(changes)
         answering, sampling = _take(given, _ANSWER_OPTIONS), _take(given, sampling_fields())
-        _require_empty(given, {*_ANSWER_OPTIONS, *sampling_fields(), "json_schema", "regex"})
+        _require_none_left(given, GenerateKeywords, "localspec.load", LoadKeywords)
         if "draft_tokens" in answering:
             answering["draft_tokens"] = _length(answering["draft_tokens"])
         options = replace(self._options, **answering)
@@ -192,13 +285,6 @@ class Model:
             'Give load() a draft, or draft_tokens="auto".',
         )
         return self.engine.resolve_options({**self._sampling, **sampling}, options, refusal)[0]
-
-
-def _token_ids(prompt: Sequence[object]) -> list[int]:
-    ids = [token for token in prompt if isinstance(token, int)]
-    if len(ids) < len(prompt):
-        raise UsageError("Not all items of the prompt are token ids.", "Give a list of ints.")
-    return ids
 
 
 def _messages(prompt: Prompt, system: str | None) -> list[Mapping[str, object]]:
@@ -234,12 +320,27 @@ def _take(settings: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {name: settings.pop(name) for name in names if name in settings}
 
 
-def _require_empty(settings: Mapping[str, Any], known: Iterable[str]) -> None:
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that have a value."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _values(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of loading with the values that words stand for, such as "all"."""
+    rows = {name: _LOAD_ROWS[name].words for name in given if name in _LOAD_OPTIONS}
+    return {
+        name: rows[name].get(value, value) if name in rows and isinstance(value, str) else value
+        for name, value in given.items()
+    }
+
+
+def _require_none_left(
+    settings: Iterable[str], known: type[Any], place: str, elsewhere: type[Any]
+) -> None:
+    """Raise UsageError for options that are none of ``known``, a TypedDict."""
     for name in settings:
-        near = get_close_matches(name, sorted(known), 1)
-        meant = f"Did you mean {near[0]}? " if near else ""
-        options = ", ".join(sorted(known))
-        raise UsageError(f"There is no option {name}.", f"{meant}Options are: {options}.")
+        names = get_type_hints(known).keys(), get_type_hints(elsewhere).keys()
+        raise unknown_option(name, names[0], place, names[1])
 
 
 def _length(value: object) -> DraftTokens:

@@ -5,12 +5,20 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 import localspec
-from localspec.core.errors import FileProblem, GrammarError, IncompatiblePair, UsageError
+from localspec.core.errors import (
+    FileProblem,
+    GrammarError,
+    IncompatiblePair,
+    PromptTooLong,
+    UsageError,
+)
+from localspec.core.options.keywords import AnswerKeywords, LoadKeywords
+from localspec.core.options.load_options import ALL_LAYERS
 from localspec.library.pairs import user_pairs
 from tests.support.real_pair import TinyFiles
 
@@ -65,27 +73,141 @@ def test_options_of_one_answer(model: localspec.Model) -> None:
     described.close()
 
 
+WEATHER: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"enum": ["Paris"]}},
+            "required": ["city"],
+        },
+    },
+}
+
+
+def test_a_tool_round_trip(model: localspec.Model) -> None:
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "Weather?"}]
+    tools: dict[str, Any] = {
+        "tools": [WEATHER],
+        "tool_choice": "required",
+        "max_tokens": 60,
+        "temperature": 0,
+    }
+    answer = model.generate(messages, **tools)
+    (call,) = answer.tool_calls
+    assert answer.finish_reason == "tool_calls" and call.parsed_arguments() == {"city": "Paris"}
+    messages += [answer.message, call.result({"degrees": 4})]
+    assert messages[1]["tool_calls"] == answer.as_json()["tool_calls"]
+    assert messages[2]["content"] == '{"degrees": 4}' and messages[2]["tool_call_id"] == call.id
+    follows = model.generate(messages, tools=[WEATHER], max_tokens=4)
+    with_call = model.count_tokens(messages, tools=[WEATHER])
+    read = follows.stats.prompt_tokens + follows.stats.cached_tokens
+    assert read == with_call > model.count_tokens(messages[:1])
+    assert model.generate(messages, tools=[WEATHER], tool_choice="none", max_tokens=1).tokens
+
+
+def test_a_models_text_and_tokens(model: localspec.Model) -> None:
+    text = "def größe(x): return x"
+    ids = model.tokenize(text)
+    assert model.detokenize(ids) == text and ids == [*model.engine.encode_text(text)]
+    assert model.count_tokens(text, raw=True) == model.count_tokens(ids) == len(ids)
+    brief = model.count_tokens(QUESTION, system="Be brief.")
+    assert brief > model.count_tokens(QUESTION) > len(model.tokenize(QUESTION))
+    answer = model.generate(QUESTION, temperature=0, logprobs=2)
+    assert model.detokenize(answer.tokens) == answer.text
+    assert [entry.token for entry in answer.logprobs] == answer.tokens
+    assert not model.generate(QUESTION, max_tokens=2).logprobs
+    for use in (model.detokenize, model.generate, model.count_tokens):
+        with pytest.raises(UsageError, match="token ids"):
+            use([0, model.engine.target.n_vocab])
+
+
+def test_what_is_loaded_is_shown(tiny: TinyFiles) -> None:
+    async def use() -> localspec.Model:
+        async with localspec.load(tiny.target, tiny.draft, threads=1, ctx_size=128) as model:
+            assert (model.name, model.context_size) == (tiny.target.stem, 128)
+            shown = repr(model)
+            assert tiny.target.name in shown and tiny.draft.name in shown and "128" in shown
+        assert repr(model) == f"{shown[:-1]}, closed>"
+        return model
+
+    with pytest.raises(UsageError, match="The model is closed"):
+        asyncio.run(use()).generate("word")
+    with localspec.load("demo", "off", threads=1) as demo:
+        assert demo.name == "demo" and ", draft " not in repr(demo)
+
+
+@pytest.mark.parametrize("prompts", ["one prompt", b"one", {"role": "user"}])
+def test_many_prompts_are_a_list(model: localspec.Model, prompts: Any) -> None:
+    with pytest.raises(UsageError, match="expected a list of prompts"):
+        model.generate_many(prompts)
+
+
+def test_misspelt_and_mistyped_options(model: localspec.Model) -> None:
+    """Mypy refuses each of them too: strict, it refuses an ignored error that is none."""
+    with pytest.raises(UsageError):
+        localspec.load("demo", ctx_sise=512)  # type: ignore[call-arg]
+    with pytest.raises(UsageError):
+        localspec.load("demo", ctx_size="512")  # type: ignore[arg-type]
+    with pytest.raises(UsageError):
+        localspec.load("demo", cache_type_k="q9")  # type: ignore[arg-type]
+    with pytest.raises(UsageError):
+        model.generate("hi", temprature=1)  # type: ignore[call-arg]
+    with pytest.raises(UsageError):
+        model.stream("hi", top_k=1.5)  # type: ignore[arg-type]
+    with pytest.raises(UsageError):
+        model.generate_many(["hi"], logit_bias="5+1")  # type: ignore[arg-type]
+    with pytest.raises(UsageError):
+        model.count_tokens("hi", temperature=1)  # type: ignore[call-arg]
+    with pytest.raises(AttributeError):
+        localspec.lod  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_none_is_as_if_left_out(tiny: TinyFiles) -> None:
+    given: dict[str, Any] = dict.fromkeys(get_type_hints(LoadKeywords))
+    with localspec.load(tiny.target, tiny.draft, **given) as model:
+        changes: dict[str, Any] = dict.fromkeys(get_type_hints(AnswerKeywords))
+        assert model.generate("word", **changes | {"max_tokens": 2}).tokens
+
+
+def test_words_for_layers(tiny: TinyFiles) -> None:
+    with localspec.load(tiny.target, gpu_layers="all", threads=1) as model:
+        assert model.engine.target.options.gpu_layers == ALL_LAYERS
+
+
+def test_hints_name_arguments(tiny: TinyFiles) -> None:
+    with localspec.load(tiny.target, threads=1, ctx_size=64) as model:
+        for start in (model.generate, lambda prompt: next(model.stream(prompt))):
+            with pytest.raises(PromptTooLong) as raised:
+                start("word " * 400)
+            assert "ctx_size" in raised.value.hint and "--" not in raised.value.hint
+            assert raised.value.__notes__ == [raised.value.hint]
+            assert str(raised.value) == raised.value.message
+    with pytest.raises(UsageError, match="^ubatch_size 256 is more than batch_size 128"):
+        localspec.load(tiny.target, batch_size=128, ubatch_size=256)
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"warmth": 1}, "There is no option warmth"),
+        ({"n_ctx": 64}, "There is no option n_ctx"),
         ({"temperature": -1}, "temperature is -1.0"),
         ({"draft_tokens": "some"}, "no draft length"),
         ({"regex": "a", "json_schema": {}}, "Both json_schema and regex"),
         ({"logit_bias": ("999999+1",)}, "999999"),
         ({"temperature": "hot"}, "temperature is 'hot', expected a number"),
-        ({"top_k": 2.5}, "top-k is 2.5, expected a whole number"),
-        ({"max_tokens": "8"}, "max-tokens is '8', expected a whole number"),
+        ({"top_k": 2.5}, "top_k is 2.5, expected a whole number"),
+        ({"max_tokens": "8"}, "max_tokens is '8', expected a whole number"),
         ({"logprobs": "a"}, "logprobs is 'a'"),
         ({"stop": 5}, "stop is 5, expected a list"),
-        ({"logit_bias": "5+1"}, "logit-bias is '5\\+1', expected a list"),
+        ({"logit_bias": "5+1"}, "logit_bias is '5\\+1', expected a list"),
         ({"tools": "x"}, "tools is 'x'"),
         ({"tools": ["x"]}, r"tools\[0\] is 'x'"),
     ],
 )
-def test_options_that_cannot_be(
-    model: localspec.Model, changes: dict[str, object], said: str
-) -> None:
+def test_options_that_cannot_be(model: localspec.Model, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said) as raised:
         model.generate(QUESTION, **changes)
     assert raised.value.hint
@@ -142,11 +264,11 @@ def test_ctrl_c_in_a_whole_answer_is_raised(
 @pytest.mark.parametrize("parallel", [1, 3])
 def test_many_answers_are_those_of_each_alone(tiny: TinyFiles, parallel: int) -> None:
     prompts = [f"word {i} " * (i + 1) for i in range(5)]
-    given = {"temperature": 0, "max_tokens": 12, "raw": True}
+    given: dict[str, Any] = {"temperature": 0, "max_tokens": 12, "raw": True}
     with localspec.load(tiny.target, tiny.draft, threads=1, ctx_size=256) as alone:
         expected = [alone.generate(prompt, **given).tokens for prompt in prompts]
-    loading = {"threads": 1, "ctx_size": 256, "parallel": parallel}
-    with localspec.load(tiny.target, tiny.draft, **loading) as together:  # type: ignore[arg-type]
+    loading: dict[str, Any] = {"threads": 1, "ctx_size": 256, "parallel": parallel}
+    with localspec.load(tiny.target, tiny.draft, **loading) as together:
         assert [each.tokens for each in together.generate_many(prompts, **given)] == expected
         found: list[list[int]] = []
         threads = [
@@ -200,6 +322,9 @@ def test_a_pairs_name_brings_its_draft_and_settings(tiny: TinyFiles) -> None:
         ("mtp", {}, IncompatiblePair, "heads"),
         ("nowhere.gguf", {}, FileProblem, "no file"),
         ("auto", {"max_token": 1}, UsageError, "no option max_token. Did you mean max_tokens?"),
+        ("auto", {"n_ctx": 1}, UsageError, "no option n_ctx. It is ctx_size here."),
+        ("auto", {"n_gpu_layers": 1}, UsageError, "It is gpu_layers here."),
+        ("auto", {"json_schema": {}}, UsageError, "an option of Model.generate: json_schema"),
         ("auto", {"ctx_size": 128, "parallel": 99}, UsageError, "99"),
         (None, {"temperature": -1}, UsageError, "temperature"),
         ("auto", {"draft_tokens": "0,2"}, UsageError, "not a list"),
@@ -208,12 +333,12 @@ def test_a_pairs_name_brings_its_draft_and_settings(tiny: TinyFiles) -> None:
 def test_what_cannot_be_loaded(
     tiny: TinyFiles,
     draft: str | int | None,
-    options: dict[str, object],
+    options: dict[str, Any],
     error: type[localspec.LocalspecError],
     said: str,
 ) -> None:
     with pytest.raises(error) as raised:
-        localspec.load(tiny.target, draft, **options)  # type: ignore[arg-type]
+        localspec.load(tiny.target, draft, **options)
     assert said in f"{raised.value.message} {raised.value.hint}"
 
 

@@ -1,8 +1,8 @@
 """An answer: the pieces of its stream, and all of them collected."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from localspec.chat.stats import GenerationStats
 from localspec.chat.tools.tool import ToolCall, ToolCallDelta
@@ -74,21 +74,35 @@ class Piece:
 
 @dataclass(slots=True)
 class Answer:
-    """A collected stream; ``finish_reason`` is "cancelled" after Ctrl-C.
+    """A collected stream.
 
+    ``finish_reason`` is "stop" at the end of the answer, "tool_calls" where it ends with calls,
+    "length" at ``max_tokens``, "context" at the end of the context, "cancelled" after Ctrl-C.
     ``status`` says why nothing was drafted at the end, if so; ``reasoning`` precedes the answer.
+    ``logprobs``, if requested, has one entry for each of ``tokens``.
     """
 
     text: str
     tokens: list[int]
     stats: GenerationStats
-    finish_reason: FinishReason | Literal["cancelled"]
+    finish_reason: FinishReason | Literal["tool_calls", "cancelled"]
     status: DraftStatus = DraftStatus.DRAFTING
     reasoning: str = ""
     tool_calls: list[ToolCall] = field(default_factory=list)
+    logprobs: list["TokenLogprob"] = field(default_factory=list)
 
     def __str__(self) -> str:
         return self.text
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The answer as a message in OpenAI's form, with its tool calls: the next prompt has it."""
+        message: dict[str, Any] = {"role": "assistant", "content": self.text}
+        if self.reasoning:
+            message["reasoning_content"] = self.reasoning
+        if self.tool_calls:
+            message["tool_calls"] = [call.as_json() for call in self.tool_calls]
+        return message
 
     def as_json(self) -> dict[str, object]:
         """Plain data: seconds end in ``_s``, tokens per second in ``_tps``."""
@@ -96,8 +110,10 @@ class Answer:
         return {
             "text": self.text,
             "reasoning": self.reasoning,
+            "tool_calls": [call.as_json() for call in self.tool_calls],
             "tokens": stats.tokens,
             "token_ids": self.tokens,
+            "logprobs": [asdict(entry) for entry in self.logprobs],
             "finish_reason": self.finish_reason,
             "status": self.status.value,
             "prompt_tokens": stats.prompt_tokens,
@@ -118,6 +134,13 @@ class Answer:
             "draft_s": stats.draft_seconds,
             "verify_s": stats.verify_seconds,
         }
+
+
+def called_or(
+    reason: FinishReason, calls: Sequence[ToolCall]
+) -> FinishReason | Literal["tool_calls"]:
+    """Why an answer with these calls ended: with a call, rather than by itself."""
+    return "tool_calls" if reason == "stop" and calls else reason
 
 
 @runtime_checkable
@@ -145,10 +168,11 @@ def collect(
             thoughts.append(piece.reasoning)
             answer.tokens += piece.tokens
             answer.tool_calls += piece.tool_calls
+            answer.logprobs += piece.logprobs
             answer.stats, answer.status = piece.stats, piece.status
             on_piece(piece)
             if piece.finish_reason is not None:
-                answer.finish_reason = piece.finish_reason
+                answer.finish_reason = called_or(piece.finish_reason, answer.tool_calls)
     except (KeyboardInterrupt, LocalspecError) as ended:
         if isinstance(pieces, Closable):
             pieces.close()

@@ -94,6 +94,11 @@ class Engine:
         return self._target
 
     @property
+    def is_closed(self) -> bool:
+        """Whether its memory is free."""
+        return self._closed
+
+    @property
     def notes(self) -> list[str]:
         """Notes for the user, in sentences."""
         return [*self._notes, *self.profile.notes]

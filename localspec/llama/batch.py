@@ -117,7 +117,7 @@ def require_fits(llama: Any, context: Any, count: int) -> None:
     if count > most:
         raise EngineError(
             f"A pass of {count} tokens exceeds the context's batch of {most}.",
-            "Give a larger --ctx-size, --ctx-size-draft or --batch-size.",
+            "Give a larger --ctx-size, --draft-ctx-size or --batch-size.",
         )
 
 

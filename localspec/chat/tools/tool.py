@@ -44,6 +44,20 @@ class ToolCall:
     arguments: str
     id: str = field(default_factory=lambda: f"call_{secrets.token_hex(12)}", compare=False)
 
+    def parsed_arguments(self) -> dict[str, Any]:
+        """The arguments as values; see `arguments_of` for those that are broken."""
+        return arguments_of(self.arguments)
+
+    def as_json(self) -> dict[str, Any]:
+        """The call in OpenAI's form."""
+        function = {"name": self.name, "arguments": self.arguments}
+        return {"id": self.id, "type": "function", "function": function}
+
+    def result(self, value: object) -> dict[str, Any]:
+        """The message that answers the call: a text as it is, other values as JSON."""
+        content = value if isinstance(value, str) else as_json(value)
+        return {"role": "tool", "tool_call_id": self.id, "content": content}
+
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:

@@ -121,26 +121,26 @@ class Option:
             expected = f"a list, each item {expected}"
             fits = isinstance(value, list | tuple) and all(_is_a(each, kind) for each in value)
         if not fits:
-            title = self.name.replace("_", "-")
             words = "".join({f" or {v!r}": 0 for v in self.words.values() if isinstance(v, str)})
             default = "" if self.default in (None, ()) else f", {self.default}"
             raise UsageError(
-                f"{title} is {value!r:.60}, expected {expected}{words}.",
+                f"{self.name} is {value!r:.60}, expected {expected}{words}.",
                 f"Leave it out for the default{default}.",
             )
 
     def require(self, value: Any) -> None:
         """Raise UsageError for a wrong type, a number outside the bounds, or a word not allowed."""
         self.require_type(value)
-        title = self.name.replace("_", "-")
         hint = "" if self.default is None else f"The default is {self.default}."
         if self.choices and value is not None and value not in self.choices:
-            raise UsageError(f"{title} {value!r} is none of: {', '.join(self.choices)}.", hint)
+            raise UsageError(f"{self.name} {value!r} is none of: {', '.join(self.choices)}.", hint)
         if self.bounds is None or value is None or value in self.words.values():
             return
         low, high = self.bounds
         if not low <= value <= high:  # also for NaN
-            raise UsageError(f"{title} is {value}, expected a value from {low} to {high}.", hint)
+            raise UsageError(
+                f"{self.name} is {value}, expected a value from {low} to {high}.", hint
+            )
 
 
 def option(default: Any, flags: str = "", text: str = "", **row: Any) -> Any:

@@ -145,9 +145,13 @@ def _listening(jobs: Sequence[Job]) -> asyncio.Event:
 
 
 class Stream(Iterator[Piece], AsyncIterator[Piece]):
-    """The pieces of a job, for ``for`` or ``async for``; closing or dropping it ends the answer."""
+    """The pieces of a job, for ``for`` or ``async for``; closing or dropping it ends the answer.
+
+    ``on_error`` is called with an error that ended the answer, before it is raised.
+    """
 
     def __init__(self, job: Job) -> None:
+        self.on_error: Callable[[LocalspecError], None] = lambda error: None
         self._job = job
         self._taken: deque[Arrival] = deque()
         self._ended = False
@@ -200,6 +204,8 @@ class Stream(Iterator[Piece], AsyncIterator[Piece]):
         if isinstance(item, Piece):
             return item
         self._ended = True
+        if isinstance(item, LocalspecError):
+            self.on_error(item)
         if item is not None:
             raise item
         return None

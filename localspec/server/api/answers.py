@@ -4,7 +4,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from localspec.chat.answer import Piece
+from localspec.chat.answer import Piece, called_or
 from localspec.chat.stats import GenerationStats
 from localspec.chat.tools.tool import ToolCall
 from localspec.engine.session.job import Job, received
@@ -48,9 +48,9 @@ class Choice:
         if piece.stop_text in self.job.request.options.stop:  # else it is the chat template's
             self.stop_text = piece.stop_text
         self.truncated = piece.finish_reason == "context"
-        called = piece.finish_reason == "stop" and self.tool_calls
-        renamed = {"context": "length", "stop": "tool_calls" if called else "stop"}
-        self.finish_reason = renamed.get(piece.finish_reason or "", piece.finish_reason)
+        if piece.finish_reason is not None:
+            reason = called_or(piece.finish_reason, self.tool_calls)
+            self.finish_reason = "length" if reason == "context" else reason
 
     @property
     def has_logprobs(self) -> bool:

@@ -10,7 +10,7 @@ from pydantic import Field
 from localspec.chat.answer import Piece
 from localspec.chat.message import media_left_out
 from localspec.chat.templates.continuation import Continues
-from localspec.chat.tools.tool import ToolCall, ToolCallDelta
+from localspec.chat.tools.tool import ToolCallDelta
 from localspec.core.errors import UsageError
 from localspec.engine.text_stream import Prompt
 from localspec.server.api.answers import Choice
@@ -162,20 +162,12 @@ class ChatReply(OpenAIReply):
 
 def _message(choice: Choice) -> Json:
     """The whole answer; ``content`` is null where there are only tool calls."""
-    calls = [_call(call) for call in choice.tool_calls]
+    calls = [call.as_json() for call in choice.tool_calls]
     content = choice.text if choice.text or not calls else None
     message: Json = {"role": "assistant", "content": content, "refusal": None}
     if choice.reasoning:
         message["reasoning_content"] = choice.reasoning
     return message | {"tool_calls": calls} if calls else message
-
-
-def _call(call: ToolCall) -> Json:
-    return {
-        "id": call.id,
-        "type": "function",
-        "function": {"name": call.name, "arguments": call.arguments},
-    }
 
 
 def _call_delta(delta: ToolCallDelta) -> Json:
