@@ -2,6 +2,7 @@
 
     python benchmarks/real.py TARGET.gguf DRAFT.gguf [--llama-server llama-build/bin/llama-server]
     python benchmarks/real.py TARGET.gguf DRAFT.gguf --in-process --lengths 2 3 4 6 --lookup off
+    python benchmarks/real.py TARGET.gguf DRAFT.gguf --in-process --exact --warm --lengths 1 2 4 8
 
 Prompts are those of `benchmarks/real.jsonl`, of nine kinds, one of each kind in turn: what one
 kind teaches is carried into the next. Each prompt is answered greedily by every variant, one after
@@ -16,9 +17,10 @@ prompt. Of the other servers no more is taken off than their own plain decoding 
 prompt, since they count the draft's reading of the prompt in it. `benchmarks/plain.py` says how to
 build llama-server.
 
-With --in-process the engine answers in this process, as ``localspec bench`` does. Each text of
-``auto`` that is not plain's is read again by plain decoding: it is rounding if no token falls short
-of plain's pick by more than passes of different widths differ on this text.
+With --in-process the engine answers in this process, as ``localspec bench`` does, which also says
+whether a text that is not plain's is proven to be rounding. With --exact none may differ; answers
+then go on behind their end, up to --max-tokens. With --warm only plain decoding begins with empty
+caches: the others have read a part of the prompt before, another part each, behind other answers.
 
 With --output each answer is kept in a file as soon as it is there, and the same command goes on
 where it was stopped, for example by --minutes. The last line is everything as JSON.
@@ -32,23 +34,23 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from client import ask
-from common import GREEDY, Parser, conditions, listening, load
+from common import GREEDY, Parser, conditions, listening
 from real_figures import IK, LLAMA, PLAIN, Figures, Record, Records, show
 
-from localspec.bench.equality import audit_answers, rounding
+from localspec.bench.equality import DifferenceFinder
 from localspec.bench.plan import BenchPlan, Variant
 from localspec.bench.prompts import Prompt, by_task, read_prompts
 from localspec.chat.answer import Answer
 from localspec.core import machine
-from localspec.core.options.load_options import DraftTokens
+from localspec.core.options.load_options import DraftTokens, LoadOptions
 from localspec.engine.engine import Engine
 
-CTX_SIZE = 2048
+CTX_SIZE, SEED = 2048, 11
 PROMPTS = Path(__file__).with_name("real.jsonl")
 
 
@@ -121,22 +123,28 @@ class InProcess:
     plan: BenchPlan
     plain: Answer | None = None
 
-    def answer(self, length: DraftTokens, number: int, prompt: Prompt) -> Record:
-        """The answer with a draft length, from empty caches; plain decoding comes first."""
+    def answer(self, length: DraftTokens, part: float, number: int, prompt: Prompt) -> Record:
+        """The answer with a draft length; plain decoding comes first.
+
+        ``part`` of the prompt is read before, behind what earlier answers left; 0: from empty
+        caches.
+        """
         variant = Variant(str(length), self.engine, self.plan, length)
         ids = self.engine.encode_chat(list(prompt.messages))
-        answer = variant.answer(ids)
-        shortfall = explained = None
-        if length == 0:
+        if part:
+            replace(variant, plan=replace(self.plan, max_tokens=1)).answer_warm(
+                ids[: max(1, round(part * len(ids)))]
+            )
+        answer = variant.answer_warm(ids) if part else variant.answer(ids)
+        margin = proven = None
+        if length == 0 and not part:
             self.plain = answer
         elif self.plain is not None and answer.tokens != self.plain.tokens:
-            rows = [[self.plain], [answer]]
-            (audit,) = audit_answers(self.engine, "", ids, self.plan, rows)
-            shortfall = max((math.inf if m is None else m for _, m in audit.misses), default=0.0)
-            explained = 2 * rounding(self.engine, ids, answer.tokens)
+            (found,) = DifferenceFinder("", ids, self.plain.tokens).explain(variant, [answer])
+            margin, proven = found.margin, found.proven_at is not None
         stats = answer.stats
         return Record(
-            variant=name_of(length),
+            variant=name_of(length, part),
             kind=prompt.task,
             prompt=number,
             tokens=stats.tokens,
@@ -145,32 +153,43 @@ class InProcess:
             drafted=stats.drafted,
             accepted=stats.accepted,
             text=answer.text,
-            shortfall=shortfall,
-            explained=explained,
+            margin=margin,
+            proven=proven,
         )
 
 
-def name_of(length: DraftTokens) -> str:
-    """The variant of a draft length."""
-    return {0: PLAIN, "auto": "auto"}.get(length, f"draft {length}")
+def name_of(length: DraftTokens, part: float) -> str:
+    """The variant of a draft length, and of a part of the prompt that is read before."""
+    name = {0: PLAIN, "auto": "auto"}.get(length, f"draft {length}")
+    return f"{name}, {part:.0%} read" if part else name
 
 
 @contextmanager
 def in_process(args: argparse.Namespace) -> Iterator[dict[str, Ask]]:
     """What asks the engine, by variant."""
     lengths: list[DraftTokens] = [0, "auto", *args.lengths]
-    with load([args.target, args.draft], args.threads, CTX_SIZE) as engine:
-        plan = BenchPlan(GREEDY, (0, "auto"), 1, args.max_tokens, args.lookup == "on")
+    options = LoadOptions(args.target, exact=args.exact, ctx_size=CTX_SIZE, threads=args.threads)
+    target = replace(options, branches=args.branches)
+    with Engine.load(target, replace(options, path=args.draft, exact=False)) as engine:
+        print("\n".join(engine.notes), file=sys.stderr)
+        params = replace(GREEDY, temperature=args.temperature, seed=SEED)
+        plan = BenchPlan(params, (0, "auto"), 1, args.max_tokens, args.lookup == "on")
         mine = InProcess(engine, plan)
+        if args.exact:
+            print(engine.target.passes, file=sys.stderr)
+            engine.is_stop = lambda token: False  # type: ignore[method-assign]
         warm = engine.encode_chat([{"role": "user", "content": "Say hello."}])
-        for length in lengths:
+        for length in [] if args.exact else lengths:
             Variant("", engine, plan, length).warm_up(warm)
-        yield {name_of(length): partial(mine.answer, length) for length in lengths}
+        asked = [(length, 0.0) for length in lengths]
+        if args.warm:
+            asked = [(0, 0.0), *((each, 1 - i / len(lengths)) for i, each in enumerate(lengths))]
+        yield {name_of(*each): partial(mine.answer, *each) for each in asked}
 
 
 def chosen(args: argparse.Namespace) -> list[tuple[int, Prompt]]:
     """The prompts, one of each kind in turn, with their numbers in the file."""
-    prompts = read_prompts(args.prompts)
+    prompts = [each for path in args.prompts for each in read_prompts(path)]
     groups = by_task(prompts, ",".join(args.kinds) if args.kinds else None)
     turns = itertools.zip_longest(*(group[: args.per_kind] for group in groups.values()))
     return [(prompts.index(each), each) for turn in turns for each in turn if each is not None]
@@ -205,7 +224,11 @@ def main() -> None:
     parser.add_argument("--llama-server", type=Path, help="its program, to be compared with")
     parser.add_argument("--ik-server", type=Path, help="ik_llama.cpp's llama-server, likewise")
     parser.add_argument("--in-process", action="store_true", help="without servers")
-    parser.add_argument("--prompts", type=Path, default=PROMPTS)
+    parser.add_argument("--exact", action="store_true", help="passes that round alike; in process")
+    parser.add_argument("--warm", action="store_true", help="prompts in the cache; in process")
+    parser.add_argument("--branches", type=int, default=1, help="of a tree; in process")
+    parser.add_argument("--temperature", type=float, default=0, help="in process")
+    parser.add_argument("--prompts", type=Path, nargs="+", default=[PROMPTS])
     parser.add_argument("--kinds", nargs="+", help="only these kinds of text")
     parser.add_argument("--only", nargs="+", help="parts of the names of variants beside plain")
     parser.add_argument("--lengths", type=int, nargs="*", default=[], help="fixed draft lengths")
@@ -216,6 +239,8 @@ def main() -> None:
     parser.output()
     args = parser.parse_args()
     settings = [args.target.name, args.draft.name, args.max_tokens, args.lookup, args.in_process]
+    if args.in_process:
+        settings += [args.exact, args.warm, args.branches, args.temperature]
     kept = Records(args.output, settings)
     kept.read()
     measure(args, kept)

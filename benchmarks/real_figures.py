@@ -14,8 +14,8 @@ PEERS = LLAMA, IK = "llama-server", "ik_llama.cpp"
 class Record:
     """One answer of a variant to the prompt of this number; times in seconds.
 
-    ``shortfall`` is by how many logits a token falls short of plain decoding's pick, at most;
-    rounding explains no more than ``explained``. Both are None where the text is plain's, and where
+    ``margin`` and ``proven`` are those of a text that is not plain's: the lead in logits of plain's
+    pick where they part, and whether the difference is proven to be rounding. Both are None where
     that was not looked at.
     """
 
@@ -28,8 +28,8 @@ class Record:
     drafted: int
     accepted: int
     text: str
-    shortfall: float | None = None
-    explained: float | None = None
+    margin: float | None = None
+    proven: bool | None = None
 
 
 @dataclass
@@ -130,16 +130,15 @@ class Figures:
 
     def texts(self, variant: str) -> tuple[int, int, int | None]:
         """Texts that differ from plain ones of the same program, of how many, and of those the
-        ones that rounding does not explain (None: not looked at)."""
+        ones that are not proven to be rounding (None: not looked at)."""
         plain = PLAIN if program(variant) == "localspec" else f"{program(variant)} plain"
         numbers = [number for kind in self.kinds for number in self._by_kind[kind]]
         ours = [self.answers[variant, number] for number in numbers]
         theirs = [self.answers[plain, number] for number in numbers]
         found = [a for a, b in zip(ours, theirs, strict=True) if a.text != b.text]
-        if any(each.shortfall is None or each.explained is None for each in found):
+        if any(each.proven is None for each in found):
             return len(found), len(numbers), None
-        beyond = sum((each.shortfall or 0) > (each.explained or 0) for each in found)
-        return len(found), len(numbers), beyond
+        return len(found), len(numbers), sum(not each.proven for each in found)
 
 
 def show(figures: Figures) -> None:
@@ -162,7 +161,7 @@ def show(figures: Figures) -> None:
             mean = statistics.geometric_mean(over.values())
             print(f"auto over the best {name}: {by_kind}; mean {mean:.2f}")
     for variant in figures.variants:
-        differ, count, beyond = figures.texts(variant)
-        if differ:
-            proof = "" if beyond is None else f", {beyond} of them by more than rounding"
+        differ, count, unproven = figures.texts(variant)
+        if variant not in (PLAIN, *(f"{name} plain" for name in PEERS)):
+            proof = "" if unproven is None else f", {unproven} not proven to be rounding"
             print(f"{variant}: {differ} of {count} texts differ from plain{proof}")

@@ -56,14 +56,22 @@ class Variant:
     plan: BenchPlan
     length: DraftTokens
 
+    def empty_caches(self) -> None:
+        """Let the engine forget all that it has read."""
+        self.engine.target.truncate(0)
+        if self.engine.draft is not None:
+            self.engine.draft.truncate(0)
+        self.engine.prompt_lookup.update([])
+        self.engine.conversations.clear()
+
     def answer(self, prompt: PromptIds) -> Answer:
         """Generate once from empty caches; Ctrl-C ends the whole measurement."""
+        self.empty_caches()
+        return self.answer_warm(prompt)
+
+    def answer_warm(self, prompt: PromptIds) -> Answer:
+        """Generate once with what earlier answers left in the caches."""
         engine, plan = self.engine, self.plan
-        engine.target.truncate(0)
-        if engine.draft is not None:
-            engine.draft.truncate(0)
-        engine.prompt_lookup.update([])
-        engine.conversations.clear()
         options = GenerateOptions(
             plan.params, self.length, prompt_lookup=plan.prompt_lookup, max_tokens=plan.max_tokens
         )
