@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from localspec.chat.answer import Answer, collect
-from localspec.core.errors import IncompatiblePair, UsageError
+from localspec.core.errors import UsageError
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import DraftTokens, LoadOptions, RopeOptions
 from localspec.core.options.model_options import (
@@ -26,7 +26,6 @@ from localspec.engine.session.job import Stream
 from localspec.hub.provenance import Progress
 from localspec.library.acquire import DownloadUI
 from localspec.library.pairs.request import resolve_pair
-from localspec.metadata.header import read_header
 from localspec.self_draft import store
 from localspec.speculative.history import AnswerHistory
 
@@ -74,7 +73,7 @@ def load(
     for name, value in {**loading, "parallel": parallel}.items():
         _LOAD_ROWS[name].require(value)
     answers = GenerateOptions(draft_tokens=request.draft_tokens, **answering)
-    first, second = request.load_options(ui, _self_draft, parallel)
+    first, second = request.load_options(ui, store.require_stored, parallel)
     engine = Engine.load(first, second, lenient=lenient, say=on_note)
     for note in [*([request.note] if request.note else []), *engine.notes]:
         on_note(note)
@@ -251,14 +250,3 @@ def _length(value: object) -> DraftTokens:
 
 def _text(value: object) -> str | None:
     return None if value is None else str(value)
-
-
-def _self_draft(target: Path) -> Path | None:
-    """The draft that was made of a target; None where it was found not to pay."""
-    found = store.find(read_header(target))
-    if found is None:
-        raise IncompatiblePair(
-            f"No draft was made of {target} on this machine.",
-            f"Make one: localspec draft make {target}",
-        )
-    return found.path

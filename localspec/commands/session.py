@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.commands.flags.answer import AnswerFlags
@@ -17,7 +16,7 @@ from localspec.core.options.load_options import LoadOptions
 from localspec.core.options.model_options import ModelOptions
 from localspec.display import console
 from localspec.display.progress import progress
-from localspec.library.pairs.options import pair_load_options, picked
+from localspec.library.pairs.options import picked
 
 if TYPE_CHECKING:
     from localspec.engine.engine import Engine
@@ -97,16 +96,10 @@ def open_engine(request: "PairRequest", parallel: int = 1) -> "Engine":
 
 def find_files(request: "PairRequest", parallel: int = 1) -> tuple[LoadOptions, LoadOptions | None]:
     """`PairRequest.load_options` for a user on a terminal."""
-    ui = download_ui(request.models.yes)
-    self_draft = partial(_self_draft, loading=request.given, agree=ui.agree)
-    return request.load_options(ui, self_draft, parallel)
+    from localspec.self_draft.store import require_stored
 
-
-def _self_draft(target: Path, loading: Given, agree: Callable[[str], bool]) -> Path | None:
-    from localspec.self_draft.selection import stored_or_made
-
-    load = partial(pair_load_options, loading)
-    return stored_or_made(target, load, console.note, progress, agree)
+    self_draft = partial(require_stored, say=console.note)
+    return request.load_options(download_ui(request.models.yes), self_draft, parallel)
 
 
 @contextmanager
