@@ -15,7 +15,7 @@ from localspec.bench.prompts import by_task, read_prompts
 from localspec.bench.run import compare_variants
 from localspec.bench.spent import FEWEST_PROMPTS, speedup_interval
 from localspec.chat.stats import SourceStats
-from localspec.core.errors import DraftNotMade, IncompatiblePair, PromptTooLong
+from localspec.core.errors import IncompatiblePair, PromptTooLong
 from localspec.core.files import appearing_when_complete, file_problem
 from localspec.core.options.load_options import LoadOptions
 from localspec.core.options.sampling_params import SamplingParams
@@ -205,7 +205,7 @@ def judge(
     """Measure plain, prompt lookup alone, and auto with the draft, in turn, on as many prompts.
 
     As many as the seconds of ``budget`` allow by the costs of passes, but no fewer than an interval
-    needs. Raises DraftNotMade where the target answers nothing.
+    needs.
     """
     assert pair.draft is not None
     known = pair.profile.learnt(perf_counter)
@@ -241,11 +241,6 @@ def _verdict(lookup: Comparison, drafted: Comparison, memory: int, most: float) 
     used = used or list(range(len(drafted.names)))  # better than nothing
     (plain, ours), theirs = drafted.sides, lookup.sides[1]
     spent, spent_alone = ours.spent(used), theirs.spent(used)
-    if not spent.tokens.sum():
-        raise DraftNotMade(
-            "The target answers the built-in prompts with nothing.",
-            "Use a model that was trained to answer.",
-        )
     text = drafted.figures(drafted.names)[1].text
     figures = side_figures(ours, plain, used, text)
     return DraftVerdict(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from localspec.library.pairs.request import PairRequest
 
 
+_AUTO_CHAIN = "auto drafts one chain of tokens: --branches needs a fixed --draft-tokens N."
 _ONE_CHAIN = "--acceptance rejection judges one chain of tokens: --branches has no effect."
 
 
@@ -201,9 +202,11 @@ def use_template(engine: "Engine", flags: TemplateFlags, system: str | None = No
 
 
 def _without_branches(request: "PairRequest", engine: "Engine") -> list[str]:
-    """A note for users who asked for branches that this pair cannot have."""
-    if request.models.branches in ("auto", 1):
+    """A note for users who asked for branches that this pair or draft length cannot have."""
+    if request.models.branches == 1:
         return []
     if engine.no_trees_reason is not None:
         return [engine.no_trees_reason]
-    return [] if request.params.text_independent_of_draft else [_ONE_CHAIN]
+    if not request.params.text_independent_of_draft:
+        return [_ONE_CHAIN]
+    return [_AUTO_CHAIN] if set(request.draft.lengths) <= {"auto"} else []

@@ -8,7 +8,7 @@ import pytest
 
 from localspec.bench import self_draft
 from localspec.bench.self_draft import ANSWER_TOKENS, MadeDraft, judge, make_and_store, questions
-from localspec.core.errors import DraftNotMade, IncompatiblePair, PromptTooLong
+from localspec.core.errors import IncompatiblePair, PromptTooLong
 from localspec.core.options.load_options import LoadOptions
 from localspec.engine.engine import Engine
 from localspec.engine.profile_store import best_gain
@@ -80,7 +80,7 @@ def test_a_draft_that_is_given_is_trimmed_and_stays(silent_target: Path, tmp_pat
     found, _, _ = made(silent_target, SelfDraftOptions(vocab=128, source=draft), output)
     assert found.source.path == draft and found.stored is None
     assert found.recipe == Recipe(5, KEEP, 128)  # heads are no layers
-    assert draft.read_bytes() == before and list(tmp_path.iterdir()) == [draft, output]
+    assert draft.read_bytes() == before and {*tmp_path.glob("*.gguf")} == {draft, output}
 
 
 def test_ctrl_c_in_the_measurement_keeps_the_draft(
@@ -112,20 +112,11 @@ def test_all_ways_answer_the_same_prompts(tiny: TinyFiles) -> None:
         asked = {f"prompt {i}": pair.encode_text("ab" * (i + 9)) for i in range(6)}
         found = judge(pair, asked, budget=0.0, on_answer=lambda *at: heard.append(at))
         assert pair.draft is not None and found.draft_memory == pair.draft.memory.total
-        assert found.ceiling >= 1 and isinstance(best_gain(pair.profile.learnt(float)), tuple)
+        assert found.ceiling == best_gain(pair.profile.learnt(float))[0]
     assert found.prompts == 4  # as few as an interval needs
     assert heard[-1] == (3 * 4, 3 * 4)
     assert found.text in ("same", "rounding") and found.speedup > 0 and found.over_lookup > 0
     assert found.speedup_interval is not None and found.over_lookup_interval is not None
-
-
-def test_a_target_that_says_nothing_is_refused(
-    tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Engine.load(options(tiny.target), options(tiny.draft)) as pair:
-        monkeypatch.setattr(Engine, "is_stop", lambda engine, token: True)
-        with pytest.raises(DraftNotMade, match="with nothing"):
-            judge(pair, {"a": pair.encode_text("abab")}, budget=0.0)
 
 
 def test_prompts_and_repeats_are_as_many_as_the_time_allows() -> None:
