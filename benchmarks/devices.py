@@ -76,7 +76,7 @@ def options(placement: Placement) -> tuple[LoadOptions, LoadOptions | None]:
     """How both models of a placement are loaded."""
     target, draft = paths.demo_pair()
     path = target if placement.model == "pair" else paths.demo_hybrid()
-    asked: Options = {"ctx_size": CTX_SIZE, "branches": "auto"}
+    asked: Options = {"ctx_size": CTX_SIZE}
     first = LoadOptions(path, **(asked | placement.target))  # type: ignore[arg-type]
     if placement.model == "heads":
         return first, replace(first, load_heads=True)

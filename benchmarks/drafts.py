@@ -28,7 +28,8 @@ from localspec.core.formatting import size
 from localspec.core.options.load_options import DraftTokens, LoadOptions
 from localspec.engine.engine import Engine
 from localspec.metadata.header import read_header
-from localspec.self_draft.make import KEEP, Recipe, make_draft
+from localspec.self_draft.make import make_draft
+from localspec.self_draft.recipe import KEEP, Recipe
 
 LAYERS = 6  # of the bundled models
 PAIR = PaddedShape(embedding=1792, heads=28, feed_forward=4864, layers=LAYERS)  # 241 M

@@ -16,10 +16,9 @@ from common import GREEDY, printed
 from cost_tables import COST_TABLES, UNIT, CostTable
 from traces import WRONG, Trace, chosen_traces, traces_parser
 
-from localspec.core.options.load_options import MAX_PATHS
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
 from localspec.speculative.control.pair_profile import LossBudget, PairProfile
-from localspec.speculative.drafters import MODEL, RUNNERS_UP, TAIL, Candidate, Lookup, ModelDrafter
+from localspec.speculative.drafters import MODEL, TAIL, Candidate, Lookup, ModelDrafter
 from localspec.speculative.history import KEY, AnswerHistory
 from localspec.speculative.limits import Chain, Guess, best_seconds, causal_seconds
 from localspec.speculative.loop import ALONE, Controller, Logits, generate_rounds, prefill
@@ -44,31 +43,27 @@ class Clock:
 
 
 class TraceTarget:
-    """A TokenModel that says what the trace says, and verifies trees of so many branches."""
+    """A TokenModel that says what the trace says."""
 
-    def __init__(self, trace: Trace, costs: CostTable, clock: Clock, branches: int = 1) -> None:
+    tree = None
+
+    def __init__(self, trace: Trace, costs: CostTable, clock: Clock) -> None:
         self.n_ctx = 10**6
         self.tokens = trace.text[: len(trace.prompt) - 1]
         self._text = trace.text
         self.n_vocab = 1 + max(self._text)
-        for drafts in (trace.drafts, *trace.rivals):
-            drafted = (token for draft in drafts for token, _ in draft)
-            self.n_vocab = max(self.n_vocab, 1 + max(drafted, default=0))
+        drafted = (token for draft in trace.drafts for token, _ in draft)
+        self.n_vocab = max(self.n_vocab, 1 + max(drafted, default=0))
         self._costs, self._clock = costs, clock
         self._width = 0  # of the last pass
-        self.tree = TraceTree(self, branches) if branches > 1 else None
 
     def decode(self, tokens: Sequence[int], rows: int) -> Logits:
         first = len(self.tokens) + len(tokens) - rows
         self.tokens = [*self.tokens, *tokens]
-        return self.read(len(tokens), range(first, first + rows))
-
-    def read(self, width: int, positions: Sequence[int]) -> Logits:
-        """A pass of ``width`` tokens: what follows the tokens at these positions."""
-        changed, self._width = width != self._width, width
-        self._clock.now += self._costs.verify(width) + UNIT * self._costs.change * changed
-        out = np.zeros((len(positions), self.n_vocab), np.float32)
-        for row, position in zip(out, positions, strict=True):
+        changed, self._width = len(tokens) != self._width, len(tokens)
+        self._clock.now += self._costs.verify(len(tokens)) + UNIT * self._costs.change * changed
+        out = np.zeros((rows, self.n_vocab), np.float32)
+        for position, row in enumerate(out, start=first):
             if position + 1 < len(self._text):
                 row[self._text[position + 1]] = 1.0
         return out
@@ -91,34 +86,11 @@ class TraceTarget:
         del self.tokens[length:]
 
 
-class TraceTree:
-    """The same target for trees: behind a wrong candidate nothing is ever looked at."""
-
-    paths = MAX_PATHS
-    by_value = False
-
-    def __init__(self, target: TraceTarget, branches: int) -> None:
-        self._target = target
-        self._tokens: list[int] = []
-        self.branches = branches
-
-    def decode(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
-        self._tokens, positions = list(tokens), [len(self._target.tokens)]
-        positions += [0] * len(parents)
-        for row, parent in enumerate(parents, start=1):
-            positions[row] = positions[parent] + 1
-        return self._target.read(len(tokens), positions)
-
-    def commit(self, rows: Sequence[int]) -> None:
-        self._target.tokens += [self._tokens[row] for row in (0, *rows)]
-
-
 class TraceDrafter(ModelDrafter):
     """A drafter that proposes what the trace recorded."""
 
-    def __init__(self, trace: Trace, costs: CostTable, clock: Clock, branches: int = 1) -> None:
+    def __init__(self, trace: Trace, costs: CostTable, clock: Clock) -> None:
         self._trace, self._costs, self._clock = trace, costs, clock
-        self._n_rivals = branches - 1
         self.held: list[int] = []
 
     drafts_block = False
@@ -159,12 +131,7 @@ class TraceDrafter(ModelDrafter):
             _, lead = draft[len(draft) - 1 - (depth - len(draft)) % (WRONG - 1)]
             return Candidate(_WRONG_TOKEN, lead, MODEL)
         token, lead = draft[depth]
-        rivals = self._trace.rivals[place][depth][: self._n_rivals] if self._n_rivals else ()
-        beside = tuple(
-            Candidate(other, behind, group)
-            for group, (other, behind) in zip(RUNNERS_UP, rivals, strict=False)
-        )
-        return Candidate(token, lead, MODEL, None, beside)
+        return Candidate(token, lead, MODEL)
 
     def to_review(self, context: list[int], longest: int) -> int:
         unread = self.unread(context)
@@ -184,20 +151,14 @@ class TraceDrafter(ModelDrafter):
         return found
 
 
-Make = Callable[[TraceDrafter, Clock, TraceTree | None], Controller]
+Make = Callable[[TraceDrafter, Clock], Controller]
 
 
-def play(
-    trace: Trace,
-    costs: CostTable,
-    make: Make,
-    branches: int = 1,
-    history: AnswerHistory | None = None,
-) -> float:
+def play(trace: Trace, costs: CostTable, make: Make, history: AnswerHistory | None = None) -> float:
     """Seconds of one answer, which the history holds from then on."""
     clock = Clock()
-    target = TraceTarget(trace, costs, clock, branches)
-    controller = make(TraceDrafter(trace, costs, clock, branches), clock, target.tree)
+    target = TraceTarget(trace, costs, clock)
+    controller = make(TraceDrafter(trace, costs, clock), clock)
     answer(trace, target, controller, clock)
     remember(history, trace)
     return clock.now
@@ -222,7 +183,7 @@ def play_session(
     for trace in turns:
         target, drafter = TraceTarget(trace, costs, clock), TraceDrafter(trace, costs, clock)
         target.tokens, drafter.held = read, drafted
-        controller = make(drafter, clock, None)
+        controller = make(drafter, clock)
         spent -= prefill(target, trace.prompt, clock).seconds
         answer(trace, target, controller, clock)
         remember(history, trace)
@@ -245,14 +206,14 @@ def answer(trace: Trace, target: TraceTarget, controller: Controller, clock: Clo
     assert [token for each in rounds for token in each.tokens] == trace.tokens
 
 
-def plain(drafter: TraceDrafter, clock: Clock, tree: TraceTree | None) -> Controller:
+def plain(drafter: TraceDrafter, clock: Clock) -> Controller:
     """The controller that never drafts."""
     return NoDraft()
 
 
 def fixed(length: int) -> Make:
     """The controller that always drafts so many tokens."""
-    return lambda drafter, clock, tree: FixedLength(drafter, length, clock, tree)
+    return lambda drafter, clock: FixedLength(drafter, length, clock)
 
 
 def auto(known: PairProfile, *lookups: Lookup, budget: LossBudget | None = None) -> Make:
@@ -261,15 +222,13 @@ def auto(known: PairProfile, *lookups: Lookup, budget: LossBudget | None = None)
     Its answers share a loss budget, as those of a slot do.
     """
     budget = budget or LossBudget()
-    return lambda drafter, clock, tree: Adaptive(
-        known, clock, drafter, *lookups, tree=tree, loss_budget=budget
-    )
+    return lambda drafter, clock: Adaptive(known, clock, drafter, *lookups, loss_budget=budget)
 
 
 def lookup(known: PairProfile) -> Make:
     """The same without a draft model."""
     index, budget = PromptLookup(), LossBudget()
-    return lambda drafter, clock, tree: Adaptive(known, clock, None, index, loss_budget=budget)
+    return lambda drafter, clock: Adaptive(known, clock, None, index, loss_budget=budget)
 
 
 def oracle(trace: Trace, costs: CostTable) -> float:

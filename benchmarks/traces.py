@@ -4,7 +4,7 @@
 
 For each prompt it records the target's own answer, how far each of its tokens led the runner-up,
 and at each position what the draft would propose, some tokens beyond the first wrong one, with its
-lead over the runner-up and the next ones behind it. With `--noise` the draft is made a weaker one:
+lead over the runner-up. With `--noise` the draft is made a weaker one:
 normal noise of so many logits is added to its own. With `--sessions` in place of prompts, it
 records what the draft would propose along the sessions of `benchmarks/sessions.py`.
 `benchmarks/replay.py` and `benchmarks/kinds.py` play controllers on them.
@@ -14,7 +14,7 @@ import argparse
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice, takewhile
 from pathlib import Path
 
@@ -41,8 +41,8 @@ class Trace:
     """One recorded answer.
 
     ``leads`` are those of the target's tokens, in units of the noise; ``drafts`` holds the draft's
-    candidates, with their leads, behind each of the answer's prefixes, ``rivals`` the runners-up in
-    the place of each, with their leads below 0; ``repeated`` is the share of repeated 8-grams.
+    candidates, with their leads, behind each of the answer's prefixes; ``repeated`` is the share of
+    repeated 8-grams.
     A turn of a ``session`` stands in the file behind the turns before it; its text was scripted, so
     that there are no leads of the target.
     """
@@ -54,7 +54,6 @@ class Trace:
     drafts: list[list[tuple[int, float]]]
     repeated: float
     temperature: float
-    rivals: list[list[list[tuple[int, float]]]] = field(default_factory=list)
     session: bool = False
 
     @property
@@ -108,7 +107,6 @@ def renumbered(trace: Trace, numbers: dict[int, int]) -> Trace:
         prompt=[new(token) for token in trace.prompt],
         tokens=[new(token) for token in trace.tokens],
         drafts=[renew(draft) for draft in trace.drafts],
-        rivals=[[renew(each) for each in place] for place in trace.rivals],
     )
 
 
@@ -152,7 +150,6 @@ def record(
     max_tokens: int,
     depth: int,
     noise: float,
-    branches: int,
 ) -> Trace:
     """One answer, and the draft's candidates behind each of its prefixes."""
     assert engine.draft is not None
@@ -165,7 +162,7 @@ def record(
         max_tokens=max_tokens, is_stop=engine.is_stop, clock=clock, row=read.row,
     )  # fmt: skip
     tokens = [token for each in rounds for token in each.tokens]
-    drafts, rivals = proposals(engine, ids, tokens, params, depth, noise, branches)
+    drafts = proposals(engine, ids, tokens, params, depth, noise)
     return Trace(
         task=prompt.task,
         prompt=ids,
@@ -174,19 +171,16 @@ def record(
         drafts=drafts,
         repeated=round(repeated_share(tokens), 3),
         temperature=params.temperature,
-        rivals=rivals,
     )
 
 
-def record_turn(
-    engine: Engine, kind: str, turn: Turn, depth: int, noise: float, branches: int
-) -> Trace:
+def record_turn(engine: Engine, kind: str, turn: Turn, depth: int, noise: float) -> Trace:
     """The draft's candidates along a scripted answer; its cache is kept from turn to turn."""
     ids = list(engine.encode_chat(turn.messages))
     tokens = engine.target.tokenize(turn.answer, add_special=False, parse_special=False)
-    drafts, rivals = proposals(engine, ids, tokens, GREEDY, depth, noise, branches)
+    drafts = proposals(engine, ids, tokens, GREEDY, depth, noise)
     repeated = round(repeated_share(tokens), 3)
-    return Trace(kind, ids, tokens, [], drafts, repeated, 0.0, rivals, session=True)
+    return Trace(kind, ids, tokens, [], drafts, repeated, 0.0, session=True)
 
 
 def proposals(
@@ -196,13 +190,12 @@ def proposals(
     params: SamplingParams,
     depth: int,
     noise: float,
-    branches: int,
-) -> tuple[list[list[tuple[int, float]]], list[list[list[tuple[int, float]]]]]:
-    """The draft's candidates behind each prefix of an answer, and their rivals."""
+) -> list[list[tuple[int, float]]]:
+    """The draft's candidates behind each prefix of an answer."""
     assert engine.draft is not None
     chooser = NoisySampler(params, noise) if noise else Sampler(params)
-    drafter = ModelDrafter(engine.draft, chooser, engine.target.n_vocab, engine.is_stop, branches)
-    context, found, drafts, rivals = list(prompt), list[Candidate](), [], []
+    drafter = ModelDrafter(engine.draft, chooser, engine.target.n_vocab, engine.is_stop)
+    context, found, drafts = list(prompt), list[Candidate](), []
     for i, token in enumerate(tokens):
         if not _departs(found, tokens[i:]):
             ahead = [each.token for each in found]
@@ -211,11 +204,10 @@ def proposals(
                 if _departs(found, tokens[i:]):
                     break
         drafts.append(recorded(found))
-        rivals.append([recorded(each.rivals) for each in found])
         context.append(token)
         # Behind a right candidate the draft would propose the same again.
         found = found[1:] if found and found[0].token == token else []
-    return drafts, rivals
+    return drafts
 
 
 def _departs(found: Sequence[Candidate], truth: Sequence[int]) -> bool:
@@ -239,7 +231,7 @@ def main() -> None:
     wanted.add_argument("--prompts", type=Path)
     wanted.add_argument("--sessions", action="store_true")
     parser.add_argument("--output", type=Path, required=True)
-    parser.integers(max_tokens=128, depth=16, threads=1, branches=3)
+    parser.integers(max_tokens=128, depth=16, threads=1)
     parser.add_argument("--noise", type=float, default=0.0)
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.8])
     args = parser.parse_args()
@@ -258,17 +250,12 @@ def recordings(engine: Engine, args: argparse.Namespace) -> Iterator[Trace]:
     """Every turn of the sessions, or every prompt at both temperatures."""
     if args.sessions:
         for kind, session in sessions():
-            yield from (
-                record_turn(engine, kind, turn, args.depth, args.noise, args.branches)
-                for turn in session
-            )
+            yield from (record_turn(engine, kind, turn, args.depth, args.noise) for turn in session)
         return
     for prompt in read_prompts(args.prompts):
         for temperature in args.temperatures:
             params = SamplingParams(temperature=temperature, seed=1)
-            yield record(
-                engine, prompt, params, args.max_tokens, args.depth, args.noise, args.branches
-            )
+            yield record(engine, prompt, params, args.max_tokens, args.depth, args.noise)
 
 
 if __name__ == "__main__":

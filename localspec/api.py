@@ -10,7 +10,7 @@ from typing import Any, TypedDict, Unpack, get_type_hints
 
 from localspec.chat.answer import Answer, collect
 from localspec.chat.tools.tool import ToolChoice
-from localspec.core.errors import IncompatiblePair, LocalspecError, UsageError
+from localspec.core.errors import LocalspecError, UsageError
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.keywords import AnswerKeywords, LoadKeywords
 from localspec.core.options.load_options import DraftTokens, LoadOptions, RopeOptions
@@ -29,7 +29,6 @@ from localspec.hub.provenance import Progress
 from localspec.library.acquire import DownloadUI
 from localspec.library.pairs.request import resolve_pair
 from localspec.llama import llama_library
-from localspec.metadata.header import read_header
 from localspec.self_draft import store
 from localspec.speculative.history import AnswerHistory
 
@@ -112,7 +111,7 @@ def load(
         _LOAD_ROWS[name].require(value)
     answers = GenerateOptions(draft_tokens=request.draft_tokens, **answering)
     ui = DownloadUI(on_note, lambda question: download_large, lambda: nullcontext(on_progress))
-    first, second = request.load_options(ui, _self_draft, parallel)
+    first, second = request.load_options(ui, store.require_stored, parallel)
     llama_library.log.verbose = verbose
     say = lambda sentence: on_note(in_python(sentence))  # noqa: E731
     engine = Engine.load(first, second, lenient=lenient, say=say)
@@ -352,14 +351,3 @@ def _length(value: object) -> DraftTokens:
 
 def _text(value: object) -> str | None:
     return None if value is None else str(value)
-
-
-def _self_draft(target: Path) -> Path | None:
-    """The draft that was made of a target; None where it was found not to pay."""
-    found = store.find(read_header(target))
-    if found is None:
-        raise IncompatiblePair(
-            f"No draft was made of {target} on this machine.",
-            f"Make one: localspec draft make {target}",
-        )
-    return found.path

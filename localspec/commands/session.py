@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.commands.flags.answer import AnswerFlags
@@ -17,7 +16,7 @@ from localspec.core.options.load_options import LoadOptions
 from localspec.core.options.model_options import ModelOptions
 from localspec.display import console
 from localspec.display.progress import progress
-from localspec.library.pairs.options import pair_load_options, picked
+from localspec.library.pairs.options import picked
 
 if TYPE_CHECKING:
     from localspec.engine.engine import Engine
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from localspec.library.pairs.request import PairRequest
 
 
+_AUTO_CHAIN = "auto drafts one chain of tokens: --branches needs a fixed --draft-tokens N."
 _ONE_CHAIN = "--acceptance rejection judges one chain of tokens: --branches has no effect."
 
 
@@ -97,16 +97,10 @@ def open_engine(request: "PairRequest", parallel: int = 1) -> "Engine":
 
 def find_files(request: "PairRequest", parallel: int = 1) -> tuple[LoadOptions, LoadOptions | None]:
     """`PairRequest.load_options` for a user on a terminal."""
-    ui = download_ui(request.models.yes)
-    self_draft = partial(_self_draft, loading=request.given, agree=ui.agree)
-    return request.load_options(ui, self_draft, parallel)
+    from localspec.self_draft.store import require_stored
 
-
-def _self_draft(target: Path, loading: Given, agree: Callable[[str], bool]) -> Path | None:
-    from localspec.self_draft.selection import stored_or_made
-
-    load = partial(pair_load_options, loading)
-    return stored_or_made(target, load, console.note, progress, agree)
+    self_draft = partial(require_stored, say=console.note)
+    return request.load_options(download_ui(request.models.yes), self_draft, parallel)
 
 
 @contextmanager
@@ -208,9 +202,11 @@ def use_template(engine: "Engine", flags: TemplateFlags, system: str | None = No
 
 
 def _without_branches(request: "PairRequest", engine: "Engine") -> list[str]:
-    """A note for users who asked for branches that this pair cannot have."""
-    if request.models.branches in ("auto", 1):
+    """A note for users who asked for branches that this pair or draft length cannot have."""
+    if request.models.branches == 1:
         return []
     if engine.no_trees_reason is not None:
         return [engine.no_trees_reason]
-    return [] if request.params.text_independent_of_draft else [_ONE_CHAIN]
+    if not request.params.text_independent_of_draft:
+        return [_ONE_CHAIN]
+    return [_AUTO_CHAIN] if set(request.draft.lengths) <= {"auto"} else []

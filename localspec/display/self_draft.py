@@ -1,18 +1,15 @@
-"""Result of a search for a self-draft: a table of its trials, and the verdict in words."""
+"""Result of ``draft make``: the verdict in words, and as plain data."""
 
 from pathlib import Path
 
+from localspec.bench.self_draft import MadeDraft
 from localspec.chat.stats import Interval
 from localspec.core.formatting import one_line, percent, size
 from localspec.display.console import make_console
-from localspec.display.models import table
 from localspec.metadata.draft_kind import n_layers
-from localspec.self_draft.selection import Selection
 from localspec.self_draft.store import StoredDraft
-from localspec.self_draft.trial import Trial
 from localspec.self_draft.verdict import DraftVerdict
 
-_COLUMNS = ("draft", "size", "agrees", "step", "predicted")
 _TEXT = {
     "same": "the same text",
     "rounding": "the same text but for proven rounding",
@@ -21,55 +18,34 @@ _TEXT = {
 }
 
 
-def result(found: Selection, kept: StoredDraft | None, output: Path | None) -> None:
-    """The trials, the best first, and what was measured of it, on stdout."""
-    layers = n_layers(found.source)
-    trials = sorted(found.search.trials, key=lambda each: -each.predicted_speedup)
-    table(_COLUMNS, [_cells(trial, layers) for trial in trials], first_to_go=("size",))
+def result(found: MadeDraft, output: Path | None) -> None:
+    """What was measured of a draft, and where it is, on stdout."""
     out = make_console(stderr=False)
-    best = found.recipe.describe(layers)
-    failed = [
-        f"Not possible: {recipe.describe(layers)}. {problem.message}"
-        for recipe, problem in found.search.failed.items()
-    ]
-    for sentence in (*failed, _verdict(best, found.verdict), _place(kept, output)):
+    recipe = found.recipe.describe(n_layers(found.source))
+    for sentence in (_verdict(recipe, found.verdict), _place(found.stored, output)):
         out.print(one_line(sentence), markup=False)
 
 
-def as_json(found: Selection, kept: StoredDraft | None, output: Path | None) -> dict[str, object]:
+def as_json(found: MadeDraft, output: Path | None) -> dict[str, object]:
     """The same as plain data."""
+    kept = None if found.stored is None else found.stored.path
     return {
         "target": str(found.target.path),
         "output": None if output is None else str(output),
         "source": str(found.source.path),
-        "kept": None if kept is None or kept.path is None else str(kept.path),
-        "draft": found.search.best.trial.as_json(),
-        "trials": [trial.as_json() for trial in found.search.trials],
-        "failed": [
-            recipe.as_json() | {"reason": problem.message}
-            for recipe, problem in found.search.failed.items()
-        ],
-        "stopped": found.search.stopped,
+        "kept": None if kept is None else str(kept),
+        "draft": found.recipe.as_json() | {"n_bytes": found.n_bytes},
+        "stopped": found.verdict is None,
         "verdict": None if found.verdict is None else found.verdict.as_json(),
     }
 
 
-def _cells(trial: Trial, layers: int) -> tuple[str, ...]:
-    return (
-        trial.recipe.describe(layers),
-        size(trial.n_bytes),
-        percent(trial.agreement),
-        f"{trial.step_cost:.2f}",
-        f"{trial.predicted_speedup:.2f}x",
-    )
-
-
-def _verdict(best: str, verdict: DraftVerdict | None) -> str:
+def _verdict(recipe: str, verdict: DraftVerdict | None) -> str:
     if verdict is None:
-        return f"The best found: {best}. Stopped: whether it pays was not measured."
+        return f"Made: {recipe}. Stopped: whether it pays was not measured."
     outcome = "It pays" if verdict.pays else "It does NOT pay"
     said = (
-        f"{outcome}: {best} gives {verdict.speedup:.2f}x plain{_span(verdict.speedup_interval)}, "
+        f"{outcome}: {recipe} gives {verdict.speedup:.2f}x plain{_span(verdict.speedup_interval)}, "
         f"and {verdict.over_lookup:.2f}x prompt lookup alone"
         f"{_span(verdict.over_lookup_interval)}, with {_TEXT[verdict.text]}. "
         f"A round gives {verdict.mean_accepted_length:.2f} tokens; memory "

@@ -387,10 +387,8 @@ def _make_controller(
     clock: Clock,
 ) -> Controller:
     """The controller of this answer, whose draft length is allowed."""
-    params, tree = options.sampling, engine.target.tree
-    length = options.draft_tokens
-    if tree is not None and tree.by_value and length != "auto":
-        tree = None  # a fixed length does not learn where trees pay
+    params, length = options.sampling, options.draft_tokens
+    tree = None if length == "auto" else engine.target.tree  # auto gains nothing by trees
     branches = 1 if tree is None else tree.branches
     drafter = model_drafter(engine, params, constraint, branches=branches)
     if length == "auto":
@@ -403,7 +401,6 @@ def _make_controller(
             drafter,
             *lookups,
             sampling_kind=sampling_kind,
-            tree=tree,
             conversations=engine.conversations,
             loss_budget=engine.loss_budget,
         )

@@ -26,8 +26,7 @@ _ELSEWHERE = ("draft_tokens", "ctx_size", "lenient")
 def export_pair(engine: str, facts: PairFacts) -> Exported:
     """The pair for an engine by its name in `DIALECTS`.
 
-    Raises IncompatiblePair where the engine cannot run it, and UsageError or NotEnoughMemory for
-    GPUs that cannot.
+    Raises IncompatiblePair where the engine cannot run it.
     """
     dialect = DIALECTS[engine]
     if engine != OWN and facts.draft.trimmed is not None:

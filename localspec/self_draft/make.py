@@ -1,8 +1,7 @@
-"""Drafts written out of a target, by a recipe: what a draft keeps of it."""
+"""Drafts written out of a target, by a recipe."""
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.core.errors import DraftNotMade, EngineError, FileProblem
@@ -17,8 +16,8 @@ from localspec.metadata.gguf_file import GGML_TYPES_BY_NAME, Value
 from localspec.metadata.gguf_writer import copied, write_copy
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.metadata.splits import read_part
+from localspec.self_draft.recipe import KEEP, Recipe
 
-KEEP = "keep"  # the type that the weights have
 LAYERS_KEY = "localspec.draft.layers"
 SOURCE_KEY = "localspec.draft.source"
 MOST_LAYERS = 512  # LLAMA_MAX_LAYERS
@@ -31,34 +30,6 @@ _RATIOS = "attention.compress_ratios"  # may be longer than the model
 _LEADING = ("leading_dense_block_count", "hash_layer_count")  # so many first layers are different
 UNWRITABLE = "Check that the folder exists, is writable and has room."
 _ELSEWHERE = "Or name another file with --output."
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """How many first layers a draft keeps, and the type of its weights.
-
-    ``type`` is a name of llama-quantize (Q4_0, Q2_K, ...), or `KEEP`. ``vocab`` is how many tokens
-    have an output row, None for all.
-    """
-
-    layers: int
-    type: str = KEEP
-    vocab: int | None = None
-
-    @property
-    def indices(self) -> tuple[int, ...]:
-        """Of the layers."""
-        return tuple(range(self.layers))
-
-    def as_json(self) -> dict[str, object]:
-        """Plain data; layers are listed by index."""
-        return {"layers": list(self.indices), "type": self.type, "vocab": self.vocab}
-
-    def describe(self, n_layers: int) -> str:
-        """In words, of a model with so many layers."""
-        kept = f"the first {self.layers} of" if self.layers < n_layers else "all"
-        said = f"{kept} {n_layers} layers" + (f" in {self.type}" if self.type != KEEP else "")
-        return said if self.vocab is None else f"{said}, {self.vocab:,} output rows"
 
 
 def make_draft(target: ModelHeader, recipe: Recipe, output: Path) -> None:

@@ -9,20 +9,22 @@ A verdict holds only on the machine where it was measured.
 import contextlib
 import hashlib
 import json
+import shlex
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from localspec.core import machine, paths
+from localspec.core.errors import IncompatiblePair
 from localspec.core.files import appearing_when_complete, file_problem, read_at_most
 from localspec.llama import llama_library
-from localspec.metadata.header import ModelHeader
-from localspec.self_draft.make import Recipe
+from localspec.metadata.header import ModelHeader, read_header
+from localspec.self_draft.recipe import Recipe
 from localspec.self_draft.verdict import DraftVerdict
 
 FORMAT = 1  # raise it when a key changes its name or meaning
@@ -78,6 +80,35 @@ def find(target: ModelHeader) -> StoredDraft | None:
         return _read(target, _document_path(target))
     except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
         return None
+
+
+def require_stored(target: Path, say: Callable[[str], None] = lambda said: None) -> Path | None:
+    """The file of a target's self-draft, None where it does not pay; ``say`` gets a note on it.
+
+    Raises IncompatiblePair where there is none.
+    """
+    found = find(read_header(target))
+    if found is None:
+        raise IncompatiblePair(
+            f"No draft was made of {target} on this machine, or it is out of date.",
+            f"Make one: localspec draft make {shlex.quote(str(target))}",
+        )
+    say(_note(found))
+    return found.path
+
+
+def _note(stored: StoredDraft) -> str:
+    """One line on a stored draft, with its figure."""
+    verdict = stored.verdict
+    if verdict is None:
+        return f"Draft: {stored.path}, made of the target; whether it pays was not measured."
+    figure = f"{verdict.speedup:.2f}x plain, prompt lookup alone {verdict.lookup_speedup:.2f}x"
+    if stored.path is None:
+        return (
+            f"A draft made of this target does not pay here ({figure}): it is not used. With other "
+            "flags it may: localspec draft make measures again."
+        )
+    return f"Draft: {stored.path}, made of the target ({figure})."
 
 
 def store_draft(

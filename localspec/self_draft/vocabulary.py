@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from localspec.bench.prompts import Prompt, read_prompts
+from localspec.chat.message import Message
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
@@ -11,25 +11,31 @@ from localspec.engine.engine import Engine
 ANSWER_TOKENS = 256  # of each prompt
 CONTROL = 3  # a token's type
 
+Conversation = Sequence[Message]
+
 
 def frequent_ids(
-    engine: Engine, n_ids: int, limit: int, is_over: Callable[[], bool] = lambda: False
+    engine: Engine,
+    prompts: Sequence[Conversation],
+    n_ids: int,
+    limit: int,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> list[int]:
     """The ``n_ids`` tokens that a draft of this target should propose, ascending.
 
     First those that end a turn and the control tokens of the chat template; then what the target
-    says most often in its greedy answers to the built-in prompts, and in these prompts; then the
+    says most often in its greedy answers to these prompts, and in the prompts; then the
     lowest ids, which in a BPE vocabulary are its first and so most frequent merges. All are below
     ``limit``, the number of the draft's own tokens. FR-Spec (arXiv 2502.14856) counts a corpus; the
     target's own words need none, and are what a draft is to guess. Once ``is_over``, no further
     token is generated. Raises what `Engine.stream` raises.
     """
-    counts = count_tokens(engine, read_prompts(), is_over)
+    counts = count_tokens(engine, prompts, is_over)
     return choose_ids(counts, _marks(engine, counts), n_ids, min(engine.target.n_vocab, limit))
 
 
 def count_tokens(
-    engine: Engine, prompts: Sequence[Prompt], is_over: Callable[[], bool] = lambda: False
+    engine: Engine, prompts: Sequence[Conversation], is_over: Callable[[], bool] = lambda: False
 ) -> Counter[int]:
     """How often each token occurs in these prompts and in the target's greedy answers to them.
 
@@ -38,7 +44,7 @@ def count_tokens(
     counts: Counter[int] = Counter()
     greedy = SamplingParams(temperature=0)
     for prompt in prompts:
-        encoded = engine.encode_chat(prompt.messages)
+        encoded = engine.encode_chat(prompt)
         counts.update(encoded)
         if len(encoded) < engine.target.n_ctx and not is_over():
             options = GenerateOptions(greedy, 0, max_tokens=ANSWER_TOKENS)

@@ -12,11 +12,9 @@ if TYPE_CHECKING:
     from localspec.speculative.loop import Logits
     from localspec.speculative.sampling.sampler import Sampler, TokenDistribution
 
-# Groups of candidates: of a draft model, of a grammar that allows one token only, and the model's
-# second and third choices. At the same distance to the first, a third is right half as often.
+# Groups of candidates: of a draft model, and of a grammar that allows one token only.
 MODEL = f"{DRAFT} model"
 FORCED = "forced"
-RUNNERS_UP = (f"{DRAFT} runner-up", f"{DRAFT} third choice")
 TAIL = 32  # tokens that a review reads before those it compares
 
 
@@ -25,8 +23,7 @@ class Candidate(NamedTuple):
 
     ``confidence`` is in log-odds, comparable within a ``group``; ``distribution`` is what the token
     was drawn from, where the rule of acceptance needs it. ``rivals`` are other candidates for its
-    place, the likelier first; their confidence is minus their distance to it, so that before
-    anything is learnt, a candidate and its only rival share a chance of 1.
+    place, the likelier first; their confidence is minus their distance to it.
     """
 
     token: int
@@ -162,10 +159,7 @@ class ModelDrafter:
         """The candidate for a place, from a row of logits."""
         row = row[: self._n_shared]  # ids that the target lacks are never picked
         chosen = self._sampler.choose(row, position, history, self._n_rivals)
-        rivals = tuple(
-            Candidate(token, -behind, group)
-            for group, (token, behind) in zip(RUNNERS_UP, chosen.runners_up, strict=False)
-        )
+        rivals = tuple(Candidate(token, -behind, MODEL) for token, behind in chosen.runners_up)
         return Candidate(chosen.token, chosen.lead, MODEL, chosen.distribution, rivals)
 
     def _knows(self, tokens: list[int]) -> bool:

@@ -47,10 +47,6 @@ class TreeDecoder(Protocol):
         """Most candidates at one place."""
 
     @property
-    def by_value(self) -> bool:
-        """Whether more than one is allowed only where that pays."""
-
-    @property
     def paths(self) -> int:
         """Most leaves of a tree."""
 

@@ -381,7 +381,6 @@ def test_a_pair_names_what_it_cannot_keep() -> None:
     ("arguments", "kept"),
     [
         ((), {}),
-        (("--branches", "auto"), {}),
         (("--branches", "2", "--lenient"), {"branches": 2, "lenient": True}),
         (("-ngl", "auto"), {}),
         (("-ngl", "all"), {"gpu_layers": ALL_LAYERS}),
@@ -395,10 +394,10 @@ def test_what_a_pair_keeps(arguments: Sequence[str], kept: Mapping[str, object])
     assert stored_settings(parsed(*complete(arguments))) == kept
 
 
-@pytest.mark.parametrize("most", ["auto", 1, 2])
-def test_branches(most: int | str) -> None:
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_branches(most: int) -> None:
     assert models_of(parsed("--branches", str(most))).branches == most
-    assert models_of(parsed()).branches == "auto"
+    assert models_of(parsed()).branches == 1
     assert "number from 1 to" in refusal("--branches", "4")
 
 

@@ -14,7 +14,9 @@ pytestmark = pytest.mark.llama
     ("flags", "said"),
     [
         (("--branches", "2", "--exact"), "without branches: --exact"),
-        (("--branches", "auto", "--exact"), ""),
+        (("--branches", "2"), "auto drafts one chain"),
+        (("--branches", "2", "--draft", "4"), ""),
+        (("--exact",), ""),
         (("--branches", "3", "--draft", "4", "--acceptance", "rejection"), "judges one chain"),
         (("--branches", "3", "--draft", "4", "--acceptance", "rejection", "--temp", "0"), ""),
     ],

@@ -456,14 +456,13 @@ def test_the_test_by_p_and_q_takes_chains() -> None:
     assert engine.target.tree is not None and engine.target.tree.passes == []
 
 
-@pytest.mark.parametrize("by_value", [False, True])
-def test_a_fixed_length_stays_a_chain_where_branches_must_pay(by_value: bool) -> None:
+@pytest.mark.parametrize(("length", "trees"), [(4, True), ("auto", False)])
+def test_a_fixed_length_verifies_trees_and_auto_chains(length: DraftTokens, trees: bool) -> None:
     engine = treed(ToyEngine(quirk=1.0))
     assert engine.target.tree is not None
-    engine.target.tree.by_value = by_value
-    stats = answer(engine, "abca", GREEDY, 4, max_tokens=30)[-1].stats
-    assert (engine.target.tree.passes == []) is by_value
-    assert (stats.drafted <= 4 * stats.rounds) is by_value
+    stats = answer(engine, "abca", GREEDY, length, max_tokens=30)[-1].stats
+    assert bool(engine.target.tree.passes) is trees and stats.drafted
+    assert trees or stats.branched == 0
 
 
 def reading(engine: ToyEngine, state: str) -> Prompt:

@@ -17,16 +17,15 @@ from localspec.metadata.header import ModelHeader, read_header
 from localspec.metadata.splits import read_part
 from localspec.pairing import check_pair
 from localspec.self_draft.make import (
-    KEEP,
     LAYERS_KEY,
     MOST_LAYERS,
     SOURCE_KEY,
-    Recipe,
     kept_tensors,
     make_draft,
     require_model,
     shortened_values,
 )
+from localspec.self_draft.recipe import KEEP, Recipe
 from tests.support.files.architectures.specs import MODELS, NUMBERED
 from tests.support.files.gguf_files import Tensor, model_keys, words, write_gguf
 from tests.support.files.layers import logits, silenced

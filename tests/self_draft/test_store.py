@@ -16,7 +16,7 @@ from localspec.core import machine
 from localspec.core.errors import FileProblem
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.self_draft import store
-from localspec.self_draft.make import Recipe
+from localspec.self_draft.recipe import Recipe
 from tests.support.llama.self_drafts import LOSES, PAYS
 from tests.support.real_pair import TinyFiles
 

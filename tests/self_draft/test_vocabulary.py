@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.bench.prompts import Prompt
+from localspec.chat.message import Message
 from localspec.engine.engine import Engine
 from localspec.self_draft import vocabulary
 from localspec.self_draft.vocabulary import choose_ids, count_tokens, frequent_ids
 from tests.support.real_pair import GREEDY, fresh
 
 
-def prompt(words: str) -> Prompt:
-    return Prompt("answer", ({"role": "user", "content": words},))
+def prompt(words: str) -> list[Message]:
+    return [{"role": "user", "content": words}]
 
 
 PROMPTS = [prompt("the thing"), prompt("and another")]
@@ -52,11 +52,11 @@ def test_what_the_target_says_is_counted(engine: Engine, monkeypatch: pytest.Mon
     counts = count_tokens(engine, PROMPTS)
     expected: Counter[int] = Counter()
     for each in PROMPTS:
-        encoded = engine.encode_chat(each.messages)
+        encoded = engine.encode_chat(each)
         expected.update(encoded)
         expected.update(fresh(engine, encoded, GREEDY, 0, 12).tokens)
     assert counts == expected
-    first, second = (engine.encode_chat(each.messages) for each in PROMPTS)
+    first, second = (engine.encode_chat(each) for each in PROMPTS)
     calls = itertools.count(1)
     fewer = count_tokens(engine, PROMPTS, lambda: next(calls) > 3)  # one is before the answer
     said = fresh(engine, first, GREEDY, 0, 12).tokens[:3]
@@ -71,10 +71,9 @@ def test_marks_and_ends_of_turns_are_kept(engine: Engine, monkeypatch: pytest.Mo
     )
     ends = {token for token in range(engine.target.n_vocab) if engine.is_stop(token)}
     assert len(written) == 2 and ends
-    monkeypatch.setattr(vocabulary, "read_prompts", lambda: PROMPTS)
-    ids = frequent_ids(engine, 8, engine.target.n_vocab)
+    ids = frequent_ids(engine, PROMPTS, 8, engine.target.n_vocab)
     assert written | ends <= set(ids) and len(ids) == 8
-    assert set(frequent_ids(engine, 8, 100)).isdisjoint(written)
+    assert set(frequent_ids(engine, PROMPTS, 8, 100)).isdisjoint(written)
 
 
 @pytest.mark.llama

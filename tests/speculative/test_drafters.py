@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from localspec.core.options.sampling_params import SamplingParams
-from localspec.speculative.drafters import MODEL, RUNNERS_UP, ModelDrafter
+from localspec.speculative.drafters import MODEL, ModelDrafter
 from localspec.speculative.sampling.sampler import Sampler
 from tests.support.toy.models import GREEDY, ToyModel, WatchedList, never_stop
 
@@ -104,11 +104,10 @@ def test_rivals_are_behind_the_candidate(sampler: Sampler, branches: int) -> Non
     for one, each in zip(alone.propose([1, 2]), islice(beside.propose([1, 2]), 9), strict=False):
         assert each._replace(rivals=()) == one
         confidences = [rival.confidence for rival in each.rivals]
-        assert [rival.group for rival in each.rivals] == list(RUNNERS_UP)[: branches - 1]
+        assert [rival.group for rival in each.rivals] == [MODEL] * (branches - 1)
         assert confidences == sorted(confidences, reverse=True)
         assert all(rival.source == "draft" for rival in each.rivals)
         assert branches == 1 or confidences[0] == pytest.approx(-each.confidence)
-    assert not any(group.startswith(MODEL) for group in RUNNERS_UP)  # theirs is no usual chance
     reviewed = beside.score_past_tokens([9, 8, 7, 6, 5, 4], 3)
     assert max(len(each.rivals) for each, _ in reviewed) == branches - 1  # truncation leaves fewer
 

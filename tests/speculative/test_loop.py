@@ -129,7 +129,7 @@ class Scene:
         if self.length == "auto":
             index = rng.choice([None, PromptLookup()])
             known, clock = experienced(rng), self._clock(rng)
-            return Adaptive(known, clock, drafter, index, tree=target.tree), model
+            return Adaptive(known, clock, drafter, index), model
         if self.length == "lookup":
             return Adaptive(experienced(rng), self._clock(rng), None, PromptLookup()), None
         return FixedLength(drafter, length, float, target.tree), model

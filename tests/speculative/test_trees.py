@@ -9,12 +9,9 @@ from hypothesis import strategies as st
 
 from localspec.core.errors import GrammarError
 from localspec.core.options.sampling_params import SamplingParams
-from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
-from localspec.speculative.control.pair_profile import PairProfile
-from localspec.speculative.control.valuation import Valuation
-from localspec.speculative.drafters import MODEL, RUNNERS_UP, ModelDrafter
+from localspec.speculative.control.controllers import FixedLength, NoDraft
+from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.loop import Controller, Proposal, Round, TokenSampler
-from localspec.speculative.prompt_lookup import PromptLookup
 from localspec.speculative.sampling.constrained import ConstrainedSampler
 from localspec.speculative.sampling.sampler import Sampler
 from tests.speculative.test_loop import Scene, scenes
@@ -319,58 +316,3 @@ def test_a_fixed_tree_stays_within_what_may_be_said() -> None:
     for each in rounds:
         assert each.drafted < left
         left -= len(each.tokens)
-
-
-def calibrated(costs: tuple[float, float]) -> PairProfile:
-    """What a calibration finds of such costs."""
-    known = PairProfile(reading=0.01)
-    for width in (1, 2, 4, 33):
-        known.verify.observe(width, 0, costs[0] + costs[1] * width)
-        known.draft.observe(width, 0, 0.1)
-    return known
-
-
-def auto(
-    branches: int | None,
-    known: PairProfile | None = None,
-    costs: tuple[float, float] = FREE,
-    *,
-    quirk: float = 1.0,
-    index: bool = False,
-    n_vocab: int = 16,
-) -> tuple[list[Round], ToyModel]:
-    """An answer by auto, and the target that gave it; with None it verifies no trees."""
-    clock = FakeClock()
-    target, draft = pair(branches or 1, 16, quirk, costs, clock, n_vocab)
-    if branches is None:
-        target.tree = None
-    known, suffix = known or calibrated(costs), PromptLookup() if index else None
-    controller = Adaptive(known, clock, draft, suffix, sampling_kind="greedy", tree=target.tree)
-    return told(target, controller, GREEDY, [1, 2], 400, clock=clock), target
-
-
-def test_a_weak_draft_says_more_in_trees_where_rows_are_free() -> None:
-    (chain, _), (two, _), (three, _) = auto(1), auto(2), auto(3)
-    assert emitted(chain) == emitted(two) == emitted(three)
-    assert len(three) < len(two) < 0.95 * len(chain)
-    assert sum(each.branched for each in three) > sum(each.branched for each in two) > 20
-    assert not any(each.branched for each in chain)
-
-
-def test_one_branch_is_the_chain_of_today(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(Valuation, "best_tree")  # not even asked
-    for index in (False, True):
-        rounds, target = auto(1, index=index, n_vocab=4)
-        assert target.tree is not None and target.tree.passes == []
-        assert rounds == auto(None, index=index, n_vocab=4)[0]
-
-
-def test_rivals_that_were_not_verified_teach() -> None:
-    known = calibrated(DEAR)
-    rounds, target = auto(3, known, DEAR, quirk=0.1)
-    assert target.tree is not None and target.tree.passes == []
-    assert sum(each.drafted for each in rounds) > 50
-    for group in (MODEL, *RUNNERS_UP):
-        assert known.of(f"{group}, greedy").observations > 20
-    assert known.of("draft runner-up, greedy").probability(-0.5) > 0.1
-    assert known.of("draft runner-up, greedy").probability(-2.9) < 0.1

@@ -1,6 +1,6 @@
 """The command ``demo``: the bundled pair or hybrid, plain beside drafted."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,6 +18,7 @@ from localspec.display.progress import progress
 
 if TYPE_CHECKING:
     from localspec.bench.demo import HybridResult, PairResult
+    from localspec.bench.plan import BenchPlan
 
 
 def demo(
@@ -77,16 +78,26 @@ def demo(
             results.append(result)
             if not as_json:
                 bench_display.demo_result(result, verbose=verbose)
-    if not as_json:
-        bench_display.demo_end(results, _next_command())
+    if as_json:
+        console.json_line(_document(model, plan, threads, results))
     else:
-        settings = {"repeats": repeats, "max_tokens": max_tokens, "temperature": 0}
-        machine_facts = {"cpu": machine.cpu_name(), "threads": threads or machine.physical_cores()}
-        key = "pairs" if model == "pair" else "hybrids"
-        found = [each.as_json() for each in results]
-        console.json_line(
-            {"version": __version__, "settings": settings | machine_facts, key: found}
-        )
+        bench_display.demo_end(results, _next_command())
+
+
+def _document(
+    model: str,
+    plan: "BenchPlan",
+    threads: int | None,
+    results: Sequence["PairResult | HybridResult"],
+) -> dict[str, object]:
+    """The results as plain data, with the settings that they were measured with."""
+    settings = {
+        **{"repeats": plan.repeats, "max_tokens": plan.max_tokens, "temperature": 0},
+        **{"cpu": machine.cpu_name(), "threads": threads or machine.physical_cores()},
+    }
+    found = [each.as_json() for each in results]
+    key = "pairs" if model == "pair" else "hybrids"
+    return {"version": __version__, "settings": settings, key: found}
 
 
 def _next_command() -> str:

@@ -21,7 +21,6 @@ DEFAULT_BATCH = 512  # tokens
 MAX_THREADS = 512  # GGML_MAX_N_THREADS; llama.cpp aborts beyond it
 
 DraftTokens = int | Literal["auto"]  # 0 is "off"
-Branches = int | Literal["auto"]  # most candidates at one place of a tree; 1 is a chain
 FlashAttention = Literal["auto", "on", "off"]
 CacheType = Literal["f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 CACHE_TYPES: tuple[CacheType, ...] = get_args(CacheType)
@@ -206,9 +205,9 @@ class LoadOptions:
     llama.cpp's kernels round differently at different widths; they are found once per file and
     machine. ``load_heads`` also loads the MTP (NextN) heads that the file may have. ``parallel`` is
     the number of slots, each with a context of ``ctx_size``. ``branches`` is the most candidates at
-    one place of a tree that the target verifies in one pass: 1 is a chain; "auto" allows as many as
-    there may be, but only where they pay, so that a fixed draft length stays a chain. ``path`` may
-    be given as a text. Raises UsageError for a value of a wrong type or outside its bounds.
+    one place of a tree that the target verifies in one pass, with a fixed draft length: 1 is a
+    chain. ``path`` may be given as a text. Raises UsageError for a value of a wrong type or outside
+    its bounds.
     """
 
     path: Path
@@ -392,7 +391,7 @@ class LoadOptions:
     )
     load_heads: bool = False
     parallel: int = option(1, bounds=PARALLEL, state=False)
-    branches: Branches = 1
+    branches: int = 1
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, str | Path):

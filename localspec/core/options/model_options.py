@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from localspec.core.errors import UsageError
-from localspec.core.options.load_options import BRANCHES, MAX_DRAFT_TOKENS, Branches, DraftTokens
+from localspec.core.options.load_options import BRANCHES, MAX_DRAFT_TOKENS, DraftTokens
 from localspec.core.options.option import DRAFTING, option
 from localspec.core.options.sampling_params import (
     SamplingParams,
@@ -103,13 +103,12 @@ class PairOptions:
 class ModelOptions(PairOptions):
     """Which models, and what may be drafted."""
 
-    branches: Branches = _drafting(
-        "auto",
+    branches: int = _drafting(
+        1,
         "--branches",
-        "Most drafted tokens that compete for one place in the same pass. More than 1 pays where "
-        "wide passes cost little, as on GPUs, and the draft is weak. Default: auto, as many as pay "
-        "by measured costs.",
-        metavar="N|auto",
+        "With a fixed draft length, most drafted tokens that compete for one place in the same "
+        "pass.",
+        metavar="N",
         bounds=BRANCHES,
         stored=True,
     )

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 from localspec.core import errors, paths, worker
 from localspec.core.errors import EngineError
 from localspec.core.formatting import one_line, size
-from localspec.core.options.load_options import LoadOptions, RpcServers
+from localspec.core.options.load_options import BRANCHES, LoadOptions, RpcServers
 from localspec.core.worker import Ended
 from localspec.engine.loading.pair_file import Model, PairFile, files_used
 from localspec.engine.profile_store import MEASURING
@@ -249,7 +249,7 @@ def _reduced(model: Model) -> LoadOptions:
         mlock=False,
         mmap=True,
         parallel=1,
-        branches="auto",
+        branches=BRANCHES.high,
     )
 
 

@@ -5,7 +5,6 @@ import sys
 
 from localspec.core import machine
 from localspec.core.options.load_options import LoadOptions, RopeOptions
-from localspec.engine import profile_store
 from localspec.llama import llama_library
 from localspec.llama.heads.head import Head
 from localspec.llama.memory.estimate import keeps_state
@@ -95,20 +94,7 @@ def no_trees_reason(
         return _CHAIN.format("--exact needs passes that round as plain decoding does")
     if draft is None:
         return _CHAIN.format("only a draft model proposes several candidates for a place")
-    if options.branches == "auto" and _gains_nothing(target, draft):
-        return _CHAIN.format("as was measured before, drafting gains nothing for this pair")
     return None
-
-
-def _gains_nothing(target: ModelHeader, draft: ModelHeader) -> bool:
-    """Whether no draft could pay, by what was learnt last of a pair; False for a new one.
-
-    A tree has no more accepted tokens than rows, as a perfect chain, and costs as much.
-    """
-    known = profile_store.latest([target, draft])
-    if known is None or not known.draft.knows(1):
-        return False
-    return profile_store.best_gain(known)[0] < profile_store.LEAST_CEILING
 
 
 def not_branched(model: LlamaModel, asked: LoadOptions) -> str | None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from localspec.core.options.load_options import Branches, DraftTokens, LoadOptions
+from localspec.core.options.load_options import DraftTokens, LoadOptions
 from localspec.core.options.model_options import DraftOptions, ModelOptions
 from localspec.core.options.sampling_choice import choose_sampling
 from localspec.core.options.sampling_params import SamplingParams
@@ -38,7 +38,7 @@ class PairRequest:
         return choose_sampling(self.sampling, {}).params
 
     @property
-    def branches(self) -> Branches:
+    def branches(self) -> int:
         """Most candidates at one place; 1 where nothing is drafted."""
         return 1 if self.draft.lengths == (0,) else self.models.branches
 

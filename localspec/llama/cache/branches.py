@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from localspec.core.interrupt import held_interrupt
-from localspec.core.options.load_options import BRANCHES, MAX_PATHS, MAX_ROWS, Branches
+from localspec.core.options.load_options import MAX_PATHS, MAX_ROWS
 from localspec.llama import llama_library
 from localspec.llama.batch import TreeBatch
 from localspec.llama.cache.copies import EVERY, TEXT_SEQUENCE
@@ -76,9 +76,8 @@ class LlamaTrees:
 
     paths = MAX_PATHS
 
-    def __init__(self, model: TreeTarget, context: Any, branches: Branches) -> None:
-        self.by_value = branches == "auto"
-        self.branches = BRANCHES.high if branches == "auto" else branches
+    def __init__(self, model: TreeTarget, context: Any, branches: int) -> None:
+        self.branches = branches
         self._model = model
         self._llama = llama_library.library()
         self._memory: Any = self._llama.llama_get_memory(context)

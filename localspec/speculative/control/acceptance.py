@@ -103,16 +103,12 @@ class AnswerAcceptance:
         self._variance = _VARIANCE
         self._met = [0.0] * _BINS
 
-    def observe(self, confidence: float, right: bool, *, shifts: bool = True) -> None:
-        """Learn whether a candidate was right, all before it being right.
-
-        With ``shifts``, it also tells how easy this answer is.
-        """
-        if shifts:
-            expected = self.probability(confidence)
-            self._variance /= 1.0 + self._variance * expected * (1.0 - expected)
-            self._effect += self._variance * (right - expected)
-            self._met[_bin(confidence)] += 1.0
+    def observe(self, confidence: float, right: bool) -> None:
+        """Learn whether a candidate was right, all before it being right."""
+        expected = self.probability(confidence)
+        self._variance /= 1.0 + self._variance * expected * (1.0 - expected)
+        self._effect += self._variance * (right - expected)
+        self._met[_bin(confidence)] += 1.0
         self.pair.observe(confidence, right)
 
     def probability(self, confidence: float) -> float:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from itertools import islice, takewhile
 
 from localspec.core.options.load_options import MAX_DRAFT_TOKENS, DraftTokens
-from localspec.speculative.control.branching import Tree
 from localspec.speculative.control.conversations import Conversation, Conversations
 from localspec.speculative.control.pair_profile import GroupAcceptance, LossBudget, PairProfile
 from localspec.speculative.control.probing import FAR_BEHIND, LONGEST_INTERVAL, TRIAL, TimedDraft
@@ -101,7 +100,6 @@ class Adaptive(Controller):
         drafter: ModelDrafter | None = None,
         *lookups: Lookup | None,
         sampling_kind: str = "greedy",
-        tree: TreeDecoder | None = None,
         conversations: Conversations | None = None,
         loss_budget: LossBudget | None = None,
     ) -> None:
@@ -110,7 +108,6 @@ class Adaptive(Controller):
         self._conversations = conversations or Conversations()
         self._budget = loss_budget or LossBudget()
         self._conversation: Conversation | None = None
-        self._tree = None if tree is None or tree.branches == 1 else tree
         self._acceptance = GroupAcceptance(profile, sampling_kind)
         self._value = Valuation(
             profile,
@@ -140,7 +137,7 @@ class Adaptive(Controller):
             self._profile.since_plain < LONGEST_INTERVAL
         ):  # what a plain pass costs must be known too
             self.status = self._choose(plan, context, limit)
-        self.length = plan.width
+        self.length = plan.verified
         return plan.proposal()
 
     def _choose(self, plan: "_RoundPlan", context: list[int], limit: int) -> DraftStatus:
@@ -160,7 +157,7 @@ class Adaptive(Controller):
                 plan.verified = max(plan.verified, min(TRIAL, len(plan.candidates)))
             return DraftStatus.DRAFTING
         status = self._ask_model(self._draft, plan, context, limit, worth)
-        return DraftStatus.DRAFTING if plan.width else status
+        return DraftStatus.DRAFTING if plan.verified else status
 
     def _is_known(self, group: str) -> bool:
         """Whether enough candidates of a group were judged to trust their acceptance."""
@@ -231,9 +228,6 @@ class Adaptive(Controller):
         chain += self._chain(candidates, min(limit - len(chain), LONGEST_AUTO if known else TRIAL))
         self._extend(context, chain, limit)
         self._prefer(plan, chain)
-        if self._tree is not None:
-            most = min(limit, WIDEST - 1)
-            plan.tree, _ = value.best_tree(plan.candidates, plan.others, self._tree, most)
         return DraftStatus.DRAFTING
 
     def _prefer(self, plan: "_RoundPlan", chain: list[Candidate]) -> None:
@@ -241,9 +235,10 @@ class Adaptive(Controller):
         best = self._value.best
         (verified, worth), (kept, other) = best(chain), best(plan.candidates)
         if other > worth:
-            plan.verified, plan.others = kept, chain
+            plan.verified, unused = kept, chain
         else:
-            plan.verified, plan.candidates, plan.others = verified, chain, plan.candidates
+            plan.verified, plan.candidates, unused = verified, chain, plan.candidates
+        plan.unused.insert(0, unused)
 
     def _worth_reading(
         self, gain: float, draft: TimedDraft, unread: int, limit: int, missed: int
@@ -305,7 +300,7 @@ class Adaptive(Controller):
             if outcome.finish_reason is not None:
                 profile.observe_answer(self._prompt, self._draft.emitted)
         self._acceptance.observe_all(self._plan.candidates, outcome.tokens)
-        for chain in (self._plan.others, *self._plan.unused):
+        for chain in self._plan.unused:
             self._acceptance.observe_all(chain, outcome.tokens)
         self._plan = _RoundPlan()
 
@@ -314,14 +309,12 @@ class Adaptive(Controller):
 class _RoundPlan:
     """Candidates of one round, and how many of them are verified.
 
-    A non-empty ``tree`` of these and ``others`` is verified instead; ``unused`` ones only teach.
+    ``unused`` ones only teach.
     """
 
     candidates: list[Candidate] = field(default_factory=list)
-    others: list[Candidate] = field(default_factory=list)
     unused: list[list[Candidate]] = field(default_factory=list)
     verified: int = 0
-    tree: Tree = field(default_factory=Tree)
     reading_seconds: float = 0.0
 
     @property
@@ -329,17 +322,11 @@ class _RoundPlan:
         """The leading candidates, which a grammar forces."""
         return list(takewhile(lambda each: each.group == FORCED, self.candidates))
 
-    @property
-    def width(self) -> int:
-        """Tokens to be verified."""
-        return len(self.tree.candidates) or self.verified
-
     def proposal(self) -> Proposal:
         """What is to be verified."""
-        kept = self.tree.candidates or self.candidates[: self.verified]
+        kept = self.candidates[: self.verified]
         return Proposal(
             tuple(each.token for each in kept),
             tuple(each.source for each in kept),
             self.reading_seconds,
-            parents=tuple(self.tree.parents),
         )

@@ -202,9 +202,7 @@ class GroupAcceptance:
         return self.of(candidate.group).probability(candidate.confidence)
 
     def observe(self, candidate: Candidate, token: int) -> bool:
-        """Learn from the actual token in a candidate's place, for its rivals too; True if right."""
-        for rival in candidate.rivals:  # so rare that their effect would be mostly noise
-            self.of(rival.group).observe(rival.confidence, rival.token == token, shifts=False)
+        """Learn from the actual token in a candidate's place; True if the candidate is right."""
         right = candidate.token == token
         self.of(candidate.group).observe(candidate.confidence, right)
         return right

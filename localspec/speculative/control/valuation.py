@@ -1,18 +1,16 @@
 """Value of a round in tokens, from pass costs, acceptance and the recent rate."""
 
-import math
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from operator import mul
 
 import numpy as np
 
 from localspec.core.options.load_options import MAX_DRAFT_TOKENS
-from localspec.speculative.control.branching import Tree, Trie
 from localspec.speculative.control.pair_profile import GroupAcceptance, PairProfile, RecentRate
 from localspec.speculative.control.policy import Policy, solve
 from localspec.speculative.drafters import MODEL, Candidate
-from localspec.speculative.loop import Round, TreeDecoder
+from localspec.speculative.loop import Round
 
 LONGEST_AUTO = 16  # most tokens that auto drafts from the model
 WIDEST = MAX_DRAFT_TOKENS + 1  # tokens of the widest pass that auto makes
@@ -109,24 +107,6 @@ class Valuation:
             chain.append(candidate)
             survival *= self._acceptance.probability(candidate)
 
-    def best_tree(
-        self, chain: Sequence[Candidate], other: Sequence[Candidate], limits: TreeDecoder, most: int
-    ) -> tuple[Tree, float]:
-        """The best tree of ``chain``, ``other`` and their rivals, and its value.
-
-        At most ``most`` candidates; none where the best beginning of ``chain`` is worth as much.
-        """
-        survivals = self._survivals(chain)
-        _, least = self._best(survivals)
-        if not self._may_branch(survivals, most):
-            return Tree(), least
-        trie = Trie(self._acceptance.probability)
-        trie.merge(chain)
-        trie.merge(other)
-        tree = trie.likeliest(most, limits)
-        count, worth = self._best(tree.chances)
-        return (tree.cut(count), worth) if worth > least else (Tree(), least)
-
     def _survivals(self, candidates: Sequence[Candidate]) -> list[float]:
         """The chance of each candidate that it and all before it are right."""
         return list(accumulate(map(self._acceptance.probability, candidates), mul))
@@ -150,16 +130,6 @@ class Valuation:
             if worth > most:
                 count, most = i, worth
         return count, most
-
-    def _may_branch(self, survivals: Sequence[float], most: int) -> bool:
-        """Whether a candidate beside a chain could be worth a row of the pass.
-
-        Its gain is at most the chance that the chain goes wrong at that very place.
-        """
-        verify = self._marginal_costs()[self._pending :][: most + 1]
-        rows = (after - before for before, after in pairwise(verify))
-        wrong = (before - after for before, after in pairwise((1.0, *survivals)))
-        return max(wrong, default=0.0) > self.rate() * min(rows, default=math.inf)
 
     def loss_of_trial(self, drafted: int, past: int) -> float:
         """Seconds by which drafting and verifying so many tokens exceeds a plain pass."""

@@ -191,7 +191,7 @@ def placed(models: Models) -> int:
 @pytest.mark.parametrize(
     ("ends", "tries", "told", "left"),
     [
-        (lambda models: 0, 1, None, ("auto", True, None)),
+        (lambda models: 0, 1, None, (3, True, None)),
         (branched, 2, "without branches", (1, True, None)),
         (drafted, 3, "the draft is not used", (1, False, None)),
         (placed, 4, "the CPU is used", (1, True, "none")),
@@ -207,7 +207,7 @@ def test_the_first_way_that_survives_is_used(
     left: tuple[object, bool, str | None],
 ) -> None:
     child.ends = ends
-    pair = options(tiny.target, branches="auto"), options(tiny.draft)
+    pair = options(tiny.target, branches=3), options(tiny.draft)
     for times in range(2):
         said: list[str] = []
         with Engine.load(*pair, say=said.append) as engine:
@@ -225,7 +225,7 @@ def test_the_first_way_that_survives_is_used(
         file.unlink()
         child.ends = lambda models: 0
         with Engine.load(*pair) as engine:  # the driver was mended
-            assert engine.target.options.branches == "auto"
+            assert engine.target.options.branches == 3
 
 
 @pytest.mark.usefixtures("device")
@@ -296,7 +296,7 @@ def test_a_large_file_is_given_more_time(
 def test_the_child_answers_with_the_pair(first_uses: Remembered, tiny: TinyFiles) -> None:
     for parallel in (1, 2):
         pair = [
-            options(tiny.target, branches="auto", parallel=parallel),
+            options(tiny.target, branches=3, parallel=parallel),
             options(tiny.draft, parallel=parallel),
         ]
         question = {

@@ -13,9 +13,7 @@ from localspec.engine.engine import Engine
 from localspec.engine.loading.notes import missing_gpu, no_trees_reason
 from localspec.llama import llama_library
 from localspec.metadata.header import read_header
-from localspec.speculative.control.pair_profile import PairProfile
 from tests.support.files.tiny_models import write_tiny_model
-from tests.support.first_use import save_profile
 from tests.support.real_pair import GREEDY, TinyFiles, fresh, options, random_ids
 
 pytestmark = pytest.mark.llama
@@ -56,23 +54,6 @@ def test_reasons(tiny: TinyFiles) -> None:
     assert reason(recurrent, branches=1) == ""  # which nobody need be told
 
 
-@pytest.mark.parametrize(("step", "trees"), [(0.0001, True), (0.1, False)])
-def test_auto_opens_no_trees_where_no_draft_can_pay(
-    tiny: TinyFiles, step: float, trees: bool
-) -> None:
-    """Where nothing was learnt yet, they may pay; and who asks for some gets them."""
-    pair = [read_header(path) for path in (tiny.target, tiny.draft)]
-    auto, two = (options(tiny.target, branches=asked) for asked in ("auto", 2))
-    assert no_trees_reason(pair[0], pair[1], auto) is None
-    known = PairProfile()
-    for width in (1, 33):
-        known.verify.observe(width, 0, 0.1)
-    known.draft.observe(1, 0, step)
-    save_profile(pair, known)
-    assert (no_trees_reason(pair[0], pair[1], auto) is None) == trees
-    assert no_trees_reason(pair[0], pair[1], two) is None
-
-
 def test_who_asks_for_trees_where_none_are_can_be_told_why(
     tiny: TinyFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,7 +73,7 @@ def test_who_asks_for_trees_where_none_are_can_be_told_why(
 
 
 def test_without_a_draft_the_context_is_one_of_chains(tiny: TinyFiles) -> None:
-    with Engine.load(options(tiny.target, branches="auto")) as engine:
+    with Engine.load(options(tiny.target, branches=3)) as engine:
         assert engine.target.tree is None and "draft" in (engine.no_trees_reason or "")
         assert llama_library.library().llama_n_seq_max(engine.target.context) == 1
 

@@ -246,15 +246,6 @@ def test_ctrl_c_while_tokens_are_read_again_leaves_a_beginning(
     watched.assert_holds([*TEXT, 1])
 
 
-def test_auto_allows_branches_where_they_pay_alone(tiny: TinyFiles) -> None:
-    model = load_model(tiny.target, branches="auto")
-    assert model.tree is not None and model.tree.by_value and model.tree.branches == 3
-    model.close()
-    model = load_model(tiny.target, branches=2)
-    assert model.tree is not None and not model.tree.by_value and model.tree.branches == 2
-    model.close()
-
-
 def test_the_widest_tree(watched: Watched) -> None:
     """As many paths as there may be, and as many rows."""
     parents = [*[0] * MAX_PATHS, *range(1, MAX_ROWS - MAX_PATHS)]

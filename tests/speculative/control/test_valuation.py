@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from localspec.speculative.control.pair_profile import GroupAcceptance, PairProfile
 from localspec.speculative.control.valuation import Valuation
-from localspec.speculative.drafters import MODEL, RUNNERS_UP, Candidate
+from localspec.speculative.drafters import MODEL, Candidate
 from localspec.speculative.loop import Round
-from tests.support.toy.models import ToyModel, ToyTree
 
 CANDIDATES = [Candidate(token, 1.0, MODEL) for token in range(4)]
 
@@ -174,84 +173,3 @@ def test_in_a_long_copy_time_is_worth_what_its_rounds_give() -> None:
     costs = [1.0 + 0.01 * min(n, 33) + 0.5 * max(0, n - 33) for n in range(1, 64)]
     value = priced(costs, has_draft=False)
     assert value.best([Candidate(0, 30.0, MODEL)] * 62)[0] == 32
-
-
-# -- trees -----------------------------------------------------------------------------------
-
-ANY = ToyTree(ToyModel(), branches=3, paths=16)
-
-
-def unsure(token: int, lead: float) -> Candidate:
-    """A candidate and its two rivals, whose tokens are beyond all others."""
-    rivals = [Candidate(token + 100, -lead, RUNNERS_UP[0])]
-    rivals += [Candidate(token + 200, -lead - 1.0, RUNNERS_UP[1])]
-    return Candidate(token, lead, MODEL, rivals=tuple(rivals))
-
-
-def test_rivals_are_taken_where_rows_are_free() -> None:
-    chain, free = [unsure(1, 0.2), unsure(2, 3.0)], priced([1.0] * 33)
-    tree, worth = free.best_tree(chain, [], ANY, 32)
-    # Before anything is learnt, first and second share a chance of 1: nothing is left for thirds.
-    assert [each.token for each in tree.candidates] == [1, 2, 101, 102]
-    assert tree.parents == [0, 1, 0, 1]
-    assert worth > free.best(chain)[1]
-
-
-def test_rivals_are_never_taken_where_rows_are_dear() -> None:
-    dear = priced([1.0 + 0.5 * i for i in range(33)])
-    tree, worth = dear.best_tree([unsure(1, 3.0), unsure(2, 0.2)], [], ANY, 32)
-    assert tree.candidates == []
-    assert worth == dear.best([unsure(1, 3.0), unsure(2, 0.2)])[1] > dear.plain_worth
-
-
-def test_the_least_sure_place_gets_the_one_row_that_is_free() -> None:
-    step = priced([1.0] * 4 + [9.0] * 29)
-    chain = [unsure(1, 5.0), unsure(2, 0.1), unsure(3, 0.1)]
-    tree, _ = step.best_tree(chain, [], ANY, 32)
-    assert [each.token for each in tree.candidates] == [1, 2, 102]
-
-
-def test_what_is_looked_up_instead_stands_beside_the_chain() -> None:
-    chain = [Candidate(1, 0.1, MODEL)]
-    other = [Candidate(9, 3.0, "lookup 8+"), Candidate(1, 3.0, "lookup 8+")]
-    tree, _ = priced([1.0] * 33).best_tree(chain, other, ANY, 32)
-    found = [(each.token, each.source) for each in tree.candidates]
-    assert found == [(1, "draft"), (9, "lookup"), (1, "lookup")] and tree.parents == [0, 0, 2]
-
-
-leads = st.lists(st.floats(-2.0, 9.0), max_size=6)
-
-
-@given(
-    leads,
-    leads,
-    st.lists(st.floats(0.0, 0.6), min_size=32, max_size=32),
-    st.integers(2, 3),
-    st.integers(1, 5),
-    st.integers(0, 12),
-)
-def test_a_tree_is_never_worth_less_than_its_chain(
-    chain: list[float], other: list[float], rises: list[float], branches: int, paths: int, most: int
-) -> None:
-    value = priced([1.0, *(1.0 + sum(rises[:i]) for i in range(1, 33))])
-    first = [unsure(token % 3, abs(lead)) for token, lead in enumerate(chain)]
-    second = [Candidate(token % 2, lead, "lookup 5+") for token, lead in enumerate(other)]
-    limits = ToyTree(ToyModel(), branches, paths)
-    tree, worth = value.best_tree(first, second, limits, most)
-    assert worth >= value.best(first)[1]
-    assert len(tree.candidates) <= most
-    if tree.candidates:
-        width = 1 + len(tree.candidates)
-        seconds = 1.0 + sum(rises[: width - 1])
-        assert worth == pytest.approx(1.0 + sum(tree.chances) - value.rate() * seconds)
-
-
-@given(leads, st.floats(0.05, 0.6).map(lambda rise: [rise] * 32))
-def test_a_trie_that_is_not_built_would_have_held_no_better_tree(
-    chain: list[float], rises: list[float]
-) -> None:
-    costs = [1.0, *(1.0 + sum(rises[:i]) for i in range(1, 33))]
-    first = [unsure(token, abs(lead)) for token, lead in enumerate(chain)]
-    value, eager = priced(costs), priced(costs)
-    eager._may_branch = lambda survivals, most: True  # type: ignore[method-assign]
-    assert value.best_tree(first, [], ANY, 32) == eager.best_tree(first, [], ANY, 32)

@@ -228,7 +228,6 @@ class ToyTree:
     def __init__(self, model: ToyModel, branches: int = 3, paths: int = 16) -> None:
         self._model = model
         self.branches = branches
-        self.by_value = False
         self.paths = paths
         self.open: tuple[list[int], list[int]] | None = None  # tokens and parents of a pass
         self.passes: list[tuple[int, ...]] = []  # the parents of each

@@ -1,0 +1,269 @@
+"""Making a draft out of a target, and measuring whether it pays."""
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from time import perf_counter
+
+from localspec.bench.comparison import Comparison
+from localspec.bench.figures import Side, side_figures
+from localspec.bench.plan import BenchPlan, PromptIds, Variant
+from localspec.bench.prompts import by_task, read_prompts
+from localspec.bench.run import compare_variants
+from localspec.bench.spent import FEWEST_PROMPTS, speedup_interval
+from localspec.chat.stats import SourceStats
+from localspec.core.errors import IncompatiblePair, PromptTooLong
+from localspec.core.files import appearing_when_complete, file_problem
+from localspec.core.options.load_options import LoadOptions
+from localspec.core.options.sampling_params import SamplingParams
+from localspec.core.origins import DRAFT
+from localspec.engine.engine import Engine
+from localspec.engine.profile_store import best_gain
+from localspec.metadata.draft_kind import n_layers
+from localspec.metadata.header import ModelHeader, read_header
+from localspec.self_draft import store
+from localspec.self_draft.make import make_draft
+from localspec.self_draft.recipe import Recipe, SelfDraftOptions, chosen_recipe
+from localspec.self_draft.trim import trim_vocabulary
+from localspec.self_draft.verdict import DraftVerdict
+from localspec.self_draft.vocabulary import frequent_ids
+from localspec.speculative.control.costs import PassCosts
+from localspec.speculative.control.valuation import LONGEST_AUTO
+
+COUNT_BUDGET, VERDICT_BUDGET = 60.0, 120.0  # seconds
+ANSWER_TOKENS = 48
+_ROOM = ANSWER_TOKENS + LONGEST_AUTO + 1  # tokens behind a prompt: an answer, and a draft
+_MOST_REPEATS = 3
+_GREEDY = SamplingParams(temperature=0)
+
+# Load options of a target, and of a draft if there is one, by their files.
+Load = Callable[[Path, Path | None], tuple[LoadOptions, LoadOptions | None]]
+Say = Callable[[str], None]
+Progress = Callable[[str, int, int], None]  # label, done, in all
+ProgressBar = Callable[[], AbstractContextManager[Progress]]
+
+
+@dataclass(frozen=True, slots=True)
+class MadeDraft:
+    """A draft of ``n_bytes``, made of ``source``: the target itself, or the draft that was given.
+
+    ``verdict`` is None after Ctrl-C, ``stored`` where another draft stays stored instead.
+    """
+
+    target: ModelHeader
+    source: ModelHeader
+    recipe: Recipe
+    n_bytes: int
+    verdict: DraftVerdict | None
+    stored: store.StoredDraft | None
+
+
+def make_and_store(
+    target: Path,
+    options: SelfDraftOptions,
+    output: Path | None,
+    load: Load,
+    say: Say,
+    progress: ProgressBar,
+) -> MadeDraft:
+    """Make a draft of a target, measure it, and store it for ``--draft self``.
+
+    It is also copied to ``output``. Ctrl-C ends the measurement and keeps the draft. Raises what
+    `chosen_recipe`, `make_draft` and `trim_vocabulary` raise, IncompatiblePair for a target that
+    cannot verify drafts, FileProblem where nothing can be written.
+    """
+    header = read_header(target)
+    source = header if options.source is None else read_header(options.source)
+    recipe = chosen_recipe(options, header, source)
+    say(_announcement(recipe.describe(n_layers(source)), recipe.vocab is not None))
+    with progress() as on_progress, store.work_folder() as folder:
+        file = source.path
+        if options.source is None:
+            file = folder / "draft.gguf"
+            on_progress("making the draft", 0, 1)
+            make_draft(header, replace(recipe, vocab=None), file)
+        if recipe.vocab is not None:
+            whole, file = read_header(file), folder / "trimmed.gguf"
+            _trim(whole, load(target, None)[0], recipe.vocab, file, on_progress)
+        verdict, stored = _measured(load(target, file), on_progress), None
+        size = file.stat().st_size
+        try:
+            if output is not None:
+                _copy(file, output)
+        finally:  # so that it is not lost if the output cannot be written
+            if _replaces(recipe, verdict, options, store.find(header)):
+                stored = store.store_draft(header, recipe, file, verdict)
+    return MadeDraft(header, source, recipe, size, verdict, stored)
+
+
+def _announcement(recipe: str, trims: bool) -> str:
+    """What will be done, and how long it will take."""
+    counted = f", counting the target's tokens for {COUNT_BUDGET:.0f} seconds" if trims else ""
+    return (
+        f"Making a draft of {recipe}{counted}, then measuring it for about "
+        f"{VERDICT_BUDGET / 60:.0f} minutes. Ctrl-C ends the measurement and keeps the draft."
+    )
+
+
+def _trim(
+    draft: ModelHeader, target: LoadOptions, vocab: int, output: Path, on_progress: Progress
+) -> None:
+    """Write a draft with output rows of the tokens alone that the target uses most."""
+    assert draft.vocab is not None
+    on_progress("counting the tokens that the target uses", 0, 1)
+    prompts = [prompt.messages for prompt in read_prompts()]
+    with Engine.load(target) as engine:
+        end = perf_counter() + COUNT_BUDGET
+        ids = frequent_ids(engine, prompts, vocab, len(draft.vocab), lambda: perf_counter() > end)
+        header = engine.target.header
+    on_progress("trimming", 0, 1)
+    trim_vocabulary(draft, header, ids, output)
+
+
+def _copy(draft: Path, output: Path) -> None:
+    what, hint = (
+        f"The draft cannot be written to {output}",
+        "Give --output a file in a folder with room.",
+    )
+    with file_problem(what, hint), appearing_when_complete(output) as partial:
+        shutil.copyfile(draft, partial)
+
+
+def _replaces(
+    recipe: Recipe,
+    verdict: DraftVerdict | None,
+    options: SelfDraftOptions,
+    before: store.StoredDraft | None,
+) -> bool:
+    """Whether ``--draft self`` shall use this draft instead of what was stored before.
+
+    That no draft pays only follows from the default draft, or from measuring the stored one again.
+    What was not measured replaces nothing, nor does a draft that was given.
+    """
+    if options.source is not None:
+        return False
+    if verdict is None:
+        return before is None
+    again = before is not None and before.recipe == recipe
+    return verdict.pays or options == SelfDraftOptions() or again
+
+
+def _measured(
+    options: tuple[LoadOptions, LoadOptions | None], on_progress: Progress
+) -> DraftVerdict | None:
+    """The verdict; None where Ctrl-C ended its measurement."""
+    label = "measuring the draft"
+    on_progress(label, 0, 1)
+    try:
+        with Engine.load(*options) as pair:
+            if pair.draft is None:
+                raise IncompatiblePair(" ".join(pair.notes), "Run it plain: --draft off.")
+            return judge(
+                pair,
+                questions(pair),
+                budget=VERDICT_BUDGET,
+                on_answer=lambda done, total: on_progress(label, done, total),
+            )
+    except KeyboardInterrupt:
+        return None
+
+
+def questions(engine: Engine) -> dict[str, PromptIds]:
+    """Built-in prompts by name: the shortest of each task, short ones first, then the others.
+
+    Raises PromptTooLong where the context has no room for any prompt and its answer.
+    """
+    first, others = dict[str, PromptIds](), dict[str, PromptIds]()
+    n_ctx = engine.target.n_ctx
+    for task, prompts in by_task(read_prompts()).items():
+        ids = {f"{task} {i}": engine.encode_chat(one.messages) for i, one in enumerate(prompts, 1)}
+        fitting = _by_length({n: p for n, p in ids.items() if len(p) + _ROOM <= n_ctx})
+        first |= dict(list(fitting.items())[:1])
+        others |= dict(list(fitting.items())[1:])
+    if not first:
+        raise PromptTooLong(
+            f"No built-in prompt fits into a context of {n_ctx} tokens.",
+            "Give a larger --ctx-size.",
+        )
+    return _by_length(first) | _by_length(others)
+
+
+def _by_length(prompts: Mapping[str, PromptIds]) -> dict[str, PromptIds]:
+    return dict(sorted(prompts.items(), key=lambda item: len(item[1])))
+
+
+def judge(
+    pair: Engine,
+    asked: Mapping[str, PromptIds],
+    *,
+    budget: float,
+    on_answer: Callable[[int, int], None] = lambda done, total: None,
+) -> DraftVerdict:
+    """Measure plain, prompt lookup alone, and auto with the draft, in turn, on as many prompts.
+
+    As many as the seconds of ``budget`` allow by the costs of passes, but no fewer than an interval
+    needs.
+    """
+    assert pair.draft is not None
+    known = pair.profile.learnt(perf_counter)
+    prompts, repeats = _affordable(asked, known.verify, budget)
+    plan = BenchPlan(_GREEDY, (0, "auto"), repeats, ANSWER_TOKENS)
+    alone = Engine(pair.target, None)  # of the same target: its memory is needed once
+    variants = (
+        Variant("plain", alone, plan, 0),
+        Variant("lookup", alone, plan, "auto"),
+        Variant("self-draft", pair, plan, "auto"),
+    )
+    lookup, drafted = compare_variants(variants, prompts, on_answer)
+    alone.profile.save()
+    return _verdict(lookup, drafted, pair.draft.memory.total, best_gain(known)[0])
+
+
+def _affordable(
+    asked: Mapping[str, PromptIds], costs: PassCosts, budget: float
+) -> tuple[dict[str, PromptIds], int]:
+    """The first of the prompts, and how often each is answered, as the time allows."""
+    plain, row = costs.seconds(1, 0), costs.seconds(LONGEST_AUTO + 1, 0) / (LONGEST_AUTO + 1)
+    each = [3 * (len(prompt) * row + ANSWER_TOKENS * plain) for prompt in asked.values()]
+    most = len(each)
+    while most > FEWEST_PROMPTS and sum(each[:most]) > budget:
+        most -= 1
+    repeats = max(1, min(_MOST_REPEATS, int(budget / max(1e-9, sum(each[:most])))))
+    return dict(islice(asked.items(), most)), repeats
+
+
+def _verdict(lookup: Comparison, drafted: Comparison, memory: int, most: float) -> DraftVerdict:
+    looping = {*lookup.looping(), *drafted.looping()}
+    used = [i for i, name in enumerate(drafted.names) if name not in looping]
+    used = used or list(range(len(drafted.names)))  # better than nothing
+    (plain, ours), theirs = drafted.sides, lookup.sides[1]
+    spent, spent_alone = ours.spent(used), theirs.spent(used)
+    text = drafted.figures(drafted.names)[1].text
+    figures = side_figures(ours, plain, used, text)
+    return DraftVerdict(
+        speedup=figures.speedup,
+        speedup_interval=figures.speedup_interval,
+        lookup_speedup=side_figures(theirs, plain, used, text).speedup,
+        over_lookup=spent_alone.pace / spent.pace,
+        over_lookup_interval=speedup_interval(spent_alone, spent),
+        acceptance_rate=_accepted(ours, used),
+        mean_accepted_length=figures.mean_accepted_length,
+        draft_memory=memory,
+        text=text,
+        ceiling=most,
+        prompts=len(drafted.names),
+        looping=len(looping),
+    )
+
+
+def _accepted(side: Side, prompts: Sequence[int]) -> float | None:
+    """The share of the draft model's tokens that were accepted; prompt lookup's do not count."""
+    total = SourceStats()
+    for row in side.stats(prompts):
+        for stats in row:
+            if DRAFT in stats.sources:
+                total = total.plus(*stats.sources[DRAFT])
+    return total.accepted / total.drafted if total.drafted else None
