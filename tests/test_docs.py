@@ -51,10 +51,6 @@ def command_lines() -> list[list[str]]:
     return [shlex.split(line, comments=True) for line in typed]
 
 
-def test_the_readme_is_short() -> None:
-    assert len(README.read_text(encoding="utf-8").split()) <= 900
-
-
 def test_the_readme_shows_an_answer_and_a_speed() -> None:
     text = README.read_text(encoding="utf-8")
     assert any(re.search(r"tok/s · (about|acceptance) ", block) for block in blocks(README, "text"))
