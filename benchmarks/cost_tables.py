@@ -110,7 +110,7 @@ COST_TABLES = (
         0.1,
         0.01,
     ),
-    # Measured, with a draft of 403M; a pass of another width than the last needs a new CUDA graph.
+    # Measured on padded models, with a draft of 403M; what the draft reads in is a guess.
     CostTable(
         "H200 9B Q4_0",
         curve("1 1.16 1.32 1.49 1.60 1.76 1.88 2.05 2.18 2.24")
