@@ -255,7 +255,14 @@ def fuzz(folder: Path, seed: int, count: int) -> Figures:
     marks = (
         f"tokenizer.ggml.fim_{n}_token_id=int:{i}" for i, n in enumerate(("pre", "suf", "mid"), 5)
     )
-    flags = ["--models-dir", models, "--models-max", str(rng.choice((1, 2))), "--draft", "off"]
+    flags: list[str | Path] = [
+        "--models-dir",
+        models,
+        "--models-max",
+        str(rng.choice((1, 2))),
+        "--draft",
+        "off",
+    ]
     flags += ["--queue-timeout", "60", "--parallel", str(rng.choice((1, 2)))]
     flags += [each for mark in marks for each in ("--override-kv", mark)]
     with fronted(*flags, "--api-key-file", folder / "keys") as (process, client, log):

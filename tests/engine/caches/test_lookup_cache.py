@@ -89,6 +89,7 @@ def test_a_bad_file_is_told_and_written_anew(
     with LookupCache(alone, pytest.fail, path):
         answer(alone, random_ids(9))
     data = bytearray(path.read_bytes())
+    assert alone.history is not None
     start = len(data) - 4 * len(alone.history.tokens())
     if harm == "short":
         del data[-3:]
