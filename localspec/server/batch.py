@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from localspec.server.service import Service
 
 _MOST_BYTES = 2**30  # of a file of requests or results
+_ID = "batch_req_"  # begins the id of a result
+_BEGINNING = f'{{"id": "{_ID}'.encode()  # of a line of results
 _PASSING = frozenset({408, 429, 500, 502, 503, 504})  # asked again at the next run
 _FORMS: dict[str, tuple[type[AnswerRequest], type[OpenAIReply]]] = {
     "/v1/chat/completions": (ChatRequest, ChatReply),
@@ -83,6 +85,7 @@ def read_done(path: Path, lines: Sequence[BatchLine]) -> set[str]:
     known = {line.custom_id for line in lines}
     results = whole.removeprefix(BOM_UTF8).split(b"\n") if whole else []
     done = {each: _done_id(each, path, known) for each in results}
+    _require_begun(cut.removeprefix(BOM_UTF8), path)
     kept = [each for each in results if done[each] is not None]
     if len(kept) < len(results):
         with appearing_when_complete(path) as partial:
@@ -98,15 +101,25 @@ def _done_id(result: bytes, path: Path, known: Set[str]) -> str | None:
     try:
         found = json.loads(result)
         custom_id = found["custom_id"]
-        status = found.get("response", {}).get("status_code")
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        status = found["response"]["status_code"]  # which a line of requests does not have
+    except (ValueError, LookupError, TypeError, RecursionError):
         custom_id = status = None
-    if not isinstance(custom_id, str) or custom_id not in known:
-        raise FileProblem(
-            f"{path} holds something else than results of this batch.",
-            "Name another file with -o, or remove this one.",
-        )
+    if not isinstance(status, int) or not isinstance(custom_id, str) or custom_id not in known:
+        raise _other_file(path)
     return None if status in _PASSING else custom_id
+
+
+def _require_begun(cut: bytes, path: Path) -> None:
+    """Raise FileProblem for what is not the beginning of a result, and would be removed."""
+    if cut[: len(_BEGINNING)] != _BEGINNING[: len(cut)]:
+        raise _other_file(path)
+
+
+def _other_file(path: Path) -> FileProblem:
+    return FileProblem(
+        f"{path} holds something else than results of this batch.",
+        "Name another file with -o, or remove this one.",
+    )
 
 
 class BatchRun:
@@ -148,7 +161,7 @@ class BatchRun:
 
     async def _work(self, lines: Iterator[BatchLine]) -> None:
         for line in lines:  # shared by all tasks
-            name = f"batch_req_{secrets.token_hex(12)}"
+            name = f"{_ID}{secrets.token_hex(12)}"
             try:
                 _require_text(line.custom_id)
                 status, body = 200, await self._answer(line.request)

@@ -110,7 +110,15 @@ def test_lines_keep_their_ids_and_empty_ones_are_left_out(tmp_path: Path) -> Non
 
 
 LINES = [BatchLine(name, None) for name in ("1", "ü", "3")]
-RESULTS = "".join(json.dumps({"custom_id": each.custom_id}) + "\n" for each in LINES).encode()
+
+
+def result(custom_id: str, status: int = 200) -> str:
+    """A line of results."""
+    response = {"status_code": status}
+    return json.dumps({"id": "batch_req_0", "custom_id": custom_id, "response": response}) + "\n"
+
+
+RESULTS = "".join(result(each.custom_id) for each in LINES).encode()
 
 
 @given(st.integers(0, len(RESULTS)))
@@ -132,6 +140,13 @@ def test_other_files_are_not_written_into(tmp_path: Path) -> None:
         "[" * 10_000 + "\n",
         "\n\n",
         '{"custom_id": []}\n',
+        '{"custom_id": "1", "prompt": "a"}\n',
+        '{"custom_id": "1", "response": {"status_code": []}}\n',
+        "precious words",  # which are no result that was cut off
+        '{"precious": "words"}',
+        '{"id": "batch_1',
+        '{"custom_id": "1", "prompt": "a"}\n{"custom_id": "3", "prompt": "b"}',  # the requests
+        result("1") + '{"custom_id": "3", "prompt": "b"}',
     ):
         file.write_text(text)
         with pytest.raises(FileProblem, match="something else"):
@@ -156,7 +171,9 @@ def test_an_id_that_is_no_text_is_an_error_of_its_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"])
-@pytest.mark.parametrize("cut", [b"", '{"custom_id": "ü'.encode()[:-1], b'{"custom'])
+@pytest.mark.parametrize(
+    "cut", [b"", '{"id": "batch_req_0", "custom_id": "ü'.encode()[:-1], b'{"id": "batch']
+)
 def test_bytes_are_counted_behind_a_byte_order_mark(
     tmp_path: Path, start: bytes, cut: bytes
 ) -> None:
@@ -169,8 +186,7 @@ def test_bytes_are_counted_behind_a_byte_order_mark(
 def test_an_error_that_may_have_passed_is_asked_again(tmp_path: Path) -> None:
     file = tmp_path / "results.jsonl"
     results = [
-        json.dumps({"custom_id": line.custom_id, "response": {"status_code": status}}) + "\n"
-        for line, status in zip(LINES, (503, 400, 429), strict=True)
+        result(line.custom_id, status) for line, status in zip(LINES, (503, 400, 429), strict=True)
     ]
-    file.write_text("".join(results) + '{"cut')
+    file.write_text("".join(results) + '{"id"')
     assert read_done(file, LINES) == {"ü"} and file.read_text() == results[1]

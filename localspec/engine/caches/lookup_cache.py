@@ -105,6 +105,8 @@ class LookupCache:
         if vocabulary != self._vocabulary():
             raise ValueError("it was made for another vocabulary")
         tokens = np.frombuffer(body, "<i4")
+        if len(tokens) and tokens.max() >= self._engine.target.n_vocab:
+            raise ValueError("it holds tokens that the model does not have")
         ends = np.flatnonzero(tokens < 0)
         for answer in np.split(tokens, ends + 1):
             if len(answer):

@@ -238,7 +238,8 @@ class Models:
                 async with self._turn:
                     if await self._load(loaded):
                         break
-                displaced = displaced or min(self._ready(), key=_last_use)
+                if displaced is None or displaced not in self._processes:  # another took its place
+                    displaced = min(self._ready(), key=_last_use)
                 await self._wait_for_room(displaced, time.monotonic() - began)
             else:
                 self._forget(loaded)

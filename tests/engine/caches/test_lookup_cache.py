@@ -81,7 +81,7 @@ def test_it_is_kept_in_a_file_of_its_owner(alone: Engine, tmp_path: Path) -> Non
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("harm", ["short", "flipped", "long", "other"])
+@pytest.mark.parametrize("harm", ["short", "flipped", "long", "token", "other"])
 def test_a_bad_file_is_told_and_written_anew(
     alone: Engine, tiny: TinyFiles, tmp_path: Path, harm: str
 ) -> None:
@@ -89,12 +89,17 @@ def test_a_bad_file_is_told_and_written_anew(
     with LookupCache(alone, pytest.fail, path):
         answer(alone, random_ids(9))
     data = bytearray(path.read_bytes())
+    assert alone.history is not None
+    start = len(data) - 4 * len(alone.history.tokens())
     if harm == "short":
         del data[-3:]
     elif harm == "flipped":
         data[-1] ^= 1
     elif harm == "long":
         data += bytes(5 * 2**20)
+    elif harm == "token":  # with the right sum
+        data[start:] = alone.target.n_vocab.to_bytes(4, "little") + data[start + 4 :]
+        data[start - 32 : start] = hashlib.sha256(data[start:]).digest()
     else:
         data[25] ^= 1  # of the digest of the vocabulary
     path.write_bytes(data)

@@ -12,7 +12,7 @@ from localspec.server.errors import BadRequest
 from localspec.server.front.models import Model, Models
 from localspec.server.front.process import ModelFailed, ModelProcess
 
-NAMES = ("a", "b", "c")
+NAMES = ("a", "b", "c", "d")
 Step = Callable[["Site"], Coroutine[Any, Any, None]]
 
 
@@ -159,8 +159,8 @@ async def load_and_unload(site: Site) -> None:
         site.models.load(model)
     await site.models.unload(model)
     assert model.status() == {"value": "unloaded"}
-    with pytest.raises(BadRequest, match="has a, b, c"):
-        site.models.find("d")
+    with pytest.raises(BadRequest, match="has a, b, c, d"):
+        site.models.find("e")
 
 
 async def what_is_unloaded_by_hand_makes_room(site: Site) -> None:
@@ -176,6 +176,27 @@ async def what_is_unloaded_by_hand_makes_room(site: Site) -> None:
     await waiting
     for task in tasks:
         task.cancel()
+
+
+async def what_took_the_place_gives_way_too(site: Site) -> None:
+    """Of two that wait for one place, the first gets it, and takes requests without end."""
+    tasks, ends = zip(*[site.begin(name) for name in "ab"], strict=True)
+    await settle()
+    other, over = site.begin("c")
+    await settle()
+    last = asyncio.create_task(site.use("d"))
+    await settle()
+    ends[0].set()  # of a, whose place c gets; d waits for that of b
+    await settle()
+    assert site.events == ["+a", "+b", "-a", "+c"]
+    again, _ = site.begin("b")  # without which d would wait for as long as b is asked
+    await settle()
+    ends[1].set()
+    await settle()
+    assert site.events[4:6] == ["-b", "+d"]
+    over.set()
+    await asyncio.gather(*tasks, other, last)
+    again.cancel()
 
 
 async def at_the_end_nobody_is_let_in(site: Site) -> None:
@@ -197,6 +218,7 @@ async def at_the_end_nobody_is_let_in(site: Site) -> None:
         a_crash_is_followed_by_a_restart,
         load_and_unload,
         what_is_unloaded_by_hand_makes_room,
+        what_took_the_place_gives_way_too,
         at_the_end_nobody_is_let_in,
     ],
 )
@@ -212,7 +234,7 @@ def test_weights_that_do_not_fit_beside_others(monkeypatch: pytest.MonkeyPatch) 
 
     async def run() -> None:
         site = Site()
-        for name in NAMES:
+        for name in "abc":
             await site.use(name)
         assert site.events == ["+a", "+b", "-a", "+c"]
 
