@@ -113,7 +113,10 @@ def load(
     ui = DownloadUI(on_note, lambda question: download_large, lambda: nullcontext(on_progress))
     first, second = request.load_options(ui, store.require_stored, parallel)
     llama_library.log.verbose = verbose
-    say = lambda sentence: on_note(in_python(sentence))  # noqa: E731
+
+    def say(sentence: str) -> None:
+        on_note(in_python(sentence))
+
     engine = Engine.load(first, second, lenient=lenient, say=say)
     for note in [*([request.note] if request.note else []), *engine.notes]:
         say(note)

@@ -37,7 +37,7 @@ def test_every_public_name_is_there() -> None:
     assert {name for name in localspec.__all__ if getattr(localspec, name) is None} == set()
     assert {*localspec.__all__} <= {*dir(localspec)}
     with pytest.raises(AttributeError):
-        _ = localspec.nothing
+        _ = localspec.nothing  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("sampling", [{"temperature": 0}, {"seed": 5, "temperature": 1.2}])
@@ -184,7 +184,7 @@ def test_hints_name_arguments(tiny: TinyFiles) -> None:
             assert "ctx_size" in raised.value.hint and "--" not in raised.value.hint
             assert raised.value.__notes__ == [raised.value.hint]
             assert str(raised.value) == raised.value.message
-    with pytest.raises(UsageError, match="^ubatch_size 256 is more than batch_size 128"):
+    with pytest.raises(UsageError, match="^ubatch_size=256 is more than batch_size=128"):
         localspec.load(tiny.target, batch_size=128, ubatch_size=256)
 
 
