@@ -33,7 +33,6 @@ TEXT = '''"""Types of keyword arguments; `scripts/write_option_types.py` writes 
 from typing import Literal, TypedDict
 
 from localspec.core.options.load_options import (
-    Branches,
     CacheType,
     DraftTokens,
     FlashAttention,

@@ -3,7 +3,6 @@
 from typing import Literal, TypedDict
 
 from localspec.core.options.load_options import (
-    Branches,
     CacheType,
     DraftTokens,
     FlashAttention,
@@ -50,6 +49,7 @@ class AnswerKeywords(TypedDict, total=False):
     logprobs: int | None
     sampled_logprobs: bool | None
     cache_prompt: bool | None
+    max_seconds: float | None
 
 
 class LoadKeywords(AnswerKeywords, total=False):
@@ -92,5 +92,5 @@ class LoadKeywords(AnswerKeywords, total=False):
     yarn_attn_factor: float | None
     yarn_beta_slow: float | None
     yarn_beta_fast: float | None
-    branches: Branches | None
+    branches: int | None
     verbose: bool | None
