@@ -184,7 +184,7 @@ def test_hints_name_arguments(tiny: TinyFiles) -> None:
             assert "ctx_size" in raised.value.hint and "--" not in raised.value.hint
             assert raised.value.__notes__ == [raised.value.hint]
             assert str(raised.value) == raised.value.message
-    with pytest.raises(UsageError, match="^ubatch_size 256 is more than batch_size 128"):
+    with pytest.raises(UsageError, match="^ubatch_size=256 is more than batch_size=128"):
         localspec.load(tiny.target, batch_size=128, ubatch_size=256)
 
 

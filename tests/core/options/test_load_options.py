@@ -64,7 +64,7 @@ def test_shares_and_scales() -> None:
 )
 def test_options_of_loading_have_bounds(name: str, bounds: str, values: list[int]) -> None:
     for value in values:
-        said = f"^{name.replace('_', '-')} is {value}, expected a value from {bounds}.$"
+        said = f"^{name} is {value}, expected a value from {bounds}.$"
         with pytest.raises(UsageError, match=said):
             config.LoadOptions(Path("m.gguf"), **{name: value})  # type: ignore[arg-type]
 
@@ -87,7 +87,7 @@ def test_words_of_a_flag_stand_for_values_outside_the_bounds() -> None:
     ],
 )
 def test_a_wrong_type_is_a_sentence(given: dict[str, Any], expected: str) -> None:
-    with pytest.raises(UsageError, match=f"^[a-z-]+ is .*, expected {expected}") as raised:
+    with pytest.raises(UsageError, match=f"^[a-z_]+ is .*, expected {expected}") as raised:
         config.LoadOptions(Path("m.gguf"), **given)
     assert raised.value.hint.startswith("Leave it out for the default")
 
@@ -99,7 +99,7 @@ def test_a_path_may_be_a_text() -> None:
 
 
 def test_a_type_that_is_none() -> None:
-    with pytest.raises(UsageError, match="^cache-type-k 'q9' is none of: f16, f32"):
+    with pytest.raises(UsageError, match="^cache_type_k 'q9' is none of: f16, f32"):
         config.LoadOptions(Path("m.gguf"), cache_type_k="q9")  # type: ignore[arg-type]
 
 
