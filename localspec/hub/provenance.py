@@ -80,7 +80,7 @@ class Verification:
 
 def record_path(path: Path) -> Path:
     """Path of the record of a file."""
-    return path.with_name(f".{path.name}.origin.json")
+    return path.parent / f".{path.name}.origin.json"  # with_name knows no name for the root
 
 
 def read_record(path: Path) -> Provenance | None:

@@ -321,6 +321,12 @@ def test_what_is_no_reference_and_no_file_cannot_be_downloaded(
         assert name in message
 
 
+@pytest.mark.parametrize("name", [".", "/", ".."])
+def test_a_folder_cannot_be_downloaded(localspec: Command, name: str) -> None:
+    done = localspec("download", name)
+    assert (done.code, done.out) == (1, "") and told(done)[0] == f"{name} is a directory."
+
+
 def test_each_of_two_pairs_is_judged(stocked: FakeHub, localspec: Command) -> None:
     for name in ("one", "two"):
         user_pairs.add(name, "hf:org/big-GGUF:Q4_K_M", "hf:org/other-GGUF", {})
