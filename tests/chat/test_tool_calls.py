@@ -54,7 +54,7 @@ def test_a_call_is_forced_in_the_familys_own_marks(
     (call,) = plain.tool_calls
     arguments = json.loads(call.arguments)
     assert call.name == "weather" and plain.text == plain.reasoning == ""
-    assert plain.finish_reason == "stop"
+    assert plain.finish_reason == "tool_calls"
     assert arguments["city"] in ("Oslo", "Rome") and 1 <= arguments["days"] <= 9
     assert arguments.keys() <= WEATHER["properties"].keys()  # type: ignore[attr-defined]
     drafted = answer(engine, 4, tool_choice=NAMED)
