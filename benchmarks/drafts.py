@@ -105,7 +105,7 @@ def lines(found: Comparison, memory: int) -> Iterator[str]:
         ]
         yield "|" + "|".join(cells) + "|"
     for each in found.differences:
-        if each.proven_at is None:
+        if not each.is_rounding:
             yield f"Not proven: {each}"
 
 

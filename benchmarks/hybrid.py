@@ -96,7 +96,7 @@ class Row:
             return "same"
         if self.differences is None:
             return f"another in {self.others} of {len(self.runs)}"
-        proven = all(each.proven_at is not None for each in self.differences)
+        proven = all(each.is_rounding for each in self.differences)
         return f"{'rounding' if proven else 'DIFFERENT'} in {self.others} of {len(self.runs)}"
 
 

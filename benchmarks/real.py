@@ -141,7 +141,7 @@ class InProcess:
             self.plain = answer
         elif self.plain is not None and answer.tokens != self.plain.tokens:
             (found,) = DifferenceFinder("", ids, self.plain.tokens).explain(variant, [answer])
-            margin, proven = found.margin, found.proven_at is not None
+            margin, proven = found.margin, found.is_rounding
         stats = answer.stats
         return Record(
             variant=name_of(length, part),

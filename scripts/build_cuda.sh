@@ -140,10 +140,17 @@ show_findings() {
     "libcuda: ${DRIVER:-none here, so ggml is built without its virtual memory calls}"
 }
 
-check_installed() {
-  local answer
-  answer=$("$PYTHON" -c 'import llama_cpp
-print(llama_cpp.llama_supports_gpu_offload())' 2>&1 | tail -n 1) || true
+check_installed() { # by loading the bundled draft
+  local answer status=0
+  answer=$("$PYTHON" -c 'import llama_cpp, sys
+usual = llama_cpp.llama_model_default_params()
+model = llama_cpp.llama_model_load_from_file(sys.argv[1].encode(), usual)
+print(bool(model) and llama_cpp.llama_supports_gpu_offload())' "$ROOT/models/demo/draft.gguf" 2>&1) ||
+    status=$?
+  [ "$status" -lt 128 ] ||
+    fail "Installed, but llama.cpp dies by signal $((status - 128)) when it loads a model." \
+      "A g++ that links libstdc++ statically may be why: CXX=/usr/bin/g++ CUDAHOSTCXX=/usr/bin/g++"
+  answer=$(tail -n 1 <<<"$answer")
   case $CARDS/$answer in
     */True) echo "Installed: llama.cpp can use the GPU." ;;
     /False | /*libcuda.so.1*) echo "Installed with CUDA, not tried: here is no NVIDIA driver." ;;

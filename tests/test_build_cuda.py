@@ -322,6 +322,13 @@ def test_an_installation_is_tried(box: Machine) -> None:
         assert done.returncode == 1 and imports in done.stderr
 
 
+def test_libraries_that_crash_are_no_success(box: Machine) -> None:
+    box.python(SHOWS_CUDA, 'load_tensors"; kill -SEGV $$; echo "')
+    done = box.run()
+    assert done.returncode == 1 and "dies by signal 11 when it loads a model" in done.stderr
+    assert "CUDAHOSTCXX=" in done.stderr and "can use the GPU" not in done.stdout
+
+
 @pytest.mark.parametrize("imports", ["False", NO_LIBCUDA])
 def test_without_a_driver_it_cannot_be_tried(box: Machine, imports: str) -> None:
     box.cards()

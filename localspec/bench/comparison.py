@@ -130,7 +130,7 @@ class Comparison:
         ]
         if not ours:
             return "same"
-        return "different" if any(d.proven_at is None for d in ours) else "rounding"
+        return "rounding" if all(d.is_rounding for d in ours) else "different"
 
 
 def _measured_as_json(answer: Answer) -> dict[str, object]:

@@ -212,7 +212,7 @@ def _differences(comparison: Comparison, *, verbose: bool, prefix: str = "") -> 
     return [
         prefix + _explain(each)
         for each in comparison.differences
-        if verbose or each.proven_at is None
+        if verbose or not each.is_rounding
     ]
 
 
@@ -225,6 +225,11 @@ def _explain(difference: Difference) -> str:
     )
     if not difference.repeatable:
         return f"{where} NOT repeatable: answered again, the texts are others. Please report this."
+    if difference.apart is not None:
+        return (
+            f"{where} A near tie, closer than the {difference.apart:.2g} logits by which passes of "
+            "equal width differ on this device: rounding, as far as can be told."
+        )
     if difference.proven_at is None:
         return (
             f"{where} NOT rounding: with passes of equal width the texts still differ. Please "

@@ -98,7 +98,7 @@ def test_plain_data_is_json() -> None:
     assert again["sides"][1]["speedup_interval"] is again["auto_over_fixed"] is None
     assert again["differences"] == [
         {"prompt": "code 1", "draft_tokens": 3, "position": 7, "margin": None, "repeatable": True,
-         "proven_at": 2}
+         "proven_at": 2, "apart": None}
     ]  # fmt: skip
     answers = json.loads(json.dumps(comparison.answers_as_json()))
     assert [(one["draft_tokens"], one["repeat"]) for one in answers] == [

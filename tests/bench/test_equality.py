@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from localspec.bench.comparison import Comparison
 from localspec.bench.equality import DifferenceFinder
 from localspec.bench.plan import Variant
 from localspec.chat.answer import Answer
+from localspec.chat.stats import SameText
 from localspec.core.options.load_options import DraftTokens
 from tests.support.answers import VARIED, made_answer
 from tests.support.toy.bench import compare, drafted, plan, variant
@@ -110,6 +112,30 @@ def test_a_mistake_is_not_called_rounding() -> None:
     (difference,) = found.differences
     assert difference.proven_at is None
     assert drafted(found).text == "different"
+
+
+def unevenly(engine: ToyEngine, noise: float) -> None:
+    """Let the target's rows depend on their place in a pass, as on GPUs, whatever its width."""
+    honest = engine.target.decode
+
+    def decode(tokens: Sequence[int], rows: int) -> NDArray[np.float32]:
+        logits = honest(tokens, rows)
+        places = np.arange(len(tokens) - rows, len(tokens)) > 0
+        return logits + np.float32(noise) * places[:, None] * np.roll(logits, 1, axis=1)
+
+    engine.target.decode = decode  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(("noise", "text"), [(0.05, "rounding"), (0.5, "different")])
+def test_a_near_tie_is_rounding_where_equal_widths_differ(noise: float, text: SameText) -> None:
+    engine = ToyEngine(n_ctx=256)
+    unevenly(engine, noise)
+    prompts = [engine.encode(text) for text in ("abc", "cab", "bead", "dead", "face")]
+    found = compare(engine, prompts, plan(0, 4, max_tokens=60))
+    assert found.differences and all(each.proven_at is None for each in found.differences)
+    assert drafted(found).text == text
+    if text == "rounding":
+        assert all(0 < (each.apart or 0) < 1 for each in found.differences)
 
 
 def test_the_margin_is_the_lead_of_the_plain_pick() -> None:

@@ -276,16 +276,21 @@ def test_differences_are_explained(streams: Streams) -> None:
         difference("code 2", position=41, margin=0.00031),
         difference(position=0, margin=None, proven_at=None),
         difference(repeatable=False, proven_at=None),
+        difference(proven_at=None, apart=0.2512),
     ]
     found = made_comparison(prompts=2, differences=differences)
     _, *said = summed_up(streams, found)
-    _, rounding, mistake, fickle, *_ = summed_up(streams, found, verbose=True)
+    _, rounding, mistake, fickle, near, *_ = summed_up(streams, found, verbose=True)
     assert said == [mistake, fickle]  # rounding is a detail
     assert rounding == (
         "code 2, draft 3: another text from token 42 on, the two likeliest tokens 0.00031 logits "
         "apart. By rounding only (a near tie); --exact prevents it."
     )
     assert mistake.startswith("code 1, draft 3: ") and "from token 1 on. NOT" in mistake
+    assert near.endswith(
+        "A near tie, closer than the 0.25 logits by which passes of equal width differ on this "
+        "device: rounding, as far as can be told."
+    )
     assert "NOT rounding" in mistake and "NOT repeatable" in fickle
 
 
