@@ -216,7 +216,8 @@ def _last_row(target: TokenModel, context: list[int], tokens: int) -> Logits:
     unread = context[len(target.tokens) : -tokens]
     if unread:
         target.decode(unread, 0)
-    return target.decode(context[-tokens:], tokens)[-1].copy()
+    row: Logits = target.decode(context[-tokens:], tokens)[-1].copy()
+    return row
 
 
 def _first_row(target: TokenModel, prompt: Sequence[int]) -> Logits:

@@ -1,7 +1,8 @@
 """Resolves names to models on this disk: a path, a Hub reference, a listed name, a pair's name.
 
-The meanings are tried in this order: an existing path, a reference, a name as `localspec list`
-shows it, the name of a pair, also as Ollama writes it. Nothing is fetched.
+The meanings are tried in this order: an existing path, a reference, the name of a pair, also as
+Ollama writes it, a name as `localspec list` shows it, whole, without ".gguf" or begun. Nothing is
+fetched.
 """
 
 import os
@@ -15,15 +16,16 @@ from localspec.core import paths
 from localspec.core.errors import FileProblem, UnknownPair, UsageError
 from localspec.core.formatting import one_line
 from localspec.download import downloaded
-from localspec.hub.reference import parse_reference, same_repo
+from localspec.hub.reference import parse_reference
 from localspec.library.local_models import Inventory, LocalModel, find_models, model_of
 from localspec.library.pairs import user_pairs
 from localspec.library.pairs.catalog import MTP as MTP
-from localspec.library.pairs.catalog import load_catalog
+from localspec.library.pairs.catalog import SHOWN_NAMES, load_catalog, near_names
 
 # In place of a draft, besides MTP:
 FIND = "find"  # the best draft on this disk
 SELF = "self"  # the draft that was made of the target itself
+_SHORTEST_PREFIX = 3  # characters
 _OLLAMA = re.compile(r"(?!hf:)[A-Za-z][\w.-]+:(?!.*\.gguf$)[\w.-]+", re.ASCII)  # llama3.1:8b
 
 
@@ -64,19 +66,21 @@ class Resolver:
         Raises UsageError without a target and for an empty name, UnknownPair for an unknown name.
         """
         if target is None:
+            here = [one_line(model.name) for model in self._nameable()][:SHOWN_NAMES]
+            listed = f" or a model on this disk ({', '.join(here)})" if here else ""
             raise UsageError(
                 "No target model was given.",
-                "Name a GGUF file with --target, or try the bundled pair: localspec demo",
+                f"Name a GGUF file{listed} with --target, or try the bundled pair: localspec demo",
             )
         if "" in (target, draft):
             raise UsageError(
                 "The name of a model is empty.",
                 "Name a GGUF file. An unset shell variable expands to nothing.",
             )
-        named = _pair(target) if self.is_pair(target) else NamedModels(target)
+        named = self._pair(target) if self.is_pair(target) else NamedModels(target)
         named = replace(named, draft=draft or named.draft)
         if named.draft not in (None, FIND, MTP, SELF) and self.is_pair(named.draft or ""):
-            named = replace(named, draft=_pair(named.draft or "").draft)
+            named = replace(named, draft=self._pair(named.draft or "").draft)
         return named
 
     def groups_of(self, names: Sequence[str]) -> list[tuple[list[str], bool]]:
@@ -147,13 +151,49 @@ class Resolver:
         return str(reference)
 
     def _listed(self, name: str) -> Path | None:
-        """The model that `localspec list` shows under this name, in any case."""
-        fits = [model for model in self._nameable() if same_repo(name, model.name)]
-        exact = (model.path for model in sorted(fits, key=lambda model: model.name != name))
-        return next(exact, None)
+        """The model that `localspec list` shows under this name, in any case.
+
+        Else the only one whose file has this name without its folder or ".gguf", as `serve` shows
+        it; else the only one whose name, or file's name, begins so.
+        """
+        models, wanted = self._nameable(), name.lower()
+        whole = [model for model in models if model.name.lower() == wanted]
+        if whole:
+            return min(whole, key=lambda model: model.name != name).path
+        stem = wanted.removesuffix(".gguf")
+        called = {model.path for model in models if _stem(model) == stem}
+        begun = {
+            model.path
+            for model in models
+            if len(wanted) >= _SHORTEST_PREFIX
+            and (_stem(model).startswith(wanted) or model.name.lower().startswith(wanted))
+        }
+        (path,) = next((found for found in (called, begun) if len(found) == 1), {None})
+        return path
+
+    def _pair(self, name: str) -> NamedModels:
+        """The models of a pair. Raises UnknownPair with similar names, those on this disk first."""
+        try:
+            pair = user_pairs.find(_known_as(name))
+        except UnknownPair as error:
+            here = near_names(name, [model.name for model in self._nameable()])
+            message = error.message.replace("There is no pair", "There is no file and no pair")
+            raise UnknownPair(
+                message if not here else f"{message} On this disk: {here}.",
+                "See pairs with: localspec pairs, and the models on this disk with: localspec list",
+            ) from None
+        hidden = user_pairs.spellings(name) and is_known(name)
+        note = f"{pair.name} is your own pair; the known pair of that name is not used."
+        note = note if hidden else f"{name}: the pair {pair.name}." if ":" in name else ""
+        return NamedModels(pair.target, pair.draft, dict(pair.settings), note, pair.name)
 
     def _nameable(self) -> list[LocalModel]:
         return [model for model in self.inventory.files if model.source != "folder"]
+
+
+def _stem(model: LocalModel) -> str:
+    """The name of a model's file, in small letters, without its folder and its ending."""
+    return model.name.lower().rpartition("/")[2].removesuffix(".gguf")
 
 
 def is_known(name: str) -> bool:
@@ -168,17 +208,3 @@ def _known_as(name: str) -> str:
     longest = sorted((pair.name for pair in load_catalog()), key=len, reverse=True)
     model = (each for each in longest if f"{plain.lower()}-".startswith(f"{each}-"))
     return next(model, plain) if ":" in name else name
-
-
-def _pair(name: str) -> NamedModels:
-    try:
-        pair = user_pairs.find(_known_as(name))
-    except UnknownPair as error:
-        raise UnknownPair(
-            error.message.replace("There is no pair", "There is no file and no pair"),
-            "See pairs with: localspec pairs, and the models on this disk with: localspec list",
-        ) from None
-    hidden = user_pairs.spellings(name) and is_known(name)
-    note = f"{pair.name} is your own pair; the known pair of that name is not used."
-    note = note if hidden else f"{name}: the pair {pair.name}." if ":" in name else ""
-    return NamedModels(pair.target, pair.draft, dict(pair.settings), note, pair.name)

@@ -20,7 +20,7 @@ SETTINGS = {"draft_tokens": 3, "temperature": 0.5}
 LISTED = [name for names in zoo.SHOWN.values() for name in names]
 
 
-def choose(target: str | None, draft: str | None) -> NamedModels:
+def choose(target: str | None, draft: str | None = None) -> NamedModels:
     return Resolver().choose(target, draft)
 
 
@@ -74,6 +74,10 @@ def test_no_target_and_an_empty_name_are_told() -> None:
     with pytest.raises(UsageError, match="No target model was given") as caught:
         choose(None, "small.gguf")
     assert "--target" in caught.value.hint and "localspec demo" in caught.value.hint
+    models_of("coder.gguf")
+    with pytest.raises(UsageError) as caught:
+        choose(None)
+    assert "a model on this disk (coder.gguf)" in caught.value.hint
 
 
 @pytest.mark.usefixtures("mine")
@@ -227,6 +231,45 @@ def test_every_name_of_the_list_is_found(in_zoo: zoo.Zoo, subtests: pytest.Subte
             assert found is not None and found.is_absolute()
             assert found.is_relative_to(in_zoo.folder) and read_header(found).n_bytes > 0
             assert not is_pair(name)
+
+
+def models_of(*names: str) -> dict[str, Path]:
+    """Small models in the models folder."""
+    found = {name: paths.models_folder() / name for name in names}
+    for path in found.values():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(MODEL)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("coder-7b-Q4_0", "org/repo/coder-7b-Q4_0.gguf"),  # as `serve` shows it
+        ("CODER-7B-q4_0.gguf", "org/repo/coder-7b-Q4_0.gguf"),
+        ("coder", "org/repo/coder-7b-Q4_0.gguf"),
+        ("llama", "llama.gguf"),  # another begins so too
+        ("llama-b", "llama-big.gguf"),
+        ("org/repo/cod", "org/repo/coder-7b-Q4_0.gguf"),
+    ],
+)
+def test_a_name_need_not_be_whole(name: str, file: str, here: Path, home: Path) -> None:
+    files = models_of("org/repo/coder-7b-Q4_0.gguf", "llama.gguf", "llama-big.gguf")
+    assert on_disk(name) == files[file]
+    assert "/" in name or choose(name, None) == NamedModels(name)
+
+
+@pytest.mark.parametrize("name", ["lla", "ll", "co"])
+def test_the_beginning_of_several_names_is_none(name: str, here: Path, home: Path) -> None:
+    models_of("coder.gguf", "llama.gguf", "llama-big.gguf")
+    with pytest.raises(UnknownPair, match=r"There is no file and no pair .* On this disk: "):
+        choose(name, None)
+
+
+def test_near_names_on_this_disk_are_told(here: Path, home: Path) -> None:
+    models_of("coder.gguf")
+    with pytest.raises(UnknownPair, match=r"On this disk: coder\.gguf\.$"):
+        choose("coderr", None)
 
 
 # --- a reference ---

@@ -141,17 +141,22 @@ def of_family(text: str) -> tuple[PairSpec, ...]:
 
 def unknown_pair(name: str, known: Sequence[str]) -> UnknownPair:
     """The error for a name that is not in ``known``, with similar names."""
-    wanted = name.lower()[:COMPARED_CHARACTERS]
-    by_case = {each.lower(): each for each in known}
-    near = [each for each in by_case if wanted and wanted in each]
-    near = near or get_close_matches(wanted, list(by_case), SHOWN_NAMES)
-    names = ", ".join(by_case[each] for each in near[:SHOWN_NAMES])
-    names += f" and {len(near) - SHOWN_NAMES} more" if len(near) > SHOWN_NAMES else ""
+    names = near_names(name, known)
     message = f"There is no pair named '{_shown(name)}'"
     return UnknownPair(
         f"{message}; near it: {names}." if names else f"{message}.",
         "See all pairs with: localspec pairs",
     )
+
+
+def near_names(name: str, known: Sequence[str]) -> str:
+    """The names that hold ``name``, else those that are like it, as a list for a sentence."""
+    wanted = name.lower()[:COMPARED_CHARACTERS]
+    by_case = {each.lower(): one_line(each) for each in known}
+    near = [each for each in by_case if wanted and wanted in each]
+    near = near or get_close_matches(wanted, list(by_case), SHOWN_NAMES)
+    names = ", ".join(by_case[each] for each in near[:SHOWN_NAMES])
+    return names + (f" and {len(near) - SHOWN_NAMES} more" if len(near) > SHOWN_NAMES else "")
 
 
 def _folded(text: str) -> str:
