@@ -160,6 +160,8 @@ class Resolver:
         whole = [model for model in models if model.name.lower() == wanted]
         if whole:
             return min(whole, key=lambda model: model.name != name).path
+        if parse_reference(name) is not None:
+            return None
         stem = wanted.removesuffix(".gguf")
         called = {model.path for model in models if _stem(model) == stem}
         begun = {
