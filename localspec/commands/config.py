@@ -22,6 +22,7 @@ from localspec.commands.flags.settings import (
 from localspec.core import paths
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import appearing_when_complete, read_text
+from localspec.core.formatting import one_line
 from localspec.display import console
 from localspec.hub.reference import parse_reference
 from localspec.library.pairs import user_pairs
@@ -135,7 +136,7 @@ def config_set(
     """Keep a value for every command, or --for one model."""
     name = setting_name(name)
     given = values if setting_rows()[name].many else [_typed(value) for value in values]
-    setting_value(name, given)
+    value = setting_value(name, given)
     document = _document()
     table = document
     if model is not None:
@@ -144,6 +145,9 @@ def config_set(
     _write(document)
     if model is not None and not _is_here(model):
         console.note(f"No pair or model here is called {model!r}: see localspec pairs and list.")
+    for path in value if isinstance(value, tuple) else (value,):
+        if isinstance(path, Path) and not os.path.exists(path):
+            console.note(f"There is no {one_line(str(path))} yet.")
 
 
 def _is_here(model: str) -> bool:

@@ -88,6 +88,13 @@ def test_a_model_that_is_not_here_is_said(localspec: Command) -> None:
     assert localspec("config", "set", "--for", "org/big:Q8_0", "top-k", "3").err == ""
 
 
+def test_a_folder_that_is_not_there_is_said(localspec: Command, tmp_path: Path) -> None:
+    missing = tmp_path / "nowhere"
+    done = localspec("config", "set", "models-dir", str(missing))
+    assert done.code == 0 and f"There is no {missing} yet." in done.err
+    assert localspec("config", "set", "models-dir", str(tmp_path)).err == ""
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
