@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 _MOST_BYTES = 2**30  # of a file of requests or results
 _ID = "batch_req_"  # begins the id of a result
 _BEGINNING = f'{{"id": "{_ID}'.encode()  # of a line of results
-_PASSING = frozenset({408, 429, 500, 502, 503, 504})  # asked again at the next run
 _FORMS: dict[str, tuple[type[AnswerRequest], type[OpenAIReply]]] = {
     "/v1/chat/completions": (ChatRequest, ChatReply),
     "/v1/completions": (CompletionRequest, CompletionReply),
@@ -68,10 +67,10 @@ def read_lines(path: Path) -> list[BatchLine]:
 
 
 def read_done(path: Path, lines: Sequence[BatchLine]) -> set[str]:
-    """The ids of lines that have a result.
+    """The ids of lines that have an answer.
 
-    A last result that was cut off is removed from the file, and so are errors that may have passed,
-    such as a full queue. Raises FileProblem for a file that is not the results of these lines.
+    A last result that was cut off is removed from the file, and so are errors: their lines are
+    asked again. Raises FileProblem for a file that is not the results of these lines.
     """
     if not path.is_file():
         return set()
@@ -97,7 +96,7 @@ def read_done(path: Path, lines: Sequence[BatchLine]) -> set[str]:
 
 
 def _done_id(result: bytes, path: Path, known: Set[str]) -> str | None:
-    """The id of a result, which is one of ``known``; None for an error that may have passed."""
+    """The id of a result, which is one of ``known``; None for an error."""
     try:
         found = json.loads(result)
         custom_id = found["custom_id"]
@@ -106,7 +105,7 @@ def _done_id(result: bytes, path: Path, known: Set[str]) -> str | None:
         custom_id = status = None
     if not isinstance(status, int) or not isinstance(custom_id, str) or custom_id not in known:
         raise _other_file(path)
-    return None if status in _PASSING else custom_id
+    return custom_id if status == 200 else None
 
 
 def _require_begun(cut: bytes, path: Path) -> None:

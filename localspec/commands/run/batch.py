@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+import typer
+
 from localspec.commands.flags.answer import PANEL, AnswerFlags
 from localspec.commands.flags.serving import ServingFlags
 from localspec.commands.flags.template import TemplateFlags
@@ -70,7 +72,10 @@ def run_batch(
     grammar: str | None,
     request: "PairRequest",
 ) -> None:
-    """Answer the lines that have no result yet; Ctrl-C keeps the results so far."""
+    """Answer the lines that have no answer yet; Ctrl-C keeps the results so far.
+
+    Raises typer.Exit with 1 where lines failed.
+    """
     assert batching.batch is not None and batching.output is not None
     require_extra()
     from localspec.server.batch import BatchRun, read_done, read_lines
@@ -112,7 +117,10 @@ def run_batch(
                 console.note(f"{written} of {len(lines)} lines have a result in {batching.output}.")
                 if batch.errors:
                     console.note(f"{batch.errors} of them are errors: see status_code.")
+                    console.note("The same command asks these lines again.")
                 answers.figures(batch.stats, "stop", None, full=not console.is_quiet())
+            if batch.errors:
+                raise typer.Exit(1)
 
 
 def _is_replaced(output: TextIO, path: Path) -> bool:

@@ -103,6 +103,18 @@ def test_a_second_run_on_the_same_results_is_refused(run: Command, tmp_path: Pat
     assert run("--batch", prompts, "-o", answers).code == 0
 
 
+def test_lines_that_failed_end_with_1_and_are_asked_again(run: Command, tmp_path: Path) -> None:
+    prompts, answers = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
+    prompts.write_text('"ab"\n{"prompt": "cd", "temperature": -5}\n')
+    for _ in range(2):
+        done = run("--batch", prompts, "-o", answers)
+        assert done.code == 1 and "1 of them are errors" in done.err
+        assert {*results_of(answers)} == {"1", "2"}  # each once
+    prompts.write_text('"ab"\n{"prompt": "cd"}\n')
+    assert run("--batch", prompts, "-o", answers).code == 0
+    assert results_of(answers)["2"]["usage"]["completion_tokens"] > 0
+
+
 def test_errors_that_passed_are_replaced_and_no_line_times_out_in_the_queue(
     run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
