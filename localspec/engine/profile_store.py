@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from localspec.core.compute import COMPUTE
+from localspec.core.formatting import size
 from localspec.engine.loading import pair_file
 from localspec.engine.loading.pair_file import PairFile
 from localspec.llama.heads.head import Head
@@ -209,7 +210,8 @@ class StoredProfile:
         return [
             f"The draft model will not pay on this machine: a pass of {_SHOWN} tokens costs "
             f"{cost:.1f} plain ones, a step of the draft {step:.2f}. Edits and quotations still "
-            "come faster, by prompt lookup."
+            "come faster, by prompt lookup. Without the draft model "
+            f"{size(self._draft.memory.total)} would be free."
         ]
 
 

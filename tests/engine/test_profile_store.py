@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from localspec.core.formatting import size
 from localspec.engine import profile_store
 from localspec.engine.engine import Engine
 from localspec.engine.loading.pair_file import Model, open_pair_file
+from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header
 from localspec.speculative.control.pair_profile import PairProfile
 from tests.support.real_pair import TinyFiles, options
@@ -215,3 +217,23 @@ def test_passes_that_several_share_have_a_profile_of_their_own(tiny: TinyFiles) 
     loaded = options(tiny.target, ctx_size=256)
     with Engine.load(loaded) as alone, Engine.load(replace(loaded, parallel=2)) as shared:
         assert alone.profile.path != shared.profile.path
+
+
+@pytest.mark.llama
+def test_a_draft_that_cannot_pay_is_told_with_its_memory(tiny: TinyFiles) -> None:
+    known = PairProfile(reading=0.1, checked=time.time())
+    for width, seconds in ((1, 1.0), (4, 9.0), (64, 99.0)):
+        known.verify.observe(width, 0, seconds)
+        known.draft.observe(width, 0, seconds)
+    said: list[str] = []
+    with Engine.load(options(tiny.target), options(tiny.draft)) as engine:
+        engine.profile._profile = None
+        engine.profile._file.update(profile=profile_store.as_json(known))
+        engine.profile.introduce(said.append)
+        assert isinstance(engine.draft, LlamaModel)
+        free = size(engine.draft.memory.total)
+    assert said[-1] == (
+        "The draft model will not pay on this machine: a pass of 4 tokens costs 9.0 plain ones, a "
+        "step of the draft 1.00. Edits and quotations still come faster, by prompt lookup. Without "
+        f"the draft model {free} would be free."
+    )
