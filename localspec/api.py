@@ -265,7 +265,7 @@ class Model:
         return self.engine.encode_chat(_messages(prompt, system), **written)
 
     def _known(self, ids: Sequence[object]) -> list[int]:
-        """The token ids, all of which the vocabulary has."""
+        """The token ids; raises UsageError for one outside the vocabulary."""
         size = self.engine.target.n_vocab
         known = [token for token in ids if isinstance(token, int) and 0 <= token < size]
         if len(known) < len(ids):

@@ -138,7 +138,7 @@ def _replaces(
     options: SelfDraftOptions,
     before: store.StoredDraft | None,
 ) -> bool:
-    """Whether ``--draft self`` shall use this draft instead of what was stored before.
+    """Whether this draft replaces the stored one, which ``--draft self`` uses.
 
     That no draft pays only follows from the default draft, or from measuring the stored one again.
     What was not measured replaces nothing, nor does a draft that was given.

@@ -19,7 +19,7 @@ _TEXT = {
 
 
 def result(found: MadeDraft, output: Path | None) -> None:
-    """What was measured of a draft, and where it is, on stdout."""
+    """Print the verdict on a draft and the path of its file on stdout."""
     out = make_console(stderr=False)
     recipe = found.recipe.describe(n_layers(found.source))
     for sentence in (_verdict(recipe, found.verdict), _place(found.stored, output)):

@@ -49,11 +49,12 @@ class Resolver:
     """Resolves names for one command: the disk is searched at most once.
 
     ``folders`` are searched too for `inventory`. No name is looked up in them, since other commands
-    would not find it.
+    would not find it. Without ``prefixes`` the beginning of a name stands for no model.
     """
 
-    def __init__(self, folders: Sequence[Path] = ()) -> None:
+    def __init__(self, folders: Sequence[Path] = (), *, prefixes: bool = True) -> None:
         self._folders = folders
+        self._prefixes = prefixes
 
     @cached_property
     def inventory(self) -> Inventory:
@@ -167,7 +168,8 @@ class Resolver:
         begun = {
             model.path
             for model in models
-            if len(wanted) >= _SHORTEST_PREFIX
+            if self._prefixes
+            and len(wanted) >= _SHORTEST_PREFIX
             and (_stem(model).startswith(wanted) or model.name.lower().startswith(wanted))
         }
         (path,) = next((found for found in (called, begun) if len(found) == 1), {None})

@@ -1,4 +1,4 @@
-"""Recipe of a self-draft: what it keeps of its target, by the options of ``draft make``."""
+"""Recipe of a self-draft: its layers, its type and its vocabulary."""
 
 import shlex
 from dataclasses import dataclass, replace
@@ -77,7 +77,7 @@ class Recipe:
         return {"layers": list(self.indices), "type": self.type, "vocab": self.vocab}
 
     def describe(self, n_layers: int) -> str:
-        """In words, of a model with so many layers."""
+        """The recipe in words; the target has ``n_layers``."""
         kept = f"the first {self.layers} of" if self.layers < n_layers else "all"
         said = f"{kept} {n_layers} layers" + (f" in {self.type}" if self.type != KEEP else "")
         return said if self.vocab is None else f"{said}, {self.vocab:,} output rows"
@@ -99,7 +99,7 @@ def chosen_recipe(
     kind = options.type if options.type in (None, KEEP) else require_type(options.type)
     require_model(target)
     if options.vocab is not None:
-        # What is made of a split target is one file.
+        # A draft that is made of a split target is one file.
         whole = source if options.source is not None else replace(source, split_count=1)
         require_trimmable(whole, target, options.vocab)
     if options.source is not None:

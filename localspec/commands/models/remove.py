@@ -36,7 +36,7 @@ def remove(
     from localspec.library.removal import removals_of
     from localspec.library.resolve import Resolver
 
-    resolver = Resolver()
+    resolver = Resolver(prefixes=False)  # a typing error must not delete another model
     found = {each.path: each for name in names for each in removals_of(name, resolver)}
     made = {file for each in found.values() for file in _made_of(each.path)}
     for each in found.values():

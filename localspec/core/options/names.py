@@ -94,7 +94,7 @@ def reword(error: LocalspecError) -> None:
 
 
 def _written(found: re.Match[str]) -> str:
-    """An argument for a flag with its value; what is no option stays as it is."""
+    """The library's argument for a matched flag and its value; other text is unchanged."""
     name, value = _arguments().get(found["flag"] or ""), found["value"]
     if name is None:
         return found[0]

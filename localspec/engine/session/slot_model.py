@@ -75,7 +75,7 @@ class SlotModel:
             raise
 
     def _read(self, unread: Sequence[int], rows: int) -> Logits:
-        """Read tokens behind those held, of which some may be in the list already."""
+        """Decode tokens after those in the cache; return the logits of the last pass."""
         logits: Logits = np.empty((0, self.n_vocab), np.float32)
         while unread:
             require_wanted()

@@ -10,7 +10,7 @@ Shapes = Mapping[str, tuple[int, ...]]  # of a layer's tensors, by their names w
 
 SNAPSHOTS = 6  # states that llama.cpp keeps besides the present one: tokens undone without a copy
 ANCHORS = 4  # copies in RAM of the state of a sequence, for later prompts
-_CELLS = 256  # llama_context and its sliding caches round up to so many
+_CELLS = 256  # llama.cpp rounds the size of a cache up to a multiple of this
 _FLOAT = 4  # bytes; llama.cpp keeps states in F32
 _PARTS = ("ssm_", "time_mix", "shortconv")
 _BOTH = frozenset({"falcon-h1"})  # attention and a recurrent state in each layer
@@ -74,7 +74,7 @@ def sliding_layers(header: ModelHeader, count: int) -> list[bool]:
 
 
 def padded(cells: int) -> int:
-    """The cells that llama.cpp makes of so many."""
+    """``cells`` rounded up as llama.cpp rounds the size of a cache."""
     return cells + -cells % _CELLS
 
 

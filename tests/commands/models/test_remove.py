@@ -95,3 +95,12 @@ def test_models_of_others_are_left_alone(home: Path, localspec: Command) -> None
         done = localspec("rm", name, "--yes")
         assert done.code == 2 and done.err.endswith(f"{hint}\n"), done.err
     assert cached.exists() and own.exists() and bundled.exists()
+
+
+def test_the_beginning_of_a_name_deletes_nothing(localspec: Command) -> None:
+    model = paths.models_folder() / "coder.gguf"
+    model.parent.mkdir(parents=True, exist_ok=True)
+    model.write_bytes(b"GGUF")
+    refused = localspec("rm", "--yes", "cod")
+    assert refused.code == 1 and "On this disk: coder.gguf" in refused.err and model.exists()
+    assert localspec("rm", "--yes", "coder").code == 0 and not model.exists()
