@@ -101,6 +101,7 @@ def generate(
     max_tokens: int | None = 24,
 ) -> Answer:
     """One answer, from whatever the caches hold."""
+    _wait_for_slot(engine)
     return collect(
         stream_generate(engine, prompt, GenerateOptions(params, length, max_tokens=max_tokens))
     )
@@ -114,10 +115,18 @@ def fresh(
     max_tokens: int | None = 24,
 ) -> Answer:
     """One answer from empty caches."""
+    _wait_for_slot(engine)
     engine.target.truncate(0)
     if engine.draft is not None:
         engine.draft.truncate(0)
     return generate(engine, prompt, params, length, max_tokens)
+
+
+def _wait_for_slot(engine: Engine) -> None:
+    """An answer whose stream was dropped ends a little later, in the compute thread."""
+    session = engine._session
+    if session is not None and not session.is_closed:
+        session.run(0, lambda slot: None).result()
 
 
 def unfinished_passes(monkeypatch: pytest.MonkeyPatch) -> set[int]:
