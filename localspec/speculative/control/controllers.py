@@ -243,13 +243,15 @@ class Adaptive(Controller):
     def _worth_reading(
         self, gain: float, draft: TimedDraft, unread: int, limit: int, missed: int
     ) -> bool:
-        """Whether drafting gains more than what reading the prompt costs.
+        """Whether drafting gains more than what reading the prompt costs, and has gained so far.
 
         The answer is assumed to become as long as those to prompts of this length were, or twice
         as long as it is; ``missed`` plain rounds of earlier answers count half (ski rental).
         """
         if unread <= FAR_BEHIND:
             return True
+        if not self._budget.may_read(self._value.plain, gain):
+            return False
         usual = self._profile.answer_length(self._prompt) - draft.emitted
         tokens = min(limit, max(usual, draft.emitted)) + _RENT * missed
         rounds = tokens / max(2.0, 1.0 + gain)  # a round gives about two tokens, or what it gains
@@ -291,7 +293,8 @@ class Adaptive(Controller):
         value.expect(outcome, 0 if self._draft is None else self._draft.sequences)
         drafting = 0.0 if self._draft is None else self._draft.take_spent()
         drafting -= self._plan.reading_seconds
-        self._budget.add(value.counted_seconds(outcome, drafting), tokens, value.plain)
+        counted = value.counted_seconds(outcome, drafting)
+        self._budget.add(counted, tokens, value.plain, self._plan.reading_seconds)
         # A long copy tells nothing of the speed behind it, nor a pass that reads another prompt.
         if tokens <= 1 + LONGEST_AUTO and not outcome.mixed:
             value.recent.add(tokens, outcome.seconds / outcome.sequences)

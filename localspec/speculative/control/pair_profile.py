@@ -20,6 +20,7 @@ _ENOUGH_SEEN = 50.0  # candidates from which a usual acceptance may be told
 _SHARE = 0.01  # of the time elapsed that drafting may lose
 _MOST_CREDIT = 16  # plain tokens
 _MOST_DEBT = 4.5  # plain tokens
+_MOST_READ = 24.0  # plain tokens of debt or credit, reading included
 _FOR_GAIN = 4.0  # plain tokens that may be lost besides, where much is to be gained
 _SLOPE = 12.0  # of these, for each token that a round is to gain
 
@@ -48,20 +49,31 @@ class LossBudget:
     expected to gain much. Credit is bounded, so that a text that turns hard is noticed soon, and
     debt too, so that a large expected gain is never forbidden. A debt is carried to the next
     answer, so that many short answers cannot lose many times. Reading a prompt with the draft does
-    not count: drafting less would not bring it back.
+    not count in it: drafting less would not bring it back. `may_read` counts it over all answers.
     """
 
     def __init__(self) -> None:
         self._debt = 0.0
+        self._with_reading = 0.0
 
     def begin_answer(self) -> None:
         """Go on with another answer: a debt stays, a credit does not."""
         self._debt = max(0.0, self._debt)
 
-    def add(self, seconds: float, tokens: int, plain: float) -> None:
-        """Count a round against the plain time of its tokens; ``plain`` is seconds of one token."""
-        debt = max(self._debt + (1 - _SHARE) * seconds - tokens * plain, -_MOST_CREDIT * plain)
-        self._debt = min(debt, _MOST_DEBT * plain)
+    def add(self, seconds: float, tokens: int, plain: float, reading: float = 0.0) -> None:
+        """Count a round against the plain time of its tokens.
+
+        ``plain`` is seconds of one token, ``reading`` those of the prompt in the draft.
+        """
+        lost = (1 - _SHARE) * seconds - tokens * plain
+        lost = min(lost, _MOST_DEBT * plain)
+        self._debt = min(max(self._debt + lost, -_MOST_CREDIT * plain), _MOST_DEBT * plain)
+        most = _MOST_READ * plain
+        self._with_reading = min(max(self._with_reading + lost + reading, -most), most)
+
+    def may_read(self, plain: float, gain: float) -> bool:
+        """Whether drafting has paid enough to read a prompt, where a round is to gain so much."""
+        return self._with_reading <= (_FOR_GAIN + _SLOPE * gain) * plain
 
     def may_spend(self, seconds: float, plain: float, gain: float) -> bool:
         """Whether a loss of this size is allowed, where a round is to gain so many tokens."""
