@@ -159,7 +159,7 @@ class Page:
     @property
     def figures(self) -> str:
         """All figures of the last answer, which are behind those under it."""
-        return self.all(".meter p")[-1].get_property("textContent")
+        return str(self.all(".meter p")[-1].get_property("textContent"))
 
     @property
     def turns(self) -> list[str]:
