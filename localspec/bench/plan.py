@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from localspec.chat.answer import Answer, collect
 from localspec.core.errors import PromptTooLong
+from localspec.core.formatting import duration
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import DraftTokens
 from localspec.core.options.sampling_params import SamplingParams
@@ -38,6 +39,13 @@ class BenchPlan:
     def width(self) -> int:
         """Tokens in the widest pass of any length, filled up as for a proof of rounding."""
         return -(-max(map(widest_pass, self.lengths)) // FILLED) * FILLED
+
+    def extent(self, prompts: int, seconds: float) -> str:
+        """How much is measured over so many prompts, and how long it takes at these per answer."""
+        kinds = (len(self.lengths), "setting"), (self.repeats, "repeat"), (prompts, "prompt")
+        counts = " x ".join(f"{n} {name}{'' if n == 1 else 's'}" for n, name in kinds)
+        total = seconds * len(self.lengths) * self.repeats * prompts
+        return f"{counts}: about {duration(total)}"
 
     def needed_ctx(self, prompt: int, width: int) -> int:
         """Context size for a prompt of ``prompt`` tokens, its answer and passes of ``width``.

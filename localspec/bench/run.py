@@ -33,9 +33,9 @@ def run_bench(
 ) -> Iterator[Comparison]:
     """Compare the draft lengths of a plan task by task, after a warm-up.
 
-    ``on_answer`` is called with the task, and how many of its answers there are and will be. Ctrl-C
-    or a LocalspecError ends the measurement: the prompts that are complete by then are yielded as
-    a comparison, then it is raised.
+    ``on_answer`` is called with the task, and how many of its answers there are and will be, for
+    the first time before there is one. Ctrl-C or a LocalspecError ends the measurement: the prompts
+    that are complete by then are yielded as a comparison, then it is raised.
     """
     require_prompts_fit(engine, tasks, plan)
     variants = [Variant(str(length), engine, plan, length) for length in plan.lengths]
@@ -128,6 +128,7 @@ def _measure(
     first = variants[0]
     plan, count = first.plan, itertools.count(1)
     total = plan.repeats * len(variants) * len(prompts)
+    on_answer(0, total)
     for name, prompt in prompts.items():
         sides = [partial(variant.answer, prompt) for variant in variants]
         rows = take_turns(sides, plan.repeats, lambda: on_answer(next(count), total))

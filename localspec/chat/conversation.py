@@ -40,7 +40,9 @@ class ChatEngine(Protocol):
     @property
     def profile(self) -> PairProfile: ...
     def token_rules(self, params: SamplingParams) -> object: ...
-    def stream(self, prompt: Sequence[int], options: GenerateOptions) -> Iterator[Piece]: ...
+    def stream(
+        self, prompt: Sequence[int], options: GenerateOptions, *, reports_progress: bool = False
+    ) -> Iterator[Piece]: ...
     def encode_chat(self, messages: Sequence[Message]) -> list[int]: ...
     def system_notes(self, system: str) -> list[str]: ...
 
@@ -53,7 +55,7 @@ class ChatUI(Protocol):
         ...
 
     def stream(self, piece: Piece) -> None:
-        """Show a piece of the answer, and the figures so far."""
+        """Show a piece of the answer and the figures so far, or how much of the prompt is read."""
         ...
 
     def end_answer(self, answer: Answer, filled: float) -> None:
@@ -127,7 +129,8 @@ class Chat:
         last turn alone leaves no room for an answer.
         """
         oldest, prompt = self._make_room(turns)
-        answer = collect(self.engine.stream(prompt, self.options), self.ui.stream)
+        pieces = self.engine.stream(prompt, self.options, reports_progress=True)
+        answer = collect(pieces, self.ui.stream)
         if answer.tokens:
             self.turns = [*turns, assistant_turn(answer.text, answer.reasoning)]
             self.oldest = oldest

@@ -52,6 +52,14 @@ def size(n_bytes: int | None) -> str:
     return f"{n_bytes} byte{'' if n_bytes == 1 else 's'}"
 
 
+def duration(seconds: float) -> str:
+    """A rough time, such as 20 seconds, 4 minutes or 3 hours."""
+    if seconds < 55:
+        return f"{10 * max(1, round(seconds / 10))} seconds"
+    amount, unit = (seconds / 60, "minute") if seconds < 5400 else (seconds / 3600, "hour")
+    return f"{round(amount)} {unit}{'' if round(amount) == 1 else 's'}"
+
+
 def number(value: float | None, digits: int = 1) -> str:
     """A decimal number, or a dash for None."""
     return "–" if value is None else f"{value:.{digits}f}"

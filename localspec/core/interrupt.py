@@ -74,6 +74,19 @@ def held_interrupt() -> Iterator[list[bool]]:
         raise KeyboardInterrupt
 
 
+@contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """Let SIGTERM do in the block what Ctrl-C does; only in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)
+
+
 def on_suspension(before: Callable[[], None], after: Callable[[], None]) -> None:
     """Call ``before`` when Ctrl-Z is to suspend this process, and ``after`` when it goes on.
 

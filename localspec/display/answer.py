@@ -135,6 +135,11 @@ def compared(answer: "Answer", plain: "Answer", text_independent_of_draft: bool 
     note(f"Measured: {gain:.2f}x plain decoding, which reaches {speed} tok/s{counted}; {text}.")
 
 
+def reading(read: int, total: int) -> str:
+    """How many tokens of a prompt are read."""
+    return f"reading the prompt: {read:,} of {total:,} tokens"
+
+
 def meter(
     stats: GenerationStats,
     width: int,

@@ -18,7 +18,7 @@ from localspec.core import paths
 from localspec.core.errors import FileProblem, LocalspecError, UsageError
 from localspec.core.interrupt import end_suspension, held_interrupt, on_suspension
 from localspec.display import clipboard, console
-from localspec.display.answer import compared, figures, meter, only_thoughts
+from localspec.display.answer import compared, figures, meter, only_thoughts, reading
 from localspec.display.growing_text import MarkdownText, PlainText
 from localspec.display.pieces import PLAIN, AnswerStyle, AnswerWriter
 
@@ -290,7 +290,12 @@ class ChatScreen(_Screen):
         lines = growing.unfinished(rows)
         # A terminal without termios writes ^C behind the meter: in the last column it would wrap.
         room = max(1, self._console.width - 2)
-        last = Text(meter(piece.stats, room, piece.status, full=self._look.stats), style="dim")
+        full, progress = self._look.stats, piece.progress
+        words = (
+            reading(progress.read, progress.total) if progress
+            else meter(piece.stats, room, piece.status, full=full)
+        )  # fmt: skip
+        last = Text(words, style="dim")
         last.truncate(room, overflow="ellipsis")
         return Group(*lines) if console.is_quiet() else Group(*lines, last)
 

@@ -93,6 +93,22 @@ def json_line(document: Mapping[str, object]) -> None:
     sys.stdout.flush()
 
 
+def redraw_line(words: str) -> None:
+    """Replace the last line of a terminal's stderr, which is not ended; dimmed, cut to its width.
+
+    Nothing without a terminal that can do that, nor with --quiet.
+    """
+    out = make_console(stderr=True)
+    if _quiet or not out.is_terminal or out.is_dumb_terminal:
+        return
+    from rich.control import Control
+    from rich.segment import ControlType
+
+    out.control(Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2)))
+    if words:
+        out.print(words[: out.width - 1], style="dim", end="", markup=False, soft_wrap=True)
+
+
 def be_quiet(wanted: bool) -> None:
     """Show no notes and no progress from here on: nothing but results and errors."""
     global _quiet

@@ -9,7 +9,8 @@ from localspec.core.formatting import printable
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
     from markdown_it.token import Token
-    from rich.console import Console, RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.markdown import Markdown
     from rich.segment import Segment
 
     Line = list[Segment]
@@ -128,9 +129,7 @@ class MarkdownText:
         return [found[0]._replace(gap=self._gap), *found[1:]] if found else []
 
     def _lines(self, block: _Block) -> "list[Line]":
-        from rich.markdown import Markdown
-
-        document = Markdown("", hyperlinks=False)  # a link must not hide its address
+        document = _markdown()("", hyperlinks=False)  # a link must not hide its address
         document.parsed = block.tokens
         options = self._console.options.update(width=self._width)
         lines = [*map(_stripped, self._console.render_lines(document, options, pad=False))]
@@ -146,6 +145,25 @@ def _parser() -> "MarkdownIt":
     # No block depends on one far from it, and nothing is left out.
     parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
     return parser.disable(["image", "reference"])
+
+
+@cache
+def _markdown() -> "type[Markdown]":
+    """Rich's Markdown with code that is copied from the window as it was written."""
+    from rich.markdown import CodeBlock, Markdown
+    from rich.syntax import Syntax
+
+    class Code(CodeBlock):
+        def __rich_console__(
+            self, console: "Console", options: "ConsoleOptions"
+        ) -> "Iterator[RenderableType]":
+            code = str(self.text).rstrip()
+            yield Syntax(code, self.lexer_name, theme="ansi_dark", word_wrap=True)
+
+    class CopiedMarkdown(Markdown):
+        elements = {**Markdown.elements, "fence": Code, "code_block": Code}
+
+    return CopiedMarkdown
 
 
 def _clean(tokens: "Iterable[Token]") -> None:

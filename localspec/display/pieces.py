@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from localspec.core.origins import ORIGINS
 from localspec.display import console
+from localspec.display.answer import reading
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -82,9 +83,11 @@ class AnswerWriter:
         self._thoughts = console.make_console(stderr=not self._together)
         self._open = False  # whether a line of thoughts on stderr is unfinished
         self._midline = False  # and one of stdout
+        self._progress = False  # whether the prompt's progress is on the terminal
 
     def write(self, piece: "Piece") -> None:
-        """Write the text of one piece."""
+        """Write the text of one piece; on a terminal, how much of the prompt is read until then."""
+        self._show_progress(piece)
         if self._together:
             for text, style in self._shown.styled(piece):
                 if style:
@@ -109,10 +112,18 @@ class AnswerWriter:
         ``line``.
         """
         self._shown = ShownPieces(self._look)
+        self._show_progress(None)
         self._end_thoughts()
         if self._midline and (line or self._together):
             console.text("\n")
         self._midline = False
+
+    def _show_progress(self, piece: "Piece | None") -> None:
+        """Draw the line of the prompt's progress anew; without a progress, remove it."""
+        progress = piece and piece.progress
+        if progress or self._progress:
+            console.redraw_line(reading(progress.read, progress.total) if progress else "")
+        self._progress = progress is not None
 
     def _end_thoughts(self) -> None:
         if self._open:

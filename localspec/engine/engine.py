@@ -135,16 +135,20 @@ class Engine:
         *,
         on_prompt: Callable[[], None] | None = None,
         clock: Clock = time.perf_counter,
+        reports_progress: bool = False,
     ) -> Stream:
         """Generate after a prompt of `encode_chat` or `encode_text`; see `stream_generate`.
 
-        ``on_prompt`` is called in the compute thread. Raises UsageError after `close`.
+        ``on_prompt`` is called in the compute thread. With ``reports_progress``, pieces with a
+        `Progress` precede the answer. Raises UsageError after `close`.
         """
         _ = self.target  # raises UsageError where it is closed
         session = self._session
         if session is None or session.is_closed:
             session = self.open_session()
-        return session.stream(GenerationRequest(prompt, options, on_prompt, clock))
+        return session.stream(
+            GenerationRequest(prompt, options, on_prompt, clock, reports_progress=reports_progress)
+        )
 
     def open_session(
         self, limits: Limits = NO_LIMITS, prefixes: PrefixCache | None = None

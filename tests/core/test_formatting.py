@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.core.formatting import count, printable, size
+from localspec.core.formatting import count, duration, printable, size
 
 
 @given(st.text())
@@ -47,6 +47,17 @@ def test_printable(text: str, shown: str) -> None:
 )  # fmt: skip
 def test_numbers_of_weights(number: int, shown: str) -> None:
     assert count(number) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0.1, "10 seconds"), (54, "50 seconds"), (55, "1 minute"), (240, "4 minutes"),
+        (5399, "90 minutes"), (5400, "2 hours"),
+    ],
+)  # fmt: skip
+def test_durations_are_rough(seconds: float, shown: str) -> None:
+    assert duration(seconds) == shown
 
 
 def test_sizes_are_shown_as_people_read_them() -> None:

@@ -16,6 +16,7 @@ from localspec.core.interrupt import (
     on_suspension,
     require_wanted,
     stopped_when,
+    terminated_as_interrupted,
 )
 
 
@@ -56,6 +57,13 @@ def test_ctrl_z_is_announced_and_waits_for_the_end_of_a_block(never_stopped: lis
         signal.raise_signal(signal.SIGTSTP)
         end_suspension()
     assert done[6:] == ["stopped"]
+
+
+def test_sigterm_is_ctrl_c_in_a_block() -> None:
+    former = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), terminated_as_interrupted():
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is former
 
 
 def test_an_ignored_ctrl_c_stays_ignored() -> None:

@@ -1,6 +1,7 @@
 """Growing text: however it is cut into pieces, it is shown as if it had come at once."""
 
 import io
+import re
 
 import pytest
 from hypothesis import given
@@ -53,3 +54,14 @@ def test_pieces_change_nothing(parts: list[str], size: int, rows: int) -> None:
 )
 def test_nothing_is_hidden(source: str, lines: list[str]) -> None:
     assert shown([source]) == lines
+
+
+def test_code_is_padded_with_no_blanks() -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=40, force_terminal=True, color_system="256")
+    text = MarkdownText(console)
+    text.add("```python\ndef f():\n\n    return 'a'\n```\n")
+    for final in text.end():
+        console.print(final, soft_wrap=True)
+    shown = re.sub(r"\x1b\[[\d;]*m", "", out.getvalue())
+    assert "\x1b[" in out.getvalue() and shown == "def f():\n\n    return 'a'\n"

@@ -292,6 +292,22 @@ def test_a_window_gets_colours_or_marks(
 
 
 @pytest.mark.llama
+@pytest.mark.parametrize("command", ["run", "chat"])
+@pytest.mark.parametrize("term", ["xterm", "dumb"])
+def test_a_window_shows_how_much_of_the_prompt_is_read(
+    model: Path, command: str, term: str
+) -> None:
+    given = [command, *plainly(model), *["Ask"] * (command == "run")]
+    with Terminal(RECITE, "", json.dumps([SAID]), *given, term=term) as terminal:
+        shown = talked(terminal, command)
+    raw = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", terminal.raw)
+    reads = re.findall(r"reading the prompt: 0 of (\d+) tokens", raw)
+    assert bool(reads) == (term != "dumb")
+    assert term == "dumb" or "reading the prompt" not in shown
+    assert "\nYes.\n" in shown
+
+
+@pytest.mark.llama
 @pytest.mark.parametrize("template", [templates.HARMONY, templates.MINISTRAL])
 def test_a_chat_of_two_turns_in_a_window(tmp_path: Path, template: str) -> None:
     model = write_reciter(tmp_path / "reciter.gguf", template)

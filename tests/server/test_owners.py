@@ -106,7 +106,7 @@ def test_a_listing_of_slots_holds_no_text() -> None:
     with toys(2) as site:
         ask(site, SECRET, "mine")
         for slot in site.get("/slots", authorization="Bearer yours").json():
-            assert slot.keys() == {"id", "is_processing", "n_ctx"}
+            assert {type(value) for value in slot.values()} <= {int, bool}
 
 
 @pytest.mark.llama

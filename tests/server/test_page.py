@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from localspec.chat.conversation_store import read_conversation
 from localspec.chat.stats import GenerationStats
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.sampling_params import SamplingParams
@@ -59,7 +60,7 @@ def load(browser: Chrome) -> Iterator[Open]:
         assert page.complaints() == []
         asked = {request["url"] for request in page.requests()}
         assert asked
-        foreign = [url for url in asked if not url.startswith((page.url, "data:"))]
+        foreign = [url for url in asked if not url.startswith((page.url, "data:", "blob:"))]
         assert foreign == []
 
 
@@ -67,6 +68,16 @@ def load(browser: Chrome) -> Iterator[Open]:
 def page(load: Open, toy_server: Site) -> Page:
     """The page over a toy pair."""
     return load(toy_server)
+
+
+def let_until(gate: Gate, seen: Callable[[], bool], page: Page) -> None:
+    """Let passes be made one by one until this is seen: what a pass brings is shown in groups."""
+
+    def is_seen() -> bool:
+        gate.let()
+        return seen()
+
+    page.wait(is_seen)
 
 
 # -- what is served -------------------------------------------------------------------------
@@ -121,7 +132,7 @@ def test_an_answer_is_the_apis_by_origin_with_its_figures(load: Open, server: Si
     content = reply["choices"][0]["message"]["content"]
     assert page.turns[0] == SOURCE
     # Code without its fences.
-    assert page.all(".turn > .body pre")[0].text in content
+    assert page.all(".turn > .body pre")[0].get_property("textContent") in content
     assert page.all(".language")[0].text == "python"
     events = server.stream(**same, return_origins=True)
     assert all(event["draft"] == {"tokens": 4, "status": ""} for event in events)
@@ -135,13 +146,20 @@ def test_an_answer_is_the_apis_by_origin_with_its_figures(load: Open, server: Si
     timings = reply["timings"]
     kept, drafted = timings["draft_n_accepted"], timings["draft_n"]
     length = 40 / timings["rounds"]
+    accepted = f"{kept} of {drafted} drafted tokens accepted"
+    gain = r"about [\d.]+x plain"
     assert re.fullmatch(
-        rf"40 tokens · [\d.]+ tok/s · {kept} of {drafted} drafted tokens accepted · "
-        rf"{length:.2f} tokens/round · "
-        r"prompt 20 tokens · TTFT [\d.]+ s · seed \d+ · "
-        r"stopped at a limit: tokens, time or context",
+        rf"[\d.]+ tok/s · ({accepted}|{gain}) · stopped at a limit: tokens, time or context",
         page.meters[-1],
     )
+    assert not page.all(".meter p")[-1].is_displayed()
+    assert re.fullmatch(
+        rf"40 tokens · ({gain} · )?{accepted} · {length:.2f} tokens/round · "
+        r"prompt 20 tokens(, \d+ cached)? · TTFT [\d.]+ s · seed \d+",
+        page.figures,
+    )
+    page.all(".meter summary")[-1].click()
+    assert page.all(".meter p")[-1].is_displayed()
 
 
 @pytest.mark.llama
@@ -159,18 +177,17 @@ def test_the_meter_is_live_and_stop_ends_the_answer(load: Open) -> None:
     with serving(engine, defaults=Defaults(GenerateOptions(SamplingParams(temperature=0)))) as site:
         page = load(site)
         page.send("hello")
-        gate.let(4)
-        page.wait(lambda: len(page.turns[-1]) >= 2)
+        let_until(gate, lambda: len(page.turns[-1]) >= 2, page)
         assert re.fullmatch(r"[\d.]+ tok/s · nothing drafted", page.meters[-1])
         assert page.busy and not page["send"].is_displayed()
         page["stop"].send_keys(Keys.ENTER)
         page.wait(lambda: not page.busy)
         assert page.browser.switch_to.active_element == page["send"]
-        said = page.turns[-1]
+        said, passes = page.turns[-1], gate.passes
         assert page.meters[-1].endswith(" · stopped")
         gate.let(10_000)
         page.wait(lambda: site.service.session.running == 0)
-        assert gate.passes < 100
+        assert gate.passes < passes + 50
         assert page.turns == ["hello", said]
         assert page["send"].is_displayed() and not page["stop"].is_displayed()
         assert not page.notice
@@ -206,21 +223,37 @@ def test_the_meter_says_what_the_terminals_does(
     assert page.meters == [meter(stats, 999, status)] == [f"117.9 tok/s · {words}"]
 
 
+def test_a_prompt_shows_how_much_of_it_is_read(page: Page) -> None:
+    progress = {"total": 7909, "cache": 0, "processed": 2304, "time_ms": 1.0}
+    figures = timings(GenerationStats(prompt_tokens=2304))
+    event = {"choices": [{"delta": {}}], "prompt_progress": progress, "timings": figures}
+    data = f"data: {json.dumps(event)}\n\n"
+    page.run(
+        "window.fetch = async () => new Response(new ReadableStream({"
+        f"start: (stream) => stream.enqueue(new TextEncoder().encode({json.dumps(data)}))}}))"
+    )
+    page.send("hello")
+    page.wait(lambda: page.meters == ["reading the prompt: 2,304 of 7,909 tokens"])
+
+
+def test_the_prompts_progress_is_asked_for(page: Page) -> None:
+    page.ask("hello")
+    assert page.bodies()[-1]["return_progress"] is True
+
+
 def test_the_page_follows_an_answer_unless_its_reader_is_elsewhere(load: Open) -> None:
     engine, gate = gated_toy()
     with serving(engine, defaults=Defaults(GenerateOptions(SamplingParams(temperature=0)))) as site:
         page = load(site)
         page.look(390, "light", 450)
         page.send(3 * WORD)
-        gate.let(3)
-        page.wait(lambda: page.turns[-1])
+        let_until(gate, lambda: bool(page.turns[-1]), page)
         place = "return [scrollY, document.documentElement.scrollHeight - innerHeight]"
         at, end = page.run(place)
         assert at == end > 0
         page.run("scrollTo(0, 0)")
         said = page.turns[-1]
-        gate.let(5)
-        page.wait(lambda: page.turns[-1] != said)
+        let_until(gate, lambda: page.turns[-1] != said, page)
         assert page.run("return scrollY") == 0
         page.click("stop")
         gate.let(10_000)
@@ -400,12 +433,98 @@ def test_conversations_outlive_the_page_until_they_are_deleted(page: Page) -> No
     page.ask("other")
     page.load()
     assert page.turns[0] == "other"
-    page.run("document.getElementById('conversations').open = true")
-    page.all("#list button")[2].click()
+    assert page.press("hello")
     assert (page.turns, page.meters, page.characters()) == seen
-    page.all("#list button")[3].click()
+    assert page.press("Delete")
     page.browser.switch_to.alert.accept()
-    assert page.turns == [] and [e.text for e in page.all("#list button")] == ["other", "Delete"]
+    assert page.turns == [] and page.press() == ["other"]
+
+
+def test_an_edited_question_is_asked_in_place_of_itself(page: Page) -> None:
+    page.ask("one")
+    page.ask("two")
+    page["question"].send_keys("unsent")
+    page.all(".edit")[1].click()
+    assert page["question"].get_property("value") == "two"
+    assert len(page.all(".replaced")) == 2
+    page.click("cancel")
+    assert page["question"].get_property("value") == "unsent" and not page.all(".replaced")
+    page.all(".edit")[1].click()
+    page.ask(" more")
+    assert page["question"].get_property("value") == "unsent"
+    assert page.turns[0::2] == ["one", "two more"] and page.press() == ["one"]
+    assert [m["content"] for m in page.bodies()[-1]["messages"]] == [*page.turns[:2], "two more"]
+
+
+def test_editing_an_earlier_question_loses_none(page: Page) -> None:
+    page.ask("one")
+    page.ask("two")
+    page.all(".edit")[0].click()
+    page.ask(" more")
+    assert page.turns[0::2] == ["one more"] and page.press() == ["one more", "one"]
+    page.press("one")
+    assert page.turns[0::2] == ["one", "two"]
+
+
+def test_an_edited_question_that_is_refused_changes_nothing(page: Page) -> None:
+    page.ask("one")
+    turns = page.turns
+    page.run("window.fetch = async () => new Response('', {status: 502})")
+    page.all(".edit")[0].click()
+    page.send(" more")
+    page.wait(lambda: page.notice)
+    assert page.turns == turns and page["question"].get_property("value") == "one more"
+    assert page["cancel"].is_displayed()
+
+
+def test_a_conversation_is_renamed_found_and_exported(page: Page, tmp_path: Path) -> None:
+    page.ask("hello")
+    answer = page.turns[1]
+    assert page.press("Rename")
+    page.browser.switch_to.alert.send_keys("A b/c")
+    page.browser.switch_to.alert.accept()
+    page.load()
+    page.click("new")
+    page.ask("other")
+    assert page.press() == ["other", "A b/c"]
+    page["search"].send_keys("a B/")
+    assert page.press() == ["A b/c"]
+    page["search"].clear()
+    page["search"].send_keys("hello")
+    assert page.press() == ["A b/c"]
+    page.press("A b/c")
+    folder = {"behavior": "allow", "downloadPath": str(tmp_path)}
+    page.browser.execute_cdp_cmd("Browser.setDownloadBehavior", folder)
+    page.press("Markdown")
+    page.press("JSON")
+    paths = [tmp_path / "A-b-c.md", tmp_path / "A-b-c.json"]
+    page.wait(lambda: all(path.exists() for path in paths))
+    assert paths[0].read_text() == f"# A b/c\n\n## You\n\nhello\n\n## Answer\n\n{answer}\n"
+    messages = read_conversation(paths[1]).messages
+    assert [message["content"] for message in messages] == ["hello", answer]
+
+
+def test_text_files_begin_a_question(page: Page, tmp_path: Path) -> None:
+    good, other, binary = tmp_path / "<b>.py", tmp_path / "b.txt", tmp_path / "c.bin"
+    good.write_text("print(1)\n\n")
+    other.write_text("other")
+    binary.write_bytes(b"\xff\0")
+    page["files"].send_keys(f"{good}\n{other}\n{binary}")
+    assert page.wait(lambda: page.notice) == "c.bin was not attached: it is not text in UTF-8."
+    assert [row.text for row in page.all("#attached li")] == [
+        "<b>.py (10 characters) Remove",
+        "b.txt (5 characters) Remove",
+    ]
+    page.all("#attached button")[1].click()
+    page.ask("What is it?")
+    (message,) = page.bodies()[-1]["messages"]
+    assert message["content"] == "<b>.py:\n\nprint(1)\n\nWhat is it?"
+    assert page.turns[0] == "What is it?" and not page["attached"].text
+    page.load()
+    page.all(".file summary")[0].click()
+    assert page.all(".file pre")[0].text == "print(1)"
+    page.all(".edit")[0].click()
+    assert "<b>.py" in page["attached"].text
 
 
 def test_a_chosen_model_is_asked(page: Page) -> None:
@@ -418,7 +537,12 @@ def test_a_chosen_model_is_asked(page: Page) -> None:
     page.run("document.getElementById('models').dispatchEvent(new Event('change'))")
     page.wait(lambda: page["models"].is_displayed())
     page["models"].send_keys("two")
-    page.ask("hello")
+    page.run("window.after = fetch; window.fetch = (...asked) => new Promise((done) => (window.go ="
+             " () => done(after(...asked))))")  # fmt: skip
+    page.send("hello")
+    page.wait(lambda: page.meters == ["loading two"])
+    page.run("go()")
+    page.wait(lambda: not page.busy)
     assert page.bodies()[-1]["model"] == "two"
     assert page["models"].text.split("\n") == ["one (unloaded)", "two (unloaded)"]
 
@@ -464,7 +588,7 @@ def test_settings_are_sent_and_kept(page: Page) -> None:
     sent = page.bodies()[-1]
     assert {name: sent[name] for name in given} == given
     assert sent["messages"][0] == {"role": "system", "content": "Be kind."}
-    assert "5 tokens · " in page.meters[-1] and " · seed 42 · " in page.meters[-1]
+    assert page.figures.startswith("5 tokens · ") and page.figures.endswith(" · seed 42")
     page.click("open-settings")
     page.all("#settings button[type=reset]")[0].click()
     page.all("#settings button.main")[0].click()
@@ -498,7 +622,7 @@ def test_keys_are_enough(page: Page) -> None:
     assert reached >= {"new", "open-settings", "show-origins", "question", "again", "send"}
     named = page.run(
         "return [...document.querySelectorAll('input, textarea')]"
-        ".filter(e => !e.labels.length || !e.labels[0].textContent.trim()).map(e => e.id)"
+        ".filter(e => !e.ariaLabel && !e.labels[0]?.textContent.trim()).map(e => e.id)"
     )
     assert named == []
 
@@ -508,11 +632,12 @@ def test_keys_are_enough(page: Page) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_and_can_be_read(page: Page, scheme: str) -> None:
+    page.click("show-origins")
     page.set(draft_tokens=3)
     page.ask(f"hello {WORD}")
     page.run("for (const e of document.querySelectorAll('[hidden]')) e.hidden = false")
     page.run("document.getElementById('notice').textContent = 'A sentence.'")
-    for width in (320, 390, 1280):
+    for width in (320, 400, 1280):
         page.look(width, scheme)
         for dialog in (False, True):
             if dialog:
@@ -547,10 +672,34 @@ def test_origins_differ_in_more_than_colour_and_can_be_hidden(page: Page) -> Non
             found[name] = (line, style if line != "none" else "")
         return found
 
+    assert not page["show-origins"].is_selected()
+    page.click("show-origins")
     assert len(set(looks().values())) == 4
+    page.load()
+    assert page["show-origins"].is_selected()
     page.click("show-origins")
     spans = page.all(".turn > .body span")
     assert {span.value_of_css_property("text-decoration-line") for span in spans} == {"none"}
     assert not page.all("#legend ul")[0].is_displayed()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_code_is_coloured_where_origins_are_not(page: Page, scheme: str) -> None:
+    text = "```python\n# <b>one</b>\ndef f():\n    return 'a' + 1\n```\n"
+    turns = [{"text": "hello"}, {"runs": [{"text": text, "origin": "draft"}], "figures": {}}]
+    page.run(f"localStorage['localspec conversation 1'] = {json.dumps(json.dumps(turns))}")
+    page.run("sessionStorage['localspec conversation'] = '1'")
     page.load()
-    assert not page["show-origins"].is_selected()
+    page.look(400, scheme)
+    kinds = ["comment", "keyword", "keyword", "string", "number"]
+    assert [span.get_attribute("class") for span in page.all("pre code > span:has(span)")] == kinds
+
+    def colours() -> set[str]:
+        leaves = page.all("pre code span:not(:has(span)):not(.indent)")
+        return {leaf.value_of_css_property("color") for leaf in leaves if leaf.text.strip()}
+
+    assert len(colours()) == 5
+    contrasts = page.run(CONTRASTS)
+    assert {name: value for name, value in contrasts.items() if value < 4.5} == {}
+    page.click("show-origins")
+    assert len(colours()) == 1

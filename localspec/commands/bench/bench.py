@@ -19,7 +19,7 @@ from localspec.commands.session import (
     use_template,
 )
 from localspec.core.errors import LocalspecError, TemplateError, UsageError
-from localspec.core.interrupt import held_interrupt
+from localspec.core.interrupt import held_interrupt, terminated_as_interrupted
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import DraftTokens
 from localspec.core.options.option import Bounds, option
@@ -181,10 +181,17 @@ def _measure(
     from localspec.bench.run import run_bench
 
     found: list[Comparison] = []
+    began = plan.clock()
     try:
-        with progress() as on_progress:
+        with terminated_as_interrupted(), progress() as on_progress:
 
             def on_answer(task: str, done: int, total: int) -> None:
+                nonlocal began
+                if done == 0 and not found:
+                    began = plan.clock()
+                if done == 1 and not found:
+                    prompts = sum(map(len, tasks.values()))
+                    console.note(plan.extent(prompts, plan.clock() - began) + ".")
                 on_progress(f"{task} ({len(found) + 1} of {len(tasks)})", done, total)
 
             for comparison in run_bench(engine, tasks, plan, on_answer):

@@ -96,7 +96,9 @@ def run(
                 lookup_cache(engine, request, default=False),
                 prompt_cache(engine, answering) as save_prompt,
             ):
-                pieces = engine.stream(ids, options, on_prompt=save_prompt)
+                pieces = engine.stream(
+                    ids, options, on_prompt=save_prompt, reports_progress=not as_json
+                )
                 answer = collect(pieces, _quiet if as_json else writer.write)
         finally:
             writer.end(line=True)

@@ -1,5 +1,6 @@
 """The commands ps and stop: the running servers of this machine."""
 
+import json
 import os
 import re
 import ssl
@@ -30,11 +31,15 @@ def ps(as_json: JsonFlag = False, header: HeaderFlag = True) -> None:
     Where they need a key, set LOCALSPEC_API_KEY to see how many slots are busy.
     """
     from localspec.display import models as lists
+    from localspec.display.answer import reading
     from localspec.server.running import running_servers
 
-    found = [(server, _state(server), _busy(server)) for server in running_servers()]
+    found = [(server, *_state(server), _busy(server)) for server in running_servers()]
     if as_json:
-        listed = [{**asdict(each), "state": state, "busy": busy} for each, state, busy in found]
+        listed = [
+            {**asdict(each), "state": state, "prompts": prompts, "busy": busy}
+            for each, state, prompts, busy in found
+        ]
         console.json_line({"servers": listed})
     elif found:
         rows = [
@@ -42,11 +47,11 @@ def ps(as_json: JsonFlag = False, header: HeaderFlag = True) -> None:
                 ", ".join(server.models),
                 server.url,
                 f"{'?' if busy is None else busy} of {server.slots} busy",
-                state,
+                "; ".join([state, *(reading(*prompt) for prompt in prompts)]),
                 f"{datetime.fromtimestamp(server.since):%Y-%m-%d %H:%M}",
                 str(server.pid),
             )
-            for server, state, busy in found
+            for server, state, prompts, busy in found
         ]
         columns = ("MODEL", "URL", "SLOTS", "STATE", "SINCE", "PID")
         lists.table(columns, rows, ("PID", "SINCE"), header=header)
@@ -90,9 +95,15 @@ def _chosen(name: str | None) -> "RunningServer":
     raise UsageError(f"{len(fitting)} servers run here: {listed}.", "Give the port of one.")
 
 
-def _state(server: "RunningServer") -> str:
-    """Whether it answers, and its slots make progress."""
-    return {None: "not answering", "": "stuck"}.get(_asked(server, "/health"), "ready")
+def _state(server: "RunningServer") -> tuple[str, list[tuple[int, int]]]:
+    """Whether it answers and its slots make progress; what is read of the prompts that are read.
+
+    A server with several models has slots only by a model's name, and says no prompts.
+    """
+    state = {None: "not answering", "": "stuck"}.get(_asked(server, "/health"), "ready")
+    slots = json.loads(_asked(server, "/slots") or "[]") if state == "ready" else []
+    counts = [(slot["n_prompt_tokens_processed"], slot["n_prompt_tokens"]) for slot in slots]
+    return state, [(read, total) for read, total in counts if read < total]
 
 
 def _busy(server: "RunningServer") -> int | None:

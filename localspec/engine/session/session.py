@@ -38,10 +38,12 @@ _SAVE_PROFILE = 60.0  # seconds at least between two writes of the pair profile
 
 
 class SlotState(NamedTuple):
-    """A slot, and whether it answers a request now."""
+    """A slot, whether it answers a request now, and how much of that prompt it has read."""
 
     id: int
     is_processing: bool
+    n_prompt_tokens: int = 0
+    n_prompt_tokens_processed: int = 0
 
 
 class _Seat:
@@ -57,6 +59,14 @@ class _Seat:
         self.job: Job | None = None
         self.task: SlotTask | None = None
         self.waits: SequenceHandle | None = None
+
+    def state(self, number: int) -> SlotState:
+        """What this slot does now, read from any thread."""
+        job = self.job
+        if job is None:
+            return SlotState(number, False)
+        target, total = self.engine.target, len(job.request.prompt)
+        return SlotState(number, True, total, min(total, len(target.tokens) - target.pending))
 
     def shared(self, request: GenerationRequest) -> int:
         """Tokens of the prompt in the owner's cache; 0 for too few to prefer this slot."""
@@ -158,7 +168,7 @@ class Session:
 
     def slots(self) -> list[SlotState]:
         """What each slot does now."""
-        return [SlotState(i, seat.job is not None) for i, seat in enumerate(self._by_id)]
+        return [seat.state(i) for i, seat in enumerate(self._by_id)]
 
     def run(
         self,

@@ -22,7 +22,8 @@ export class AnswerView {
     this.thoughts = element("details", "thoughts");
     this.thoughts.append(element("summary", "", "Thoughts"));
     this.thoughts.hidden = true;
-    this.meter = element("p", "meter");
+    this.meter = element("details", "meter");
+    this.meter.append(element("summary"), element("p"));
     const body = element("div", "body");
     const foot = element("div", "foot");
     foot.append(this.meter, copyButton(() => textOf(turn)));
@@ -41,28 +42,37 @@ export class AnswerView {
     this.answered.add(runs.filter((run) => !run.reasoning));
   }
 
+  /** Show the figures in short; what is behind them is opened. */
   show(figures) {
-    this.meter.replaceChildren();
-    for (const part of words(figures)) {
-      if (this.meter.hasChildNodes()) this.meter.append(" · ");
-      this.meter.append(element("span", "", part));
-    }
+    const [short, full] = this.meter.children;
+    short.textContent = words(figures).join(" · ");
+    full.textContent = figures.ended === undefined ? "" : closing(figures).join(" · ");
+    this.meter.classList.toggle("short", !full.textContent);
   }
 }
 
-/** The figures of an answer in the terminal meter's words; more of them once it has ended. */
+/** The figures of an answer in the terminal meter's words: speed, gain or acceptance, why it ended. */
 function words(figures) {
-  const { tokens, speed, gain, drafted, accepted, rounds, status, ended } = figures;
-  if (speed === undefined) return [ended ?? "waiting for the first token"];
+  const { speed, ended } = figures;
+  if (speed === undefined) return [ended ?? waiting(figures)];
+  const end = ENDS[ended] ?? ended;
+  return [`${speed.toFixed(1)} tok/s`, ...drafting(figures).slice(0, 1), ...(end ? [end] : [])];
+}
+
+function waiting({ loading, progress }) {
+  if (loading) return `loading ${loading}`;
+  if (!progress) return "waiting for the first token";
+  const [read, total] = [progress.processed, progress.total].map((count) => count.toLocaleString("en"));
+  return `reading the prompt: ${read} of ${total} tokens`;
+}
+
+function drafting({ gain, drafted, accepted, status }) {
   const parts = [];
   if (drafted && gain) parts.push(`about ${gain.toFixed(2)}x plain`);
   if (drafted) parts.push(`${accepted} of ${drafted} drafted tokens accepted`);
   if (STATUS[status]) parts.push(off(status, drafted));
   else if (!drafted && status !== "off") parts.push("nothing drafted");
-  const rate = `${speed.toFixed(1)} tok/s`;
-  if (ended === undefined) return [rate, ...parts.slice(0, 1)];
-  if (drafted && rounds) parts.push(`${(tokens / rounds).toFixed(2)} tokens/round`);
-  return [`${tokens} tokens`, rate, ...parts, ...closing(figures)];
+  return parts;
 }
 
 function off(status, drafted) {
@@ -70,17 +80,23 @@ function off(status, drafted) {
   return `${what} ${drafted ? "now " : ""}off (${STATUS[status]})`;
 }
 
-function closing({ prompt, cached, firstText, seed, ended }) {
-  const parts = [`prompt ${prompt} tokens` + (cached ? `, ${cached} cached` : "")];
+/** All figures but the speed. */
+function closing(figures) {
+  const { tokens, drafted, rounds, prompt, cached, firstText, seed } = figures;
+  if (tokens === undefined) return [];
+  const parts = [`${tokens} tokens`, ...drafting(figures)];
+  if (drafted && rounds) parts.push(`${(tokens / rounds).toFixed(2)} tokens/round`);
+  parts.push(`prompt ${prompt} tokens` + (cached ? `, ${cached} cached` : ""));
   if (firstText !== undefined) parts.push(`TTFT ${(firstText / 1000).toFixed(2)} s`);
   if (seed !== undefined) parts.push(`seed ${seed}`);
-  const end = ENDS[ended] ?? ended;
-  return end ? [...parts, end] : parts;
+  return parts;
 }
 
 /** What a chunk says, added to the figures so far. */
-export function noteFigures(figures, { timings, draft, choices = [] }) {
-  if (timings) {
+export function noteFigures(figures, { timings, draft, prompt_progress: progress, choices = [] }) {
+  delete figures.loading;
+  figures.progress = progress;
+  if (timings && !progress) {
     figures.tokens = timings.predicted_n;
     figures.speed = timings.predicted_per_second;
     figures.drafted = timings.draft_n;

@@ -2,12 +2,12 @@
 
 const PREFIX = "localspec conversation ";
 
-/** A conversation has turns; a question is {text}, an answer {runs, figures}. */
+/** A conversation has turns: questions {text, files}, answers {runs, figures}; a renamed one a name. */
 export function newConversation() {
   return { id: `${Date.now()}-${Math.random().toString(36).slice(2)}`, turns: [] };
 }
 
-/** All of them, the newest first, each as {id, turns}; damaged ones are left out. */
+/** All of them, the newest first; damaged ones are left out. */
 export function stored() {
   const keys = Object.keys(localStorage).filter((key) => key.startsWith(PREFIX)).sort().reverse();
   return keys.map((key) => read(key.slice(PREFIX.length))).filter(Boolean);
@@ -16,17 +16,17 @@ export function stored() {
 /** Null where it is not there, or damaged. */
 export function read(id) {
   try {
-    const turns = JSON.parse(localStorage.getItem(PREFIX + id));
-    return turns && { id, turns };
+    const found = JSON.parse(localStorage.getItem(PREFIX + id));
+    return found && { ...(Array.isArray(found) ? { turns: found } : found), id };
   } catch {
     return null;
   }
 }
 
 /** Returns a sentence where it cannot be stored, else "". */
-export function write({ id, turns }) {
+export function write({ id, ...rest }) {
   try {
-    localStorage.setItem(PREFIX + id, JSON.stringify(turns));
+    localStorage.setItem(PREFIX + id, JSON.stringify(rest));
     return "";
   } catch {
     return "The browser's storage is full: this conversation will be lost with this page. Delete others.";
@@ -37,10 +37,22 @@ export function remove(id) {
   localStorage.removeItem(PREFIX + id);
 }
 
-/** The first words of a conversation. */
-export function title({ turns }) {
-  const words = (turns[0]?.text ?? "").trim().replace(/\s+/g, " ");
+/** The name of a conversation, or its first words. */
+export function title({ name, turns }) {
+  const words = (name || turns[0]?.text || turns[0]?.files?.[0].name || "").trim().replace(/\s+/g, " ");
   return words.length > 40 ? `${words.slice(0, 39)}…` : words;
+}
+
+/** Whether the name or a turn of a conversation has these words. */
+export function has(conversation, words) {
+  const texts = [conversation.name ?? "", ...messages(conversation).map((message) => message.content)];
+  return texts.some((text) => text.toLowerCase().includes(words.trim().toLowerCase()));
+}
+
+/** A conversation as Markdown, for people. */
+export function markdown(conversation) {
+  const turns = messages(conversation).map(({ role, content }) => `## ${role === "user" ? "You" : "Answer"}\n\n${content}\n`);
+  return [`# ${title(conversation)}\n`, ...turns].join("\n");
 }
 
 /** Append runs of text, those of one origin as one. */
@@ -60,9 +72,14 @@ export function textOf({ runs }, reasoning = false) {
 /** The turns as a request carries them. */
 export function messages({ turns }) {
   return turns.map((turn) => {
-    if (!turn.runs) return { role: "user", content: turn.text };
+    if (!turn.runs) return { role: "user", content: contentOf(turn) };
     const thoughts = textOf(turn, true);
     const said = { role: "assistant", content: textOf(turn) };
     return thoughts ? { ...said, reasoning_content: thoughts } : said;
   });
+}
+
+/** The text of a question after those of its files, as /read makes it in the terminal. */
+function contentOf({ text, files = [] }) {
+  return files.map((file) => `${file.name}:\n\n${file.text.trimEnd()}\n\n`).join("") + text;
 }

@@ -1,5 +1,7 @@
 // Markdown as elements, also while it streams. Text is never read as HTML.
 
+import { coloured } from "./code.js";
+
 const origins = ["plain"]; // met so far
 const FIRST = 33; // code of the mark of the first: no white space
 const DEEPEST = 8; // lists, quotes or spans within each other
@@ -147,9 +149,20 @@ function code([, { length: indent }, fence, language], lines, at) {
   const bar = made.appendChild(element("div", "bar"));
   const pre = made.appendChild(element("pre"));
   pre.tabIndex = 0; // to scroll it by keys
-  appendOrigins(pre.appendChild(element("code")), Marked.join(content));
+  appendCode(pre.appendChild(element("code")), Marked.join(content), language.trim());
   bar.append(element("p", "language", language.trim()), copyButton(() => pre.textContent));
   return [made, end + 1];
+}
+
+/** Append code as spans by origin, those of comments, strings, numbers and keywords in one element. */
+function appendCode(parent, source, language) {
+  let done = 0;
+  for (const { from, to, kind } of coloured(source.text, language.split(/[\s{:,]/)[0])) {
+    appendOrigins(parent, source.slice(done, from));
+    appendOrigins(parent.appendChild(element("span", kind)), source.slice(from, to));
+    done = to;
+  }
+  appendOrigins(parent, source.slice(done));
 }
 
 function heading([mark, { length: level }], lines, at) {

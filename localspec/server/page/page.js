@@ -2,19 +2,22 @@
 
 import { AnswerView, noteFigures } from "./answer.js";
 import { answer, Failure, readModels, readProps } from "./api.js";
+import { Attachments, fileView } from "./attachments.js";
 import * as conversations from "./conversations.js";
 import { element } from "./markdown.js";
 import { ModelChooser, Settings } from "./settings.js";
 
 const CURRENT = "localspec conversation"; // the id of the one that is open in this tab
 const KEY = "localspec key";
-const ORIGINS_HIDDEN = "localspec origins hidden";
+const ORIGINS_SHOWN = "localspec origins shown";
 
 const $ = (id) => document.getElementById(id);
 const settings = new Settings($("settings"));
 const models = new ModelChooser($("models"));
+const attachments = new Attachments($("attached"), tell);
 let conversation = conversations.read(sessionStorage.getItem(CURRENT)) ?? conversations.newConversation();
 let running = null; // the AbortController of the answer that is on its way
+let edited = null; // {at, draft}: the place of the question that is edited, and the one typed before it
 
 // -- conversations --------------------------------------------------------------------------
 
@@ -26,6 +29,7 @@ function store() {
 
 function open(other) {
   if (running) return;
+  edit(null);
   conversation = other;
   sessionStorage.setItem(CURRENT, other.id);
   tell("");
@@ -41,19 +45,56 @@ function remove(other) {
   else list();
 }
 
+function rename() {
+  const name = prompt("Name of the conversation", conversations.title(conversation));
+  if (running || name === null) return;
+  conversation.name = name.trim();
+  store();
+  list();
+}
+
+/** Download a text as a file named after the conversation. */
+function download(text, ending) {
+  const link = element("a");
+  const words = conversations.title(conversation).replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "");
+  link.href = URL.createObjectURL(new Blob([text], { type: "text/plain" }));
+  link.download = `${words || "conversation"}.${ending}`;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}
+
 function list() {
-  $("list").replaceChildren(...conversations.stored().map((stored) => {
+  const found = conversations.stored().filter((stored) => conversations.has(stored, $("search").value));
+  $("list").replaceChildren(...found.map((stored) => {
     const row = element("li");
-    const name = conversations.title(stored);
-    const [opens, removes] = [element("button", "", name), element("button", "", "Delete")];
-    if (stored.id === conversation.id) opens.setAttribute("aria-current", "true");
-    opens.addEventListener("click", () => open(conversations.read(stored.id) ?? stored));
-    removes.setAttribute("aria-label", `Delete ${name}`);
-    removes.addEventListener("click", () => remove(stored));
-    opens.disabled = removes.disabled = Boolean(running);
-    row.append(opens, removes);
+    const isOpen = stored.id === conversation.id;
+    const opens = button(conversations.title(stored), () => open(conversations.read(stored.id) ?? stored));
+    if (isOpen) opens.setAttribute("aria-current", "true");
+    row.append(opens, ...(isOpen ? actions() : []));
     return row;
   }));
+  if (!found.length && $("search").value) $("list").append(element("li", "", "None has these words."));
+}
+
+/** What can be done with the open conversation. */
+function actions() {
+  const system = settings.system || null;
+  const document = () => JSON.stringify({ system, messages: conversations.messages(conversation) }, null, 1);
+  return [
+    button("Rename", rename),
+    button("Markdown", () => download(conversations.markdown(conversation), "md"), "Save as Markdown"),
+    button("JSON", () => download(document(), "json"), "Save as JSON, which /load of localspec chat reads"),
+    button("Delete", () => remove(conversation)),
+  ];
+}
+
+function button(name, pressed, title = "") {
+  const made = element("button", "", name);
+  made.type = "button";
+  made.title = title;
+  made.disabled = Boolean(running);
+  made.addEventListener("click", pressed);
+  return made;
 }
 
 // -- what is seen ---------------------------------------------------------------------------
@@ -76,14 +117,19 @@ function following(change) {
 }
 
 function append(turn) {
-  const view = turn.runs ? new AnswerView(turn) : { element: question(turn.text) };
+  const view = turn.runs ? new AnswerView(turn) : { element: question(turn) };
   $("turns").append(view.element);
   return view;
 }
 
-function question(text) {
+function question(turn) {
   const made = element("article", "turn user");
-  made.append(element("h2", "who", "You"), element("div", "body text", text));
+  const files = (turn.files ?? []).map(fileView);
+  const foot = element("div", "foot");
+  const edits = foot.appendChild(element("button", "edit", "Edit"));
+  edits.type = "button";
+  edits.addEventListener("click", () => edit(turn));
+  made.append(element("h2", "who", "You"), ...files, element("div", "body text", turn.text), foot);
   return made;
 }
 
@@ -93,8 +139,11 @@ function refresh() {
   $("empty").hidden = turns.length > 0;
   $("send").hidden = Boolean(running);
   $("stop").hidden = !running;
-  $("again").hidden = Boolean(running) || !turns.at(-1)?.runs;
+  $("again").hidden = Boolean(running || edited) || !turns.at(-1)?.runs;
+  $("cancel").hidden = !edited;
   $("new").disabled = $("models").disabled = Boolean(running);
+  [...$("turns").children].forEach((turn, at) => turn.classList.toggle("replaced", at >= edited?.at));
+  for (const edits of $("turns").querySelectorAll(".edit")) edits.disabled = Boolean(running);
   list();
   $("turns").setAttribute("aria-busy", String(Boolean(running)));
   if (pressed?.hidden) $(running ? "stop" : "send").focus();
@@ -108,21 +157,55 @@ function redraw() {
 
 function showOrigins() {
   document.body.classList.toggle("uncoloured", !$("show-origins").checked);
-  localStorage.setItem(ORIGINS_HIDDEN, $("show-origins").checked ? "" : "yes");
+  localStorage.setItem(ORIGINS_SHOWN, $("show-origins").checked ? "yes" : "");
 }
 
 // -- asking ---------------------------------------------------------------------------------
 
 async function ask() {
   const text = $("question").value;
-  if (running || !text.trim() || !settings.check()) return;
-  $("question").value = "";
+  const { files } = attachments;
+  if (running || !(text.trim() || files.length) || !settings.check()) return;
+  const former = [conversation, edited];
+  if (edited) cut();
+  write(edited?.draft);
+  edited = null;
   const { turns } = conversation;
-  turns.push({ text });
+  turns.push(files.length ? { text, files } : { text });
   append(turns.at(-1));
   if (await reply()) return;
   turns.pop(); // back to where it can be sent again
-  $("question").value = [text, $("question").value].filter(Boolean).join("\n");
+  [conversation, edited] = former;
+  const typed = { text: $("question").value, files: attachments.files };
+  if (edited) edited.draft = typed;
+  write(edited ? { text, files } : {
+    text: [text, typed.text].filter(Boolean).join("\n"),
+    files: [...files, ...typed.files],
+  });
+  redraw();
+}
+
+/** Put a question into its field. */
+function write({ text, files = [] } = { text: "" }) {
+  $("question").value = text;
+  attachments.show(files);
+}
+
+/** Take a question into the field, to be sent in place of itself and all that follows; null ends that. */
+function edit(turn) {
+  if (running || !(turn || edited)) return;
+  const draft = edited?.draft ?? { text: $("question").value, files: attachments.files };
+  edited = turn && { at: conversation.turns.indexOf(turn), draft };
+  write(turn ?? draft);
+  refresh();
+  $("question").focus();
+}
+
+/** Go on before the edited question; later questions stay in the list, as a conversation of their own. */
+function cut() {
+  const { turns } = conversation;
+  const isLast = !turns.slice(edited.at + 1).some((turn) => !turn.runs);
+  conversation = { ...(isLast ? conversation : conversations.newConversation()), turns: turns.slice(0, edited.at) };
   redraw();
 }
 
@@ -144,9 +227,10 @@ async function reply() {
     ...settings.request,
     ...(models.chosen && { model: models.chosen }),
     return_origins: true,
+    return_progress: true,
     timings_per_token: true,
   };
-  const turn = { runs: [], figures: {} };
+  const turn = { runs: [], figures: models.chosen && !models.loaded ? { loading: models.chosen } : {} };
   running = new AbortController();
   conversation.turns.push(turn);
   const view = append(turn);
@@ -247,12 +331,24 @@ $("key-form").addEventListener("submit", (event) => {
   $("question").focus();
   meet();
 });
+$("files").addEventListener("change", async () => {
+  await attachments.add([...$("files").files]);
+  $("files").value = "";
+});
+$("composer").addEventListener("dragover", (event) => event.preventDefault());
+$("composer").addEventListener("drop", (event) => {
+  event.preventDefault();
+  attachments.add([...event.dataTransfer.files]);
+});
+$("search").addEventListener("input", list);
+$("attach").addEventListener("click", () => $("files").click());
+$("cancel").addEventListener("click", () => edit(null));
 $("again").addEventListener("click", askAgain);
 $("stop").addEventListener("click", () => running?.abort());
 $("new").addEventListener("click", () => open(conversations.newConversation()));
 $("models").addEventListener("change", meet);
 $("open-settings").addEventListener("click", () => settings.open());
-$("show-origins").checked = !localStorage.getItem(ORIGINS_HIDDEN);
+$("show-origins").checked = Boolean(localStorage.getItem(ORIGINS_SHOWN));
 $("show-origins").addEventListener("change", showOrigins);
 addEventListener("pagehide", () => {
   if (!running) return;

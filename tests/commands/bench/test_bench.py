@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -37,6 +38,8 @@ def test_bench_shows_a_table_and_what_it_means(bench: Command) -> None:
     done = bench("--draft-tokens", "3,0,auto")
     assert done.code == 0
     assert "New on this machine" in done.err and "localspec bench" not in done.err
+    extent = r"3 settings x 2 repeats x 4 prompts: about \d+ (second|minute|hour)s?\."
+    assert len(re.findall(extent, done.err)) == 1
     head, *rows, advice = done.out.splitlines()
     assert head.split()[:3] == ["task", "draft", "tok/s"]
     assert [row.split()[:2] for row in rows if row[0] != " "] == [
@@ -147,12 +150,13 @@ def test_an_unexplained_difference_is_a_failure(
     ("problem", "code", "sentence"),
     [
         (KeyboardInterrupt(), 130, "Stopped"),
+        (None, 130, "Stopped"),  # SIGTERM
         (EngineError("Out of memory.", "Buy some."), 1, "Error: Out of memory."),
     ],
 )
 def test_what_ends_a_bench_early_keeps_what_was_measured(
     bench: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-    problem: BaseException, code: int, sentence: str,
+    problem: BaseException | None, code: int, sentence: str,
 ) -> None:  # fmt: skip
     from localspec.bench.plan import Variant
 
@@ -161,7 +165,9 @@ def test_what_ends_a_bench_early_keeps_what_was_measured(
 
     def interrupted(*arguments: Any) -> object:
         if next(left, None) is None:
-            raise problem
+            if problem is not None:
+                raise problem
+            signal.raise_signal(signal.SIGTERM)
         return answer(*arguments)
 
     monkeypatch.setattr(Variant, "answer", interrupted)

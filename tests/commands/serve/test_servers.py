@@ -1,6 +1,8 @@
 """The commands ps and stop, over servers of this process and one of its own."""
 
 import json
+import re
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -13,7 +15,7 @@ from localspec.server.running import announced, running_servers
 from tests.commands.serve.test_serve import running as served
 from tests.support.command import Command
 from tests.support.real_pair import TinyFiles
-from tests.support.served import PATIENCE, ServedToy, serving
+from tests.support.served import PATIENCE, ServedToy, gated_toy, serving
 
 
 def test_a_running_server_is_listed_until_it_ends(
@@ -28,6 +30,20 @@ def test_a_running_server_is_listed_until_it_ends(
     assert shown[:4] == ["toy", site.url, "0 of 2 busy", "ready"]
     assert localspec("ps").err.startswith("No server is running.")
     assert json.loads(localspec("ps", "--json").out) == {"servers": []}
+
+
+def test_a_prompt_that_is_read_is_listed(localspec: Command) -> None:
+    engine, gate = gated_toy()
+    with serving(engine) as site, announced(site.url, ["toy"], 1), ThreadPoolExecutor() as client:
+        asked = client.submit(site.ask)
+        assert gate.began.acquire(timeout=PATIENCE)
+        shown = localspec("ps", "--no-header").out
+        (server,) = json.loads(localspec("ps", "--json").out)["servers"]
+        gate.let(10_000)
+        assert asked.result()
+    assert re.search(r"\t1 of 1 busy\tready; reading the prompt: \d+ of \d+ tokens\t", shown)
+    ((read, total),) = server["prompts"]
+    assert 0 <= read < total
 
 
 def test_a_server_that_does_not_answer_is_listed_as_such(localspec: Command) -> None:

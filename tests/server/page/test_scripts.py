@@ -32,7 +32,8 @@ ALLOWED = {
 }  # fmt: skip
 SNIPPETS = [
     "\n", "\n\n", "  ", "    ", "a", "wörd ", "1. ", "- ", "* ", "> ", "# ", "```", "```py\n",
-    "~~~\n", "`", "``", "*", "**", "***", "_", "__", "~~", "[", "](", ")", "![", "\\", "|",
+    "~~~\n", "```js\n", "return ", "`", "``", "*", "**", "***", "_", "__", "~~", "[", "](", ")",
+    "![", "\\", "|",
     "|---|\n", "a | b\n", "--- | ---\n", "---\n", "<script>alert(1)</script>",
     "<img src=x onerror=alert(1)>",
     "&lt;", "javascript:alert(1)", "data:text/html,x", "https://a.b/c", "http://",
@@ -137,6 +138,40 @@ def test_no_word_is_lost(run: Run, parts: list[str]) -> None:
     assert letters == [c for c in "".join(parts) if c.isalnum()]
 
 
+@pytest.mark.parametrize(
+    ("language", "code", "expected"),
+    [
+        (
+            "python",
+            "if x1 == 0x1f: # if\n  f'if'",
+            "keyword if, number 0x1f, comment # if, string 'if'",
+        ),
+        ("Python", '"""a\n\'b', 'string """a\n\'b'),
+        ("js", "let a = `x${1}` // 2", "keyword let, string `x${1}`, comment // 2"),
+        ("c", "/* a\n int", "comment /* a\n int"),
+        ("rust", "fn f<'a>(c: 'b')", "keyword fn, string 'b'"),
+        ("bash", "echo a#b # c", "comment # c"),
+        ("sql", "SELECT 1.5 -- a", "keyword SELECT, number 1.5, comment -- a"),
+        ("json", '{"a": true}', 'string "a", keyword true'),
+        ("html", '<!-- a --> <b c="d">', 'comment <!-- a -->, string "d"'),
+        ("text", "if 1", ""),
+        ("constructor", "if 1", ""),
+    ],
+)
+def test_code_is_coloured(run: Run, language: str, code: str, expected: str) -> None:
+    script = """
+    const { coloured } = await load("code.js");
+    return coloured(...given).map(({ from, to, kind }) => `${kind} ${given[0].slice(from, to)}`);
+    """
+    assert ", ".join(run(script, [code, language])) == expected
+
+
+@pytest.mark.parametrize("mark", ["'", '"', "\\", "/*", "'''\"", "`", "<!--", "1e", "a#", "'\\"])
+@pytest.mark.parametrize("language", ["python", "js", "c", "rust", "bash", "sql", "html"])
+def test_long_hostile_code_ends(run: Run, mark: str, language: str) -> None:
+    shown(run, f"```{language}\n" + mark * 20_000)
+
+
 def test_only_the_last_two_blocks_are_made_again(run: Run) -> None:
     script = """
     const { MarkdownView, element } = await load("markdown.js");
@@ -207,4 +242,4 @@ def test_a_conversation_with_a_server(run: Run, toy_server: Site) -> None:
     """
     said, empty, reopened, notice = run(script, toy_server.url)
     assert said[0] == "hello <b>" and said[-1]
-    assert (empty, reopened, notice) == ([0, ["hello <b>", "Delete"]], 2, "")
+    assert (empty, reopened, notice) == ([0, ["hello <b>"]], 2, "")

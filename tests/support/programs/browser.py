@@ -116,6 +116,15 @@ class Page:
     def click(self, name: str) -> None:
         self[name].click()
 
+    def press(self, name: str = "") -> list[str]:
+        """Press this button of the list of conversations; the names of those that are listed."""
+        self.run("document.getElementById('conversations').open = true")
+        buttons = self.all("#list button")
+        listed = [each.text for each in self.all("#list li button:first-child")]
+        for button in [button for button in buttons if button.text == name][:1]:
+            button.click()
+        return listed
+
     def send(self, text: str) -> None:
         self["question"].send_keys(text + "\n")
 
@@ -145,7 +154,12 @@ class Page:
     @property
     def meters(self) -> list[str]:
         """The figures under each answer."""
-        return [meter.text for meter in self.all(".meter")]
+        return [meter.text for meter in self.all(".meter summary")]
+
+    @property
+    def figures(self) -> str:
+        """All figures of the last answer, which are behind those under it."""
+        return str(self.all(".meter p")[-1].get_property("textContent"))
 
     @property
     def turns(self) -> list[str]:
@@ -163,7 +177,7 @@ class Page:
         """Those of the last answer that can be seen, each with the origin that it shows."""
         spans: list[tuple[str, str]] = self.run(
             "return [...[...document.querySelectorAll('.turn > .body')].at(-1)"
-            ".querySelectorAll('span')].map(e => [e.textContent, e.className])"
+            ".querySelectorAll('span:not(:has(span))')].map(e => [e.textContent, e.className])"
         )
         return [(c, origin) for text, origin in spans for c in text if not c.isspace()]
 

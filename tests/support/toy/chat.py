@@ -74,7 +74,9 @@ class Reciter:
     def system_notes(self, system: str) -> list[str]:
         return []
 
-    def stream(self, prompt: Sequence[int], options: GenerateOptions) -> Iterator[Piece]:
+    def stream(
+        self, prompt: Sequence[int], options: GenerateOptions, *, reports_progress: bool = False
+    ) -> Iterator[Piece]:
         return stream_generate(self, prompt, options)  # type: ignore[arg-type]
 
     def decode(self, tokens: Sequence[int], rows: int) -> object:

@@ -125,7 +125,12 @@ class ToyEngine:
         self.draft = None if quirk is None else model(quirk, draft_n_ctx or n_ctx, 1.0)
 
     def stream(
-        self, prompt: Sequence[int], options: GenerateOptions, *, clock: Clock = time.perf_counter
+        self,
+        prompt: Sequence[int],
+        options: GenerateOptions,
+        *,
+        clock: Clock = time.perf_counter,
+        reports_progress: bool = False,
     ) -> Iterator[Piece]:
         return stream_generate(self, prompt, options, clock=clock)
 
