@@ -119,7 +119,7 @@ def test_no_request_is_lost_or_mixed(files: list[Path], most: int) -> None:
         for form in FORMS:
             assert form.part is None or len({known[form, file.stem, 0] for file in files}) == 3
         crowd = Crowd(client.base_url, known)
-        count = 60 if most else 200
+        count = 36 if most else 120
         asyncio.run(crowd.ask_all(count))
         assert crowd.outcomes["answered"] > 10 and crowd.outcomes["given up"] > 5
         assert crowd.outcomes["answered"] + crowd.outcomes["given up"] == count
