@@ -161,12 +161,7 @@ class Session:
         return [SlotState(i, seat.job is not None) for i, seat in enumerate(self._by_id)]
 
     def run(
-        self,
-        slot: int,
-        act: Callable[[TextEngine], T],
-        owner: str = "",
-        *,
-        replaces: bool = False,
+        self, slot: int, act: Callable[[TextEngine], T], owner: str = "", *, replaces: bool = False
     ) -> Future[T]:
         """Call ``act`` with a slot, after its answer under way.
 
