@@ -95,10 +95,19 @@ class Crowd:
         return "".join(form.part(json.loads(each)) for each in data if each != "[DONE]")
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> list[Path]:
+@pytest.fixture(autouse=True)
+def cache(
+    home: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processes know what earlier ones found: the first use of a file takes one of its own."""
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path_factory.getbasetemp() / "front"))
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("files")
     return [
-        write_tiny_model(tmp_path / f"{name}.gguf", seed=seed, context_length=1024)
+        write_tiny_model(folder / f"{name}.gguf", seed=seed, context_length=1024)
         for seed, name in enumerate(("red", "green", "blue"))
     ]
 

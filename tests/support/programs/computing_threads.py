@@ -93,7 +93,8 @@ def run_batch(target: str, draft: str, folder: Path) -> None:
 
 if __name__ == "__main__":
     target, draft, folder = sys.argv[1:]
-    threads, computing = record_threads(), {}
+    threads = record_threads()
+    computing: dict[str, list[int]] = {}
     for program in (serve, read_asynchronously, call_from_threads, run_batch):
         threads.clear()
         program(target, draft, Path(folder))
