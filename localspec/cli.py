@@ -12,9 +12,10 @@ from typer.core import TyperGroup
 from localspec import __version__
 from localspec.commands import config, doctor, draft, export, start
 from localspec.commands.bench import bench, demo
-from localspec.commands.chat import chat
-from localspec.commands.flags.completion import pairs
-from localspec.commands.models import models, remove
+from localspec.commands.chat import chat, conversations
+from localspec.commands.flags.completion import pairs as pair_names
+from localspec.commands.flags.llama_command import LlamaCommand
+from localspec.commands.models import models, pairs, remove
 from localspec.commands.run import run
 from localspec.commands.serve import serve, servers
 from localspec.core.errors import LocalspecError
@@ -38,6 +39,35 @@ _OURS = {
     for word in words.split()
 }
 
+# By panel of the help, in its order; further names of a command are hidden.
+_COMMANDS: dict[str | None, dict[str, Any]] = {
+    None: {
+        "demo": demo.demo,
+        "doctor": doctor.doctor,
+        "run": run.run,
+        "chat": chat.chat,
+        "sessions": conversations.sessions_app,
+        "serve": serve.serve,
+        "ps": servers.ps,
+        "stop": servers.stop,
+        "bench": bench.bench,
+    },
+    "Models and pairs": {
+        "draft": draft.draft_app,
+        "check": models.check,
+        "inspect show": models.inspect,
+        "list ls": models.list_models,
+        "suggest": models.suggest,
+        "pairs": pairs.pairs,
+        "pair": pairs.pair_app,
+        "download pull": models.download,
+        "verify": models.verify,
+        "rm remove": remove.remove,
+        "export": export.export,
+        "config": config.config_app,
+    },
+}
+
 
 class _Commands(TyperGroup):
     """The commands; words of other programs are answered with the command that is meant."""
@@ -46,7 +76,7 @@ class _Commands(TyperGroup):
         word = args[0]
         if word not in self.commands and not ctx.resilient_parsing:
             ours = _OURS.get(word)
-            if ours is None and (word.endswith(".gguf") or word in pairs()):
+            if ours is None and (word.endswith(".gguf") or word in pair_names()):
                 ours = f"chat {word}"
             if ours is not None:
                 ctx.fail(f"No such command '{word}'. Here it is: localspec {ours}")
@@ -115,9 +145,14 @@ def _join_lines(group: typer.Typer) -> None:
             _join_lines(inner.typer_instance)
 
 
-for command in (
-    *(demo, doctor, run, chat, serve, servers),
-    *(bench, draft, models, remove, export, config),
-):
-    command.register(app)
+for panel, commands in _COMMANDS.items():
+    for names, command in commands.items():
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=names, rich_help_panel=panel)
+            continue
+        name, *others = names.split()
+        cls = LlamaCommand if hasattr(command, "advanced") else None
+        app.command(name, cls=cls, rich_help_panel=panel)(command)
+        for other in others:
+            app.command(other, hidden=True)(command)
 _join_lines(app)

@@ -104,11 +104,7 @@ def check_usable(header: ModelHeader) -> list[Finding]:
 
 
 def check_pair(
-    target: ModelHeader,
-    draft: ModelHeader,
-    *,
-    weights_needed: bool = True,
-    lenient: bool = False,
+    target: ModelHeader, draft: ModelHeader, *, weights_needed: bool = True, lenient: bool = False
 ) -> PairReport:
     """Check the pair as strictly as llama.cpp; an error means that it must not run.
 

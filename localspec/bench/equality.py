@@ -177,11 +177,7 @@ def _widest_tree(variant: Variant) -> int:
 
 
 def audit_answers(
-    engine: Engine,
-    name: str,
-    prompt: PromptIds,
-    plan: BenchPlan,
-    rows: Sequence[Sequence[Answer]],
+    engine: Engine, name: str, prompt: PromptIds, plan: BenchPlan, rows: Sequence[Sequence[Answer]]
 ) -> Iterator[Audit]:
     """One for every drafted answer of ``rows[side][repeat]``; equal texts are read once."""
     known: dict[tuple[int, ...], tuple[Miss, ...]] = {}

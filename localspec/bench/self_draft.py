@@ -25,8 +25,8 @@ from localspec.engine.profile_store import best_gain
 from localspec.metadata.draft_kind import n_layers
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.self_draft import store
-from localspec.self_draft.make import make_draft
-from localspec.self_draft.recipe import Recipe, SelfDraftOptions, chosen_recipe
+from localspec.self_draft.make import chosen_recipe, make_draft
+from localspec.self_draft.recipe import Recipe, SelfDraftOptions
 from localspec.self_draft.trim import trim_vocabulary
 from localspec.self_draft.verdict import DraftVerdict
 from localspec.self_draft.vocabulary import frequent_ids

@@ -52,43 +52,33 @@ class ChatUI(Protocol):
 
     def read(self) -> str:
         """One message; EOFError at the end of input, KeyboardInterrupt at Ctrl-C."""
-        ...
 
     def stream(self, piece: Piece) -> None:
         """Show a piece of the answer and the figures so far, or how much of the prompt is read."""
-        ...
 
     def end_answer(self, answer: Answer, filled: float) -> None:
         """Show the figures of a complete answer; ``filled`` is the used share of the context."""
-        ...
 
     def show_stats(self, stats: GenerationStats) -> None:
         """Show the figures of the whole conversation."""
-        ...
 
     def compare(self, drafted: Answer, plain: Answer, text_independent_of_draft: bool) -> None:
         """Show the speed of two answers to one question, and whether their texts should agree."""
-        ...
 
     def fold_thoughts(self, fold: bool) -> None:
         """Replace the thoughts of an answer by one line when they end, or leave them."""
-        ...
 
     def show_thoughts(self, thoughts: str) -> None:
         """Show thoughts that were folded."""
-        ...
 
     def copy(self, text: str) -> None:
         """Put text into the clipboard, and say so; raises UsageError where there is none."""
-        ...
 
     def say(self, sentence: str) -> None:
         """Show a note."""
-        ...
 
     def complain(self, problem: LocalspecError) -> None:
         """Show an error and its hint."""
-        ...
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from localspec.commands.flags.settings import (
 )
 from localspec.core import paths
 from localspec.core.errors import FileProblem, UsageError
-from localspec.core.files import appearing_when_complete, read_text
+from localspec.core.files import appearing_when_complete, file_problem, read_text
 from localspec.core.formatting import one_line
 from localspec.display import console
 from localspec.hub.reference import parse_reference
@@ -30,7 +30,6 @@ from localspec.library.pairs import user_pairs
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
 
-PANEL = "Models and pairs"  # of the help
 _MOST_BYTES = 2**20
 _Name = Annotated[
     str,
@@ -226,16 +225,7 @@ def _document() -> "TOMLDocument":
 
 def _write(document: "TOMLDocument") -> None:
     path = paths.config_file()
-    try:
+    with file_problem(f"{path} cannot be written", "Name another: LOCALSPEC_CONFIG=FILE"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with appearing_when_complete(path) as partial:
             partial.write_text(document.as_string(), encoding="utf-8")
-    except OSError as error:
-        raise FileProblem(
-            f"{path} cannot be written: {error.strerror}.", "Name another: LOCALSPEC_CONFIG=FILE"
-        ) from error
-
-
-def register(app: typer.Typer) -> None:
-    """Add these commands to the program."""
-    app.add_typer(config_app, name="config", rich_help_panel=PANEL)

@@ -18,8 +18,3 @@ def doctor(as_json: JsonFlag = False) -> None:
     else:
         reports.doctor_report(result)
     raise typer.Exit(0 if result.healthy else 1)
-
-
-def register(app: typer.Typer) -> None:
-    """Add this command to the program."""
-    app.command()(doctor)

@@ -11,7 +11,6 @@ from localspec.commands.flags.completion import models
 from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.llama_command import LlamaCommand
 from localspec.commands.flags.pair import LoadingFlags
-from localspec.commands.models.pairs import PANEL
 from localspec.commands.session import download_ui
 from localspec.core.errors import FileProblem, UsageError
 from localspec.display import console
@@ -81,8 +80,3 @@ def _require_free(output: Path, target: Path, draft: Path | None) -> None:
     if draft is not None and draft.exists() and output.exists() and output.samefile(draft):
         raise FileProblem(f"{output} is the draft itself.", "Name another file with --output.")
     require_writable(output)
-
-
-def register(app: typer.Typer) -> None:
-    """Add these commands to the program, in the panel of its help for models and pairs."""
-    app.add_typer(draft_app, name="draft", rich_help_panel=PANEL)

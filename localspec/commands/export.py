@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from localspec.commands.flags.groups import spread_groups
-from localspec.commands.flags.llama_command import LlamaCommand
 from localspec.commands.flags.pair import NameArgument, stored_settings
 from localspec.commands.flags.rows import Given, choice, given_flags, number
-from localspec.commands.models import pairs
 from localspec.commands.session import download_ui, make_request
 from localspec.core.errors import FileProblem, IncompatiblePair, UsageError
 from localspec.core.files import appearing_when_complete, file_problem
@@ -162,8 +160,3 @@ def _write(path: Path, exported: "Exported") -> None:
             mode = path.stat().st_mode
             path.chmod(mode | (mode & 0o444) >> 2)
     console.note(f"Written: {path}")
-
-
-def register(app: typer.Typer) -> None:
-    """Add this command to the program, beside those about pairs."""
-    app.command(cls=LlamaCommand, rich_help_panel=pairs.PANEL)(export)

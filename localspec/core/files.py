@@ -1,13 +1,14 @@
 """Atomic writes, and reading that neither blocks nor exceeds a limit."""
 
 import errno
+import hashlib
 import json
 import os
 import re
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from glob import escape
@@ -19,7 +20,9 @@ from typing import TextIO
 from localspec.core.errors import FileProblem, LocalspecError
 from localspec.core.formatting import one_line
 
+UNWRITABLE = "Check that the folder exists, is writable and has room."
 _COMPARED_FILES = 1000  # of a folder, with the name of one that is missing
+_SAMPLES, _SAMPLE, _BEGINNING = 256, 4096, 2**20  # of each file of a model
 MAX_KEYS, MAX_KEY_BYTES = 500, 2**17  # of one file
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0)  # opening a pipe would wait for its other end
 
@@ -119,6 +122,40 @@ def file_problem(what: str, hint: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise FileProblem(f"{what}: {error.strerror or error}.", hint) from error
+
+
+def require_kind(path: Path, magic: bytes, refusal: FileProblem) -> None:
+    """Raise ``refusal`` for a path that holds anything but a file that begins with ``magic``.
+
+    An empty file, and none, are right too. What a killed process left of its save is removed.
+    """
+    remove_abandoned(path)
+    with file_problem(f"{path} cannot be read", "Name another."):
+        if not path.exists():
+            return
+        ours = path.is_file()
+        if ours:
+            with open_regular(path) as file:
+                ours = file.read(len(magic)) in (magic, b"")
+    if not ours:
+        raise refusal
+
+
+def fingerprint(paths: Sequence[Path]) -> str:
+    """A digest of a model's files by samples: hashing gigabytes would take as long as reading.
+
+    Models of one family may have the same size and the same beginning, which is the vocabulary;
+    their weights differ everywhere. Raises OSError.
+    """
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            digest.update(b"%d " % size + file.read(_BEGINNING))
+            for i in range(_SAMPLES):
+                file.seek(size * i // _SAMPLES)
+                digest.update(file.read(_SAMPLE))
+    return digest.hexdigest()
 
 
 @contextmanager

@@ -126,11 +126,10 @@ class StoredProfile:
         Measuring needs empty caches.
         """
         if self._profile is None:
-            self._profile = COMPUTE.call(lambda: self._read_or_measure(clock))
+            self._profile = COMPUTE.call(
+                lambda: self._read(clock) or calibrate(self._target, self._draft, clock)
+            )
         return self._profile
-
-    def _read_or_measure(self, clock: Clock) -> PairProfile:
-        return self._read(clock) or calibrate(self._target, self._draft, clock)
 
     def introduce(self, say: Callable[[str], None]) -> None:
         """Load or measure the profile, and tell ``say`` about it."""

@@ -91,7 +91,8 @@ def resolve(reference: Reference) -> RemoteModel:
     facts, commit = _repository(reference)
     reference = _as_the_hub_writes_it(reference, facts)
     listing = _listing(facts, reference)
-    if not listing and _holds_safetensors(facts):
+    names = [str(entry.get("rfilename")) for entry in _entries(facts)]
+    if not listing and any(name.endswith(".safetensors") for name in names):
         raise HubProblem(
             f"{reference.repo} holds only safetensors, and no GGUF file.",
             "Look for a repository of the same model whose name ends in -GGUF, or "
@@ -386,10 +387,6 @@ def _entries(facts: _Facts) -> list[dict[str, object]]:
 def _sha256(lfs: object) -> str | None:
     said = lfs.get("sha256") if isinstance(lfs, dict) else None
     return said.lower() if isinstance(said, str) and SHA256.fullmatch(said.lower()) else None
-
-
-def _holds_safetensors(facts: _Facts) -> bool:
-    return any(str(entry.get("rfilename")).endswith(".safetensors") for entry in _entries(facts))
 
 
 def _refuse_cut_files(reference: Reference, facts: _Facts) -> None:

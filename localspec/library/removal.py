@@ -9,6 +9,7 @@ from pathlib import Path
 
 from localspec.core import paths
 from localspec.core.errors import FileProblem, LocalspecError, UsageError
+from localspec.core.files import file_problem
 from localspec.core.formatting import one_line
 from localspec.download import interrupted
 from localspec.hub.partial_file import partials_of
@@ -46,13 +47,9 @@ class Removal:
     def delete(self) -> None:
         """Delete the files, and folders that are empty then; raises FileProblem."""
         for file in self.files:
-            try:
+            what = f"{one_line(str(file))} cannot be deleted"
+            with file_problem(what, "Look at the permissions of its folder."):
                 file.unlink(missing_ok=True)
-            except OSError as error:
-                raise FileProblem(
-                    f"{one_line(str(file))} cannot be deleted: {error.strerror}.",
-                    "Look at the permissions of its folder.",
-                ) from error
         top = paths.models_folder()
         for folder in self.path.parents:
             if folder == top or not folder.is_relative_to(top):

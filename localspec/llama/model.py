@@ -29,12 +29,7 @@ from localspec.llama.cache.copies import (
 from localspec.llama.cache.rollback import Fork, Rollback, Trim, make_rollback
 from localspec.llama.memory.attention import with_attention
 from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size
-from localspec.llama.parameters import (
-    context_parameters,
-    has_branches,
-    prompt_step,
-    uses_devices,
-)
+from localspec.llama.parameters import context_parameters, has_branches, prompt_step, uses_devices
 from localspec.llama.pass_class import NATURAL, PassClass
 from localspec.llama.vocabulary.control_tokens import ControlTokens
 from localspec.llama.vocabulary.tokenizer import SHORT, require_text_fits, tokenize, written_text

@@ -4,7 +4,6 @@ The child runs this module too.
 """
 
 import ctypes
-import json
 import os
 import re
 import sys
@@ -28,13 +27,7 @@ _MOST_ROWS = 256 << 20  # bytes of a tensor's rows in memory; llama.cpp's defaul
 _REASON = re.compile(r"failed to quantize: (.+)|(GGML_ASSERT\(.+)")
 
 
-def quantize(
-    source: Path,
-    output: Path,
-    type_name: str,
-    *,
-    without: Sequence[int] = (),
-) -> None:
+def quantize(source: Path, output: Path, type_name: str, *, without: Sequence[int] = ()) -> None:
     """Write the model at ``source`` in another type to ``output``, complete or not at all.
 
     Layers ``without`` are left out; others get the numbers that become free, but the header is the
@@ -81,11 +74,10 @@ def _reason(ended: worker.Ended) -> str:
 
 
 def _work() -> None:
-    """Read a line of JSON from stdin and quantize; llama.cpp's log goes to stderr."""
+    """Read the request and quantize; llama.cpp's log goes to stderr."""
     from localspec.llama import llama_library
 
-    asked = json.loads(sys.stdin.readline())
-    worker.end_with_parent()
+    asked = worker.question()
     llama_library.log.verbose = True
     llama = llama_library.library()
     params = llama.llama_model_quantize_default_params()

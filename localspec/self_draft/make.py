@@ -1,11 +1,18 @@
 """Drafts written out of a target, by a recipe."""
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from localspec.core.errors import DraftNotMade, EngineError, FileProblem
-from localspec.core.files import appearing_when_complete, file_problem, require_disk_space
+from localspec.core.errors import DraftNotMade, EngineError, FileProblem, UsageError
+from localspec.core.files import (
+    UNWRITABLE,
+    appearing_when_complete,
+    file_problem,
+    require_disk_space,
+)
 from localspec.core.formatting import one_line
 from localspec.core.options.load_options import LoadOptions
 from localspec.engine.loading.first_use import prove
@@ -16,7 +23,8 @@ from localspec.metadata.gguf_file import GGML_TYPES_BY_NAME, Value
 from localspec.metadata.gguf_writer import copied, write_copy
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.metadata.splits import read_part
-from localspec.self_draft.recipe import KEEP, Recipe
+from localspec.self_draft.recipe import KEEP, Recipe, SelfDraftOptions
+from localspec.self_draft.trim import require_trimmable
 
 LAYERS_KEY = "localspec.draft.layers"
 SOURCE_KEY = "localspec.draft.source"
@@ -28,8 +36,44 @@ _OF_THE_MODEL = ("rope.dimension_sections", "target_layers")
 _ACTIVATION = "xielu."  # keys without the name of the architecture
 _RATIOS = "attention.compress_ratios"  # may be longer than the model
 _LEADING = ("leading_dense_block_count", "hash_layer_count")  # so many first layers are different
-UNWRITABLE = "Check that the folder exists, is writable and has room."
+_LOWER = "Q4_0"  # agrees with 94 % of the tokens of a 1.5B in F16, at 0.3 of its bytes
+_PRECISE = ("F32", "F16", "BF16", "Q8_0")  # targets that a lower type makes much quicker
 _ELSEWHERE = "Or name another file with --output."
+
+
+def chosen_recipe(options: SelfDraftOptions, target: ModelHeader, source: ModelHeader) -> Recipe:
+    """The recipe for these options; ``source`` is the draft to be trimmed, else the target.
+
+    Raises DraftNotMade or UsageError for options that give no draft of this target, and
+    IncompatiblePair where its vocabulary cannot be trimmed.
+    """
+    kind = options.type if options.type in (None, KEEP) else require_type(options.type)
+    require_model(target)
+    if options.vocab is not None:
+        # A draft that is made of a split target is one file.
+        whole = source if options.source is not None else replace(source, split_count=1)
+        require_trimmable(whole, target, options.vocab)
+    if options.source is not None:
+        return Recipe(n_layers(source), KEEP, options.vocab)
+    lower = _LOWER if target.quantization in _PRECISE else KEEP
+    recipe = Recipe(options.layers or n_layers(target), kind or lower, options.vocab)
+    _require_smaller(recipe, target, n_layers(target))
+    return recipe
+
+
+def _require_smaller(recipe: Recipe, target: ModelHeader, count: int) -> None:
+    """Raise UsageError where a recipe asks for more layers than there are, or for the target."""
+    if recipe.layers > count:
+        raise UsageError(
+            f"--layers is {recipe.layers}, but {target.path.name} has {count} layers.",
+            "Give a number below that.",
+        )
+    if (recipe.layers, recipe.type) == (count, KEEP):
+        raise UsageError(
+            f"All {count} layers in their type, {target.quantization}, would be the target itself.",
+            "Give fewer --layers, or a lower --type such as Q2_K. A small model of its family "
+            "drafts better: " + shlex.join(["localspec", "suggest", str(target.path)]),
+        )
 
 
 def make_draft(target: ModelHeader, recipe: Recipe, output: Path) -> None:

@@ -1,9 +1,7 @@
 """Stored self-drafts: one for each target in the cache folder, with its verdict.
 
-A target is recognised by its size, its beginning and samples of its weights: hashing gigabytes at
-each start would take longer than an answer, and fine-tunes of one model have the same header and
-size. Should a draft belong to another target all the same, its tokens are only rejected more often.
-A verdict holds only on the machine where it was measured.
+A target is recognised by its `fingerprint`. Should a draft belong to another target all the same,
+its tokens are only rejected more often. A verdict holds only on the machine where it was measured.
 """
 
 import contextlib
@@ -21,7 +19,7 @@ from typing import Any
 
 from localspec.core import machine, paths
 from localspec.core.errors import IncompatiblePair
-from localspec.core.files import appearing_when_complete, file_problem, read_at_most
+from localspec.core.files import appearing_when_complete, file_problem, fingerprint, read_at_most
 from localspec.llama import llama_library
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.self_draft.recipe import Recipe
@@ -29,7 +27,6 @@ from localspec.self_draft.verdict import DraftVerdict
 
 FORMAT = 1  # raise it when a key changes its name or meaning
 _MAX_BYTES = 2**16
-_BEGINNING, _SAMPLE, _SAMPLES = 2**20, 2**16, 16  # bytes, bytes, how many in each file
 _WORK_FOLDER, _ABANDONED = ".making-", 24 * 3600  # its name, seconds
 _SHOWN_DIGITS = 16  # of a digest, in a file's name
 
@@ -165,7 +162,7 @@ def _recipe(target: ModelHeader, document: Mapping[str, Any]) -> Recipe:
 
 
 def _document_path(target: ModelHeader) -> Path:
-    return folder() / f"{_digest(target)}.json"
+    return folder() / f"{fingerprint(target.paths)[:_SHOWN_DIGITS]}.json"
 
 
 def _file(document: Path, recipe: Recipe) -> Path:
@@ -190,19 +187,6 @@ def _remove_others(document: Path, kept: Path | None) -> None:
         if other != kept:
             with contextlib.suppress(OSError):
                 other.unlink()
-
-
-def _digest(target: ModelHeader) -> str:
-    digest = hashlib.sha256()
-    for path in target.paths:
-        size = path.stat().st_size
-        digest.update(str(size).encode())
-        with path.open("rb") as file:
-            digest.update(file.read(_BEGINNING))
-            for i in range(1, _SAMPLES + 1):
-                file.seek(max(0, size * i // _SAMPLES - _SAMPLE))
-                digest.update(file.read(_SAMPLE))
-    return digest.hexdigest()[:_SHOWN_DIGITS]
 
 
 def _machine() -> dict[str, object]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.core.errors import IncompatiblePair
-from localspec.core.files import appearing_when_complete, file_problem
+from localspec.core.files import UNWRITABLE, appearing_when_complete, file_problem
 from localspec.core.formatting import one_line
 from localspec.core.options.load_options import LoadOptions
 from localspec.llama.model import LlamaModel
@@ -24,7 +24,6 @@ from localspec.metadata.header import ModelHeader, read_header
 from localspec.metadata.splits import read_part
 from localspec.metadata.trimmed import DIGEST, EMBEDDING, IDS, SCALE, SIZE, vocabulary_digest
 from localspec.pairing import check_pair
-from localspec.self_draft.make import UNWRITABLE
 
 _TRIMMED = frozenset({EMBEDDING, "output.weight", "output.bias"})
 # Graphs that assert that their input is token ids, not embeddings; others are tried.

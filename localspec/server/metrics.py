@@ -22,12 +22,20 @@ _LLAMA_SERVER = {"localspec_rounds": "n_decode"} | {
 # Gauges of llama-server: name, help, and the counters of which each is the quotient.
 _SPEEDS = (
     ("prompt_tokens_seconds", "Prompt tokens per second.", "prompt_tokens", "prompt_seconds"),
-    (
-        "predicted_tokens_seconds",
-        "Tokens generated per second.",
-        "tokens_predicted",
-        "tokens_predicted_seconds",
-    ),
+    ("predicted_tokens_seconds", "Tokens generated per second.", "tokens_predicted",
+     "tokens_predicted_seconds"),
+)  # fmt: skip
+# Sums over answers: name, help, and the attributes of `GenerationStats` of which each is the sum.
+_SUMS = (
+    ("prompt_tokens", "Prompt tokens read, without those in the cache.", "prompt_tokens"),
+    ("prompt_tokens_cached", "Prompt tokens that the cache held.", "cached_tokens"),
+    ("prompt_seconds", "Seconds spent reading prompts.", "prompt_seconds draft_prompt_seconds"),
+    ("tokens_predicted", "Tokens generated.", "tokens"),
+    ("tokens_predicted_seconds", "Seconds spent generating.", "seconds"),
+    ("rounds", "Passes of the target that generated tokens.", "rounds"),
+    ("spec_decode_num_draft_tokens", "Tokens drafted.", "drafted"),
+    ("spec_decode_num_accepted_tokens", "Drafted tokens accepted.", "accepted"),
+    ("spec_decode_num_drafts", "Rounds that drafted something.", "drafts"),
 )
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 600)
 
@@ -96,21 +104,13 @@ class Metrics(RequestMetrics):
         super().__init__()
         registry = self._registry
 
-        def counter(name: str, says: str) -> Counter:
-            return Counter(f"localspec_{name}", says, registry=registry)
-
         def gauge(name: str, says: str, value: Callable[[], float]) -> None:
             Gauge(f"localspec_{name}", says, registry=registry).set_function(value)
 
-        self._read = counter("prompt_tokens", "Prompt tokens read, without those in the cache.")
-        self._cached = counter("prompt_tokens_cached", "Prompt tokens that the cache held.")
-        self._reading = counter("prompt_seconds", "Seconds spent reading prompts.")
-        self._generated = counter("tokens_predicted", "Tokens generated.")
-        self._generating = counter("tokens_predicted_seconds", "Seconds spent generating.")
-        self._rounds = counter("rounds", "Passes of the target that generated tokens.")
-        self._drafted = counter("spec_decode_num_draft_tokens", "Tokens drafted.")
-        self._accepted = counter("spec_decode_num_accepted_tokens", "Drafted tokens accepted.")
-        self._drafts = counter("spec_decode_num_drafts", "Rounds that drafted something.")
+        self._sums = {
+            attributes: Counter(f"localspec_{name}", says, registry=registry)
+            for name, says, attributes in _SUMS
+        }
         self._by_source = Counter(
             "localspec_accepted_tokens",
             "Drafted tokens accepted, by what drafted them.",
@@ -135,15 +135,8 @@ class Metrics(RequestMetrics):
 
     def count_answer(self, stats: GenerationStats) -> None:
         """Add the figures of one answer, which may be cut off."""
-        self._read.inc(stats.prompt_tokens)
-        self._cached.inc(stats.cached_tokens)
-        self._reading.inc(stats.prompt_seconds + stats.draft_prompt_seconds)
-        self._generated.inc(stats.tokens)
-        self._generating.inc(stats.seconds)
-        self._rounds.inc(stats.rounds)
-        self._drafted.inc(stats.drafted)
-        self._accepted.inc(stats.accepted)
-        self._drafts.inc(stats.drafts)
+        for attributes, counter in self._sums.items():
+            counter.inc(sum(getattr(stats, name) for name in attributes.split()))
         tokens = stats.prompt_tokens + stats.cached_tokens + stats.tokens
         self._most_tokens = max(tokens, self._most_tokens)
         self._answering += sum(passes.passes for passes in stats.passes.values())

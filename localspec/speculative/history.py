@@ -70,7 +70,8 @@ class AnswerHistory:
             if place >= self._end or (token := self._at(place)) == _END:
                 return
             odds = _CERTAINTY * max(1.0, length / _LONG)
-            yield Candidate(token, math.log(odds), _group(length))
+            group = next(name for least, name in _GROUPS if length >= least)
+            yield Candidate(token, math.log(odds), group)
             place += 1
 
     def _at(self, place: int) -> int:
@@ -116,7 +117,3 @@ class OwnedHistories:
         if len(self._owned) > self._most:
             self._owned.popitem(last=False)
         return found
-
-
-def _group(match: int) -> str:
-    return next(name for least, name in _GROUPS if match >= least)

@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 from localspec.speculative.control.policy import solve
@@ -130,7 +131,8 @@ def isotonic(guesses: Iterable[Guess]) -> list[tuple[float, float, int]]:
     By pooling adjacent violators (Ayer et al. 1955).
     """
     blocks: list[tuple[float, int, int]] = []
-    for least, group in groupby(sorted(guesses, key=_confidence), key=_confidence):
+    by = attrgetter("confidence")
+    for least, group in groupby(sorted(guesses, key=by), key=by):
         found = [guess.right for guess in group]
         right, seen = sum(found), len(found)
         while blocks and blocks[-1][1] * seen >= right * blocks[-1][2]:
@@ -138,10 +140,6 @@ def isotonic(guesses: Iterable[Guess]) -> list[tuple[float, float, int]]:
             right, seen = right + more, seen + others
         blocks.append((least, right, seen))
     return [(least, right / seen, seen) for least, right, seen in blocks]
-
-
-def _confidence(guess: Guess) -> float:
-    return guess.confidence
 
 
 _Known = Sequence[tuple[bool, float]]  # a chain by whether right, and the chance of it

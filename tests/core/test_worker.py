@@ -10,10 +10,10 @@ from localspec.core.worker import Ended, Limits, Worker, WorkerEnded, ask, comma
 
 
 def test_a_child_ends_with_the_one_that_asked() -> None:
-    code = "import time; from localspec.core.worker import end_with_parent as end; end()"
-    code += "; time.sleep(600)"
+    code = "import time; from localspec.core.worker import question; question(); time.sleep(600)"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as orphan:
         assert orphan.stdin is not None
+        orphan.stdin.write(b"{}\n")
         orphan.stdin.close()
         assert orphan.wait(60) == 1
 

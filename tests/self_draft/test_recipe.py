@@ -7,8 +7,8 @@ import pytest
 
 from localspec.core.errors import DraftNotMade, IncompatiblePair, UsageError
 from localspec.metadata.header import read_header
-from localspec.self_draft.make import make_draft
-from localspec.self_draft.recipe import KEEP, Recipe, SelfDraftOptions, chosen_recipe
+from localspec.self_draft.make import chosen_recipe, make_draft
+from localspec.self_draft.recipe import KEEP, Recipe, SelfDraftOptions
 from tests.support.files.gguf_files import write_gguf
 
 pytestmark = pytest.mark.llama

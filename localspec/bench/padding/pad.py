@@ -32,6 +32,7 @@ from localspec.bench.padding.layout import Forms, PaddedShape, TensorForm
 from localspec.bench.padding.source import PaddingSource
 from localspec.core.errors import FileProblem
 from localspec.core.files import (
+    UNWRITABLE,
     appearing_when_complete,
     file_problem,
     remove_abandoned,
@@ -77,7 +78,7 @@ def pad_model(
     small = PaddingSource.read(source)
     padded = _PaddedModel(small, shape, TensorEncoder(quantization), small.layout.forms(shape))
     what = f"The padded model could not be written to {destination}"
-    with file_problem(what, "Check that the folder exists, is writable and has room."):
+    with file_problem(what, UNWRITABLE):
         needed = padded.n_bytes + small.header.n_header
         require_disk_space(destination.parent, needed, "The padded model", _ELSEWHERE)
         values = small.padded_values(shape, quantization)

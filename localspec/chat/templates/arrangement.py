@@ -221,7 +221,7 @@ def made_up(turns: str) -> list[Message]:
         if letter in "su":
             messages.append({"role": "system" if letter == "s" else "user", "content": text})
         elif letter == "r":
-            messages.append(_result("made00up0", "made_up_tool", _as_result(text)))
+            messages.append(_result("made00up0", "made_up_tool", {"role": "tool", "content": text}))
         elif letter == "a":
             messages.append(assistant_turn(text))
         else:
@@ -260,7 +260,3 @@ def texts_in(messages: Sequence[Message]) -> list[str]:
 
 def _unique(number: int) -> str:
     return f"Text{number:06d}x"
-
-
-def _as_result(text: str) -> Message:
-    return {"role": "tool", "content": text}

@@ -97,10 +97,7 @@ def read_tools(entries: Sequence[Mapping[str, object]]) -> tuple[Tool, ...]:
 def _read_tool(entry: Mapping[str, object], i: int) -> Tool:
     function = entry.get("function")
     if entry.get("type") != "function" or not isinstance(function, Mapping):
-        raise UsageError(
-            f"tools[{i}] is not a function.",
-            f"Expected {_FORM}.",
-        )
+        raise UsageError(f"tools[{i}] is not a function.", f"Expected {_FORM}.")
     name, parameters = function.get("name"), function.get("parameters")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise UsageError(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from localspec.commands.flags.groups import spread_groups
-from localspec.commands.flags.llama_command import LlamaCommand
 from localspec.commands.flags.pair import NameArgument, PairFlags
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.session import (
@@ -226,8 +225,3 @@ def _encode_prompts(
             except TemplateError as problem:
                 raise TemplateError(f"{task} {i + 1}: {problem.message}", problem.hint) from problem
     return ids
-
-
-def register(app: typer.Typer) -> None:
-    """Add this command to the program."""
-    app.command(cls=LlamaCommand)(bench)

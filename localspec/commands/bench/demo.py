@@ -41,11 +41,7 @@ def demo(
     threads: Annotated[
         int | None,
         typer.Option(
-            "--threads",
-            "-t",
-            min=THREADS.low,
-            max=THREADS.high,
-            help="Default: physical cores.",
+            "--threads", "-t", min=THREADS.low, max=THREADS.high, help="Default: physical cores."
         ),
     ] = None,
     verbose: Annotated[
@@ -108,8 +104,3 @@ def _next_command() -> str:
 
     best = recommended(pair_rows(find_models().files))
     return "localspec pairs" if best is None else chat_command(best)
-
-
-def register(app: typer.Typer) -> None:
-    """Add this command to the program."""
-    app.command()(demo)

@@ -10,7 +10,6 @@ from localspec.commands.chat.conversations import (
     begin,
     end,
     pair_document,
-    sessions_app,
     system_message,
     with_saved_pair,
 )
@@ -19,7 +18,6 @@ from localspec.commands.flags.answer import PANEL, AnswerFlags
 from localspec.commands.flags.conversation import ConversationFlags
 from localspec.commands.flags.grammar import GrammarFlags
 from localspec.commands.flags.groups import spread_groups
-from localspec.commands.flags.llama_command import LlamaCommand
 from localspec.commands.flags.pair import NameArgument, PairFlags
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.session import make_request, require_prompt_cache
@@ -81,9 +79,3 @@ def _model_names() -> Iterable[str]:
     known = [user_pairs.BUNDLED, *(pair.name for pair in load_catalog())]
     local = [model.name for model in find_models().models]
     return list(dict.fromkeys([*user_pairs.names(), *known, *local]))
-
-
-def register(app: typer.Typer) -> None:
-    """Add this command and those about its conversations to the program."""
-    app.command(cls=LlamaCommand)(chat)
-    app.add_typer(sessions_app, name="sessions")

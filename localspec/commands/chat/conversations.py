@@ -14,6 +14,7 @@ from localspec.commands.flags.pair import stored_settings
 from localspec.commands.flags.rows import Given
 from localspec.commands.flags.settings import filled_in, setting_rows, setting_value
 from localspec.core.errors import UsageError
+from localspec.core.files import fingerprint
 from localspec.core.options.model_options import ModelOptions
 from localspec.display import console
 from localspec.library.pairs.options import picked
@@ -90,7 +91,6 @@ def pair_document(
 def _file(header: "ModelHeader") -> dict[str, object]:
     """A model's file, identified without reading all of it."""
     from localspec.hub.provenance import known_sha256
-    from localspec.llama.cache.state_file import fingerprint
 
     return {
         "path": str(header.path),

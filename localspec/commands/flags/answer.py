@@ -33,12 +33,7 @@ class AnswerFlags:
     )
     stop: tuple[str, ...] = _answer((), "--stop", "End before this text; may be repeated.")
     hide_reasoning: bool = _answer(False, "--hide-reasoning", "Show no reasoning.")
-    stats: bool = _answer(
-        False,
-        "--stats",
-        "Show all figures of an answer.",
-        everyday=True,
-    )
+    stats: bool = _answer(False, "--stats", "Show all figures of an answer.", everyday=True)
     quiet: bool = _answer(
         False, "--quiet -q", "Show nothing but the answer and errors.", everyday=True
     )
@@ -58,8 +53,5 @@ class AnswerFlags:
     def options(self, length: DraftTokens, grammar: str | None) -> GenerateOptions:
         """What was given of an answer's options, with a draft length and a grammar."""
         return GenerateOptions(
-            draft_tokens=length,
-            max_tokens=self.max_tokens,
-            stop=tuple(self.stop),
-            grammar=grammar,
+            draft_tokens=length, max_tokens=self.max_tokens, stop=tuple(self.stop), grammar=grammar
         )

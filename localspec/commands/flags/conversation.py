@@ -5,13 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from localspec.chat.conversation_store import (
-    Autosave,
-    SavedConversation,
-    find,
-    path_of,
-    stored,
-)
+from localspec.chat.conversation_store import Autosave, SavedConversation, find, path_of, stored
 from localspec.commands.flags.answer import PANEL
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.options.option import option
@@ -29,10 +23,7 @@ class ConversationFlags:
 
     resume: bool = _conversation(False, "--continue", "Continue the last chat.")
     session: str | None = _conversation(
-        None,
-        "--session",
-        "Continue or begin this chat.",
-        metavar="NAME",
+        None, "--session", "Continue or begin this chat.", metavar="NAME"
     )
     save: bool | None = _conversation(
         None,

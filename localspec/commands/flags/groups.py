@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import is_dataclass
 from typing import Annotated, Any, get_type_hints
 
@@ -50,7 +50,8 @@ def spread_groups(function: Callable[..., None]) -> Callable[..., None]:
     groups: dict[str, tuple[Any, list[Option]]] = {}
     for parameter in asked.values():
         annotation = hints[parameter.name]
-        classes = [each for each in (annotation, *_metadata(annotation)) if is_dataclass(each)]
+        hinted = (annotation, *getattr(annotation, "__metadata__", ()))
+        classes = [each for each in hinted if is_dataclass(each)]
         if not classes:
             parameters.append(_keyword(parameter.name, annotation, parameter.default))
             continue
@@ -84,10 +85,6 @@ def spread_groups(function: Callable[..., None]) -> Callable[..., None]:
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     command.advanced = advanced  # type: ignore[attr-defined]
     return command
-
-
-def _metadata(annotation: Any) -> Sequence[Any]:
-    return getattr(annotation, "__metadata__", ())
 
 
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:

@@ -34,9 +34,7 @@ class PromptFlags:
     file: Path | None = _prompt(None, "--file -f", "Read the prompt from a file.", everyday=True)
     raw: bool = _prompt(False, "--raw", "Use no chat template.", everyday=True)
     special: bool = _prompt(
-        False,
-        "--special -sp",
-        "With --raw: show control tokens in the answer.",
+        False, "--special -sp", "With --raw: show control tokens in the answer."
     )
 
     def check(self, answering: AnswerFlags, templating: TemplateFlags) -> None:

@@ -7,7 +7,6 @@ import typer
 
 from localspec.commands.flags import completion
 from localspec.commands.flags.answer import HeaderFlag, JsonFlag
-from localspec.commands.models import pairs
 from localspec.commands.session import download_ui
 from localspec.core.errors import IncompatiblePair, LocalspecError, UsageError
 from localspec.display import console, reports
@@ -20,6 +19,12 @@ _MODEL = "A GGUF file, or one on the Hub: org/repo:Q4_K_M, hf:org/repo/file.gguf
 
 FolderOption = Annotated[
     list[Path] | None, typer.Option("--folder", help="Search this folder too; may be repeated.")
+]
+TargetArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="TARGET", help=f"The big model. {_MODEL}", autocompletion=completion.models
+    ),
 ]
 TargetOption = Annotated[
     str | None,
@@ -35,12 +40,7 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before 
 
 
 def check(
-    target_name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="TARGET", help=f"The big model. {_MODEL}", autocompletion=completion.models
-        ),
-    ] = None,
+    target_name: TargetArgument = None,
     draft_name: Annotated[
         str | None,
         typer.Argument(
@@ -170,12 +170,7 @@ def list_models(
 
 
 def suggest(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="TARGET", help=f"The big model. {_MODEL}", autocompletion=completion.models
-        ),
-    ] = None,
+    name: TargetArgument = None,
     target: TargetOption = None,
     folder: FolderOption = None,
     as_json: JsonFlag = False,
@@ -276,17 +271,3 @@ def verify(
     elif not found:
         console.note("Nothing was downloaded yet. Download a pair: localspec download NAME")
     raise typer.Exit(0 if all(verdict.state == "right" for verdict in found) else 1)
-
-
-def register(app: typer.Typer) -> None:
-    """Add these commands to the program, those about pairs among them, in the order of its help."""
-    app.command(rich_help_panel=pairs.PANEL)(check)
-    app.command(rich_help_panel=pairs.PANEL)(inspect)
-    app.command("show", hidden=True)(inspect)
-    app.command("list", rich_help_panel=pairs.PANEL)(list_models)
-    app.command("ls", hidden=True)(list_models)
-    app.command(rich_help_panel=pairs.PANEL)(suggest)
-    pairs.register(app)
-    app.command(rich_help_panel=pairs.PANEL)(download)
-    app.command("pull", hidden=True)(download)
-    app.command(rich_help_panel=pairs.PANEL)(verify)

@@ -20,8 +20,6 @@ from localspec.library.pairs.options import picked
 if TYPE_CHECKING:
     from localspec.library.resolve import Resolver
 
-PANEL = "Models and pairs"  # of the help
-
 pair_app = typer.Typer(
     help="Save pairs of your own under a name; list, show and remove them.", no_args_is_help=True
 )
@@ -122,6 +120,8 @@ def pair_show(
 
 
 @pair_app.command("remove")
+@pair_app.command("forget", hidden=True)
+@pair_app.command("rm", hidden=True)
 def pair_remove(
     name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=completion.own_pairs)],
 ) -> None:
@@ -132,10 +132,4 @@ def pair_remove(
     console.note(f"Removed: {name}. Its models stay where they are.")
 
 
-def register(app: typer.Typer) -> None:
-    """Add these commands to the program, in the panel of its help for models and pairs."""
-    app.command(rich_help_panel=PANEL)(pairs)
-    pair_app.command("list")(pairs)
-    for other in ("forget", "rm"):
-        pair_app.command(other, hidden=True)(pair_remove)
-    app.add_typer(pair_app, name="pair", rich_help_panel=PANEL)
+pair_app.command("list")(pairs)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from localspec.commands.flags import completion
-from localspec.commands.models.pairs import PANEL
 from localspec.core.errors import LocalspecError, UsageError
 from localspec.core.formatting import size
 from localspec.display import console
@@ -79,9 +78,3 @@ def _made_of(model: Path) -> list[Path]:
         header = read_header(model)
         return [*store.files_of(header), *pair_file.files_of(header)]
     return []
-
-
-def register(app: typer.Typer) -> None:
-    """Add this command to the program."""
-    app.command("rm", rich_help_panel=PANEL)(remove)
-    app.command("remove", hidden=True)(remove)

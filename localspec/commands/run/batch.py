@@ -17,7 +17,7 @@ from localspec.commands.serve.serve import make_service, require_extra
 from localspec.commands.session import lookup_cache, open_engine, use_template
 from localspec.core.compute import COMPUTE
 from localspec.core.errors import FileProblem, UsageError
-from localspec.core.files import lock
+from localspec.core.files import file_problem, lock
 from localspec.core.options.load_options import PARALLEL
 from localspec.core.options.option import option
 from localspec.display import answer as answers
@@ -34,12 +34,7 @@ _batch = partial(option, panel=PANEL)
 class BatchFlags:
     """A file of prompts, a file for their answers, and how many are answered at once."""
 
-    batch: Path | None = _batch(
-        None,
-        "--batch",
-        "Answer each line of a file.",
-        everyday=True,
-    )
+    batch: Path | None = _batch(None, "--batch", "Answer each line of a file.", everyday=True)
     output: Path | None = _batch(
         None,
         "--output -o",
@@ -83,7 +78,8 @@ def run_batch(
     lines = read_lines(batching.batch)
     with _appending(batching.output) as output, ExitStack() as reopened:
         done = read_done(batching.output, lines)
-        if _is_replaced(output, batching.output):
+        opened = os.fstat(output.fileno())
+        if batching.output.is_file() and not os.path.samestat(opened, batching.output.stat()):
             output = reopened.enter_context(_appending(batching.output))
         left = [line for line in lines if line.custom_id not in done]
         if not left:
@@ -123,19 +119,10 @@ def run_batch(
                 raise typer.Exit(1)
 
 
-def _is_replaced(output: TextIO, path: Path) -> bool:
-    """Whether the path now names another file than the open one."""
-    return path.is_file() and not os.path.samestat(os.fstat(output.fileno()), path.stat())
-
-
 def _appending(path: Path) -> TextIO:
     """The file of results, locked; raises FileProblem where another run writes it."""
-    try:
+    with file_problem(f"{path} cannot be written", "Name another file with -o."):
         output = path.open("a", encoding="utf-8")
-    except OSError as error:
-        raise FileProblem(
-            f"{path} cannot be written: {error.strerror}.", "Name another file with -o."
-        ) from error
     if path.is_file() and not lock(output):
         output.close()
         raise FileProblem(

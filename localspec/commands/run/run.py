@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,6 @@ from localspec import __version__
 from localspec.commands.flags.answer import PANEL, AnswerFlags, JsonFlag
 from localspec.commands.flags.grammar import GrammarFlags
 from localspec.commands.flags.groups import spread_groups
-from localspec.commands.flags.llama_command import LlamaCommand
 from localspec.commands.flags.pair import NameArgument, PairFlags
 from localspec.commands.flags.prompt import PromptFlags
 from localspec.commands.flags.rows import given_flags
@@ -52,12 +52,7 @@ def run(
     given: PairFlags,
     batching: BatchFlags,
     compare: Annotated[
-        bool,
-        typer.Option(
-            "--compare",
-            help="Also answer without drafting.",
-            rich_help_panel=PANEL,
-        ),
+        bool, typer.Option("--compare", help="Also answer without drafting.", rich_help_panel=PANEL)
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -83,25 +78,19 @@ def run(
     request = make_request(name, given)
     require_prompt_cache(answering)
     text = prompting.read()
-    length = request.draft_tokens
     with open_engine(request) as engine:
-        if not prompting.raw:
-            use_template(engine, templating, answering.system)
-        ids = _encode(engine, text, prompting, answering)
-        options = generate_options(engine, request, answering.options(length, grammar))
+        ids = _encode(engine, text, prompting, templating, answering)
+        asked = answering.options(request.draft_tokens, grammar)
+        options = generate_options(engine, request, asked)
         look = AnswerStyle.asked(answering.hide_reasoning, answering.show_draft, answering.stats)
-        writer = AnswerWriter(look)
-        try:
-            with (
-                lookup_cache(engine, request, default=False),
-                prompt_cache(engine, answering) as save_prompt,
-            ):
-                pieces = engine.stream(
-                    ids, options, on_prompt=save_prompt, reports_progress=not as_json
-                )
-                answer = collect(pieces, _quiet if as_json else writer.write)
-        finally:
-            writer.end(line=True)
+        with (
+            lookup_cache(engine, request, default=False),
+            prompt_cache(engine, answering) as save_prompt,
+        ):
+            pieces = engine.stream(
+                ids, options, on_prompt=save_prompt, reports_progress=not as_json
+            )
+            answer = collect(pieces) if as_json else _written(pieces, look)
         if not as_json:
             _show_figures(answer, options.sampling, full=look.stats, estimate=not compare)
         plain = None
@@ -136,8 +125,15 @@ def _require_model(name: str | None) -> None:
         )
 
 
-def _quiet(piece: "Piece") -> None:
-    """For --json, where the text comes at the end."""
+def _written(pieces: "Iterator[Piece]", look: AnswerStyle) -> "Answer":
+    """The answer, whose text is written as it comes."""
+    from localspec.chat.answer import collect
+
+    writer = AnswerWriter(look)
+    try:
+        return collect(pieces, writer.write)
+    finally:
+        writer.end(line=True)
 
 
 def _show_figures(answer: "Answer", params: SamplingParams, *, full: bool, estimate: bool) -> None:
@@ -166,17 +162,17 @@ def _settings(engine: "Engine", options: GenerateOptions, raw: bool) -> dict[str
 
 
 def _encode(
-    engine: "Engine", text: str, prompting: PromptFlags, answering: AnswerFlags
+    engine: "Engine",
+    text: str,
+    prompting: PromptFlags,
+    templating: TemplateFlags,
+    answering: AnswerFlags,
 ) -> list[int]:
     """Token ids of the prompt: a conversation of one question, or the text as it is."""
     if prompting.raw:
         return engine.encode_text(text, special=prompting.special)
+    use_template(engine, templating, answering.system)
     messages: list[Message] = [{"role": "user", "content": text}]
     if answering.system is not None:
         messages.insert(0, {"role": "system", "content": answering.system})
     return engine.encode_chat(messages)
-
-
-def register(app: typer.Typer) -> None:
-    """Add this command to the program."""
-    app.command(cls=LlamaCommand)(run)

@@ -13,8 +13,11 @@ from localspec.display import console
 from localspec.hub.reference import parse_reference
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from localspec.library.resolve import Resolver
     from localspec.server.front.models import Model
+    from localspec.server.listen import Server, Tls
 
 
 def is_several(names: Sequence[str] | None, given: Given, serving: ServingFlags) -> bool:
@@ -28,8 +31,7 @@ def serve_models(names: Sequence[str], given: Given, serving: ServingFlags) -> N
     from localspec.server.front.app import FrontServer, make_front
     from localspec.server.front.models import Models
     from localspec.server.front.process import ModelProcess
-    from localspec.server.listen import bound, listen, url
-    from localspec.server.running import announced
+    from localspec.server.listen import bound
 
     access, tls = serving.access(), serving.tls()
     serving.require_own_answers(given.get("lookup_cache"), keyed=bool(access.keys))
@@ -57,14 +59,9 @@ def serve_models(names: Sequence[str], given: Given, serving: ServingFlags) -> N
         app = make_front(models, access, max_body=serving.max_body * 2**20, say=console.note)
         most = serving.max_connections
         server = FrontServer(app, models, console.note, tls=tls, most_by_address=most)
-        for socket in sockets:
-            listen(socket)
-        shown = ", ".join(model.name for model in found[:8]) + (", ..." if found[8:] else "")
-        address, answering = url(sockets[0], tls), [model.name for model in found]
-        with server.capture_signals():
-            say_where(address, f"models {shown}")
-            with announced(address, answering, serving.parallel):
-                server.run(sockets)
+        known = [model.name for model in found]
+        shown = ", ".join(known[:8]) + (", ..." if known[8:] else "")
+        run_server(server, sockets, tls, f"models {shown}", known, serving.parallel)
     console.note("The server has ended.")
 
 
@@ -135,7 +132,23 @@ def _in_folder(folder: Path) -> Iterator["Model"]:
         yield Model((path.stem, path.name), str(path), model.n_bytes)
 
 
-def say_where(address: str, models: str) -> None:
-    """The first lines of a server: address and models, page, API, how to end it."""
-    console.note(f"Listening on {address} ({models}).")
-    console.note(f"Page: {address}/  ·  API: {address}/v1  ·  Ctrl-C ends the server.")
+def run_server(
+    server: "Server",
+    sockets: list["socket"],
+    tls: "Tls | None",
+    shown: str,
+    models: Sequence[str],
+    slots: int,
+) -> None:
+    """Answer until a signal; ``shown`` says of what the first lines speak."""
+    from localspec.server.listen import listen, url
+    from localspec.server.running import announced
+
+    for each in sockets:
+        listen(each)
+    address = url(sockets[0], tls)
+    with server.capture_signals():
+        console.note(f"Listening on {address} ({shown}).")
+        console.note(f"Page: {address}/  ·  API: {address}/v1  ·  Ctrl-C ends the server.")
+        with announced(address, models, slots):
+            server.run(sockets)

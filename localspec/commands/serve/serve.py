@@ -5,15 +5,12 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from localspec.commands.flags.groups import spread_groups
-from localspec.commands.flags.llama_command import LlamaCommand
 from localspec.commands.flags.pair import NamesArgument, PairFlags
 from localspec.commands.flags.rows import Given
 from localspec.commands.flags.serving import ServingFlags
 from localspec.commands.flags.template import TemplateFlags
-from localspec.commands.serve.models import is_several, reference_names, say_where, serve_models
+from localspec.commands.serve.models import is_several, reference_names, run_server, serve_models
 from localspec.commands.session import (
     generate_options,
     lookup_cache,
@@ -45,10 +42,7 @@ _PRIVATE |= {"port": 0, "ssl_key_file": None}
 
 @spread_groups
 def serve(
-    serving: ServingFlags,
-    templating: TemplateFlags,
-    given: PairFlags,
-    names: NamesArgument = None,
+    serving: ServingFlags, templating: TemplateFlags, given: PairFlags, names: NamesArgument = None
 ) -> None:
     """Serve OpenAI's API over HTTP: chats and completions with speculative decoding."""
     require_extra()
@@ -77,8 +71,7 @@ def _serve_model(
 ) -> None:
     """Serve one model in this process, to everybody or to a front."""
     from localspec.server.app import make_app, model_meta
-    from localspec.server.listen import Server, bound, listen, url
-    from localspec.server.running import announced
+    from localspec.server.listen import Server, bound, listen
 
     COMPUTE.release()  # the main thread runs the event loop
     request = make_request(name, given)
@@ -97,18 +90,14 @@ def _serve_model(
             app = make_app(service, access, max_body=serving.max_body * 2**20, say=console.note)
             most = serving.max_connections
             server = Server(app, service.session, console.note, tls=tls, most_by_address=most)
-            for socket in sockets:
-                listen(socket)
-            address = url(sockets[0], tls)
-            if handshake is not None:
+            if handshake is None:
+                slots = len(service.session.slots())
+                run_server(server, sockets, tls, _named(service), [service.model], slots)
+            else:
+                listen(sockets[0])
                 service.names = handshake.names
                 handshake.report(sockets[0].getsockname()[1], _mapped(engine), model_meta(service))
                 server.run(sockets)
-            else:
-                with server.capture_signals():
-                    say_where(address, _named(service))
-                    with announced(address, [service.model], len(service.session.slots())):
-                        server.run(sockets)
     if handshake is None:
         console.note("The server has ended.")
 
@@ -190,8 +179,3 @@ def require_extra() -> None:
             f"The server needs a package that is not installed: {missing[0]}.",
             "Install what it needs: pip install 'localspec[serve]'",
         )
-
-
-def register(app: typer.Typer) -> None:
-    """Add this command to the program."""
-    app.command(cls=LlamaCommand)(serve)

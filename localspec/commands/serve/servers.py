@@ -130,9 +130,3 @@ def _asked(server: "RunningServer", path: str) -> str | None:
         return ""
     except (OSError, ValueError):
         return None
-
-
-def register(app: typer.Typer) -> None:
-    """Add these commands to the program."""
-    app.command()(ps)
-    app.command()(stop)

@@ -161,8 +161,7 @@ class RopeOptions:
     """
 
     rope_scaling_type: RopeScaling | None = _rope(
-        "--rope-scaling",
-        "RoPE scaling of the target. Default: the model's.",
+        "--rope-scaling", "RoPE scaling of the target. Default: the model's."
     )
     rope_freq_base: float | None = _rope(
         "--rope-freq-base",
@@ -352,9 +351,7 @@ class LoadOptions:
         many=False,
     )
     split_mode: SplitMode = _devices(
-        "layer",
-        "--split-mode -sm",
-        "How a model is divided among several GPUs.",
+        "layer", "--split-mode -sm", "How a model is divided among several GPUs."
     )
     main_gpu: int = _devices(
         0,

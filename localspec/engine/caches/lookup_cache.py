@@ -8,13 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from localspec.core.errors import FileProblem
-from localspec.core.files import (
-    appearing_when_complete,
-    open_regular,
-    read_at_most,
-    read_text,
-    remove_abandoned,
-)
+from localspec.core.files import appearing_when_complete, read_at_most, read_text, require_kind
 from localspec.engine.engine import Engine
 from localspec.speculative.history import CAPACITY, AnswerHistory
 
@@ -120,22 +114,9 @@ class LookupCache:
 
 
 def require_lookup_cache(path: Path) -> None:
-    """Raise FileProblem, before anything is loaded, for a path that holds another kind of file.
-
-    What a killed process left of its save is removed.
-    """
-    remove_abandoned(path)
-    try:
-        with open_regular(path) as file:
-            start = file.read(len(_MAGIC))
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise FileProblem(f"{path} cannot be read: {error.strerror}.", "Name another.") from error
-    if start not in (_MAGIC, b""):
-        raise FileProblem(
-            f"{path} is another file than a lookup cache.", "Name one, or a new file."
-        )
+    """Raise FileProblem, before anything is loaded, for a path that holds another kind of file."""
+    refusal = f"{path} is another file than a lookup cache."
+    require_kind(path, _MAGIC, FileProblem(refusal, "Name one, or a new file."))
 
 
 def _texts(path: Path) -> Iterator[str]:
@@ -143,7 +124,11 @@ def _texts(path: Path) -> Iterator[str]:
     if not path.is_dir():
         yield read_text(path, 4 * CAPACITY, expected="a folder, or a text file")
         return
-    found = sorted(each for each in path.rglob("*") if _is_shown(each.relative_to(path)))
+    found = sorted(
+        each
+        for each in path.rglob("*")
+        if not any(part.startswith(".") for part in each.relative_to(path).parts)
+    )
     for file in found[:_MOST_FILES]:
         try:
             text = read_at_most(file, _LARGEST).decode()
@@ -151,7 +136,3 @@ def _texts(path: Path) -> Iterator[str]:
             continue
         if "\0" not in text:
             yield text
-
-
-def _is_shown(path: Path) -> bool:
-    return not any(part.startswith(".") for part in path.parts)

@@ -38,9 +38,8 @@ def _say(message: object) -> None:
 
 
 def _answer() -> None:
-    """Read the request, a line of JSON, from stdin; write each step, then the results."""
-    asked = json.loads(sys.stdin.readline())
-    worker.end_with_parent()
+    """Read the request; write each step, then the results."""
+    asked = worker.question()
     options = [load_options(each) for each in asked["models"]]
     llama_library.log.verbose = True
     free = (machine.memory() or (sys.maxsize, 0))[0]

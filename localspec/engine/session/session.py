@@ -171,12 +171,7 @@ class Session:
         return [seat.state(i) for i, seat in enumerate(self._by_id)]
 
     def run(
-        self,
-        slot: int,
-        act: Callable[[TextEngine], T],
-        owner: str = "",
-        *,
-        replaces: bool = False,
+        self, slot: int, act: Callable[[TextEngine], T], owner: str = "", *, replaces: bool = False
     ) -> Future[T]:
         """Call ``act`` with a slot, after its answer under way.
 

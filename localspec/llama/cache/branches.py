@@ -92,7 +92,8 @@ class LlamaTrees:
         A pass is filled up to a multiple of the model's ``min_width`` behind its last leaf.
         """
         self._begin = self._model.begin_tree()
-        self._tokens = [*tokens, *[tokens[-1]] * self._filling(len(tokens))]
+        filling = min(-len(tokens) % self._model.min_width, MAX_ROWS - len(tokens))
+        self._tokens = [*tokens, *[tokens[-1]] * filling]
         self._tree = TreeRows.of([*parents, *range(len(tokens) - 1, len(self._tokens) - 1)])
         with held_interrupt():
             self._copy_text(len(self._tree.lengths))
@@ -114,9 +115,6 @@ class LlamaTrees:
             self._model.commit_tree([self._tokens[row] for row in kept])
         if len(kept) < len(accepted):
             self._model.decode([self._tokens[row] for row in accepted[len(kept) :]], 0)
-
-    def _filling(self, width: int) -> int:
-        return min(-width % self._model.min_width, MAX_ROWS - width)
 
     def free(self) -> None:
         """Free the batch."""

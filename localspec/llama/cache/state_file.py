@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.core.errors import FileProblem
-from localspec.core.files import appearing_when_complete, open_regular, remove_abandoned
+from localspec.core.files import appearing_when_complete, fingerprint, open_regular, require_kind
 from localspec.core.options.load_options import LoadOptions
 from localspec.core.options.option import options
 from localspec.llama.cache.copies import Copy, ReusableLengths
@@ -33,7 +33,6 @@ _MAX_HEADER = 2**16  # bytes
 _TRIED = 4  # tokens behind a restored state
 _MOST_COPIES = 8
 _CELL = 64  # bytes llama.cpp writes of a cell besides keys and values, or more
-_SAMPLES, _SAMPLE, _BEGINNING = 256, 4096, 2**20  # of each of a model's files
 # Settings of a model that its state does not depend on; the file has a fingerprint.
 _FREE = {"file", "name", "parameters", "quantization", "rollback", "branches"}.union(
     name for name, row in options(LoadOptions).items() if not row.state
@@ -66,26 +65,11 @@ class StateHolder(Protocol):
 
 
 def require_state_file(path: Path) -> None:
-    """Raise FileProblem for what must not be replaced by a state, or cannot be.
-
-    What a killed process left of its save is removed.
-    """
-    remove_abandoned(path)
-    try:
-        if not path.parent.is_dir():
-            raise FileProblem(f"There is no folder {path.parent}.", "Make it, or name another.")
-        if not path.exists():
-            return
-        ours = path.is_file()
-        if ours:
-            with open_regular(path) as file:
-                ours = file.read(len(_MAGIC)) in (_MAGIC, b"")
-    except OSError as error:
-        raise FileProblem(f"{path} cannot be read: {error.strerror}.", "Name another.") from error
-    if not ours:
-        raise FileProblem(
-            f"{path} is no prompt cache, and would be overwritten.", "Name another file."
-        )
+    """Raise FileProblem for what must not be replaced by a state, or cannot be."""
+    if not os.path.isdir(path.parent):
+        raise FileProblem(f"There is no folder {path.parent}.", "Make it, or name another.")
+    refusal = f"{path} is no prompt cache, and would be overwritten."
+    require_kind(path, _MAGIC, FileProblem(refusal, "Name another file."))
 
 
 def write_state(path: Path, model: LlamaModel, holder: StateHolder | None = None) -> int:
@@ -245,23 +229,6 @@ def _identity(model: LlamaModel) -> dict[str, Any]:
     }
     plain: dict[str, Any] = json.loads(json.dumps(identity, default=str))
     return plain
-
-
-def fingerprint(paths: Sequence[Path]) -> str:
-    """A digest of a model's files by samples: hashing gigabytes would take as long as reading.
-
-    Models of one family may have the same size and the same beginning, which is the vocabulary;
-    their weights differ everywhere.
-    """
-    digest = hashlib.sha256()
-    for path in paths:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            digest.update(b"%d " % size + file.read(_BEGINNING))
-            for i in range(_SAMPLES):
-                file.seek(size * i // _SAMPLES)
-                digest.update(file.read(_SAMPLE))
-    return digest.hexdigest()
 
 
 def _digest(parts: Sequence[NDArray[np.uint8]]) -> str:

@@ -172,13 +172,11 @@ def _correction(header: ModelHeader, ctx_size: int, options: LoadOptions) -> tup
 
 
 def _answer() -> None:
-    """Read options as a line of JSON from stdin; print what llama.cpp would allocate as JSON."""
+    """Read options; print what llama.cpp would allocate as JSON."""
     from localspec.llama.model import LlamaModel
 
-    asked = json.loads(sys.stdin.readline())
-    worker.end_with_parent()
+    options = load_options(worker.question())
     limit_memory(_MOST_BYTES)
-    options = load_options(asked)
     planned = LlamaModel(read_header(options.path, options.override_kv), options, weightless=True)
     print(json.dumps(asdict(planned.memory)))
     planned.close()

@@ -204,8 +204,10 @@ def warning_headers(warnings: Sequence[str]) -> dict[str, str]:
     return {WARNINGS_HEADER: text.encode("ascii", "replace").decode()} if warnings else {}
 
 
-def event(body: Json) -> bytes:
-    return format_sse_event(data_str=json.dumps(body, ensure_ascii=False, separators=(",", ":")))
+def event(body: Json, *, named: bool = False) -> bytes:
+    """A server-sent event of JSON; one that is ``named`` has its type as its name."""
+    data = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+    return format_sse_event(event=body["type"] if named else None, data_str=data)
 
 
 def usage(choices: Sequence[Choice]) -> Usage:

@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from localspec.core import machine
@@ -375,5 +376,4 @@ class Models:
             task.exception()  # requests get it; nobody else asks
 
 
-def _last_use(loaded: Loaded) -> float:
-    return loaded.used_at
+_last_use = attrgetter("used_at")

@@ -138,11 +138,8 @@ def _weighted(
     weights: Sequence[float], probability: Callable[[float], float]
 ) -> list[tuple[float, float]]:
     """The probability of each bin that has a weight."""
-    return [(probability(_center(i)), w) for i, w in enumerate(weights) if w > 0.01]
-
-
-def _center(i: int) -> float:
-    return _LOWEST + (i + 0.5) * _WIDTH
+    centers = [_LOWEST + (i + 0.5) * _WIDTH for i in range(len(weights))]
+    return [(probability(x), w) for x, w in zip(centers, weights, strict=True) if w > 0.01]
 
 
 def _bin(confidence: float) -> int:

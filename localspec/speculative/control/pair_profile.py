@@ -164,10 +164,8 @@ class PairProfile:
     def prune(self, most: int = _MOST_GROUPS) -> None:
         """Forget the groups with the fewest observations, until at most ``most`` are left."""
         while len(self.acceptance) > most:
-            del self.acceptance[min(self.acceptance, key=self._observations)]
-
-    def _observations(self, group: str) -> float:
-        return self.acceptance[group].observations
+            fewest = min(self.acceptance.items(), key=lambda each: each[1].observations)
+            del self.acceptance[fewest[0]]
 
     def usual_best(self, longest: int, *, drafts_block: bool = False) -> tuple[float, int] | None:
         """Times plain speed that the draft model usually gives, and by which length; None if new.

@@ -21,19 +21,18 @@ _ROOT = Path(__file__).parents[3]
 _PROGRAMS = "tests.support.programs"
 
 
-@pytest.mark.parametrize(
-    "program", ["serve", "read_asynchronously", "call_from_threads", "run_batch"]
-)
-def test_one_native_thread_computes(tiny: TinyFiles, tmp_path: Path, program: str) -> None:
+def test_one_native_thread_computes(tiny: TinyFiles, tmp_path: Path) -> None:
     """In a server with four slots, an event loop, threads of a library's user, a batch."""
     done = subprocess.run(
-        [sys.executable, "-m", f"{_PROGRAMS}.computing_threads", program]
+        [sys.executable, "-m", f"{_PROGRAMS}.computing_threads"]
         + [str(tiny.target), str(tiny.draft), str(tmp_path)],
         capture_output=True, text=True, cwd=_ROOT, timeout=PATIENCE,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert len(found["computing"]) == 1 and found["computing"] != [found["main"]]
+    assert len(found["computing"]) == 4
+    for program, threads in found["computing"].items():
+        assert len(threads) == 1 and threads != [found["main"]], program
 
 
 @pytest.mark.parametrize("thread", ["own", "adopted"])

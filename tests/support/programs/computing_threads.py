@@ -1,6 +1,6 @@
-"""Programs in which several answers are asked for; each prints the threads that llama.cpp ran in.
+"""Several answers are asked for in four ways; prints the threads that llama.cpp ran in, by way.
 
-python -m tests.support.programs.computing_threads PROGRAM TARGET DRAFT FOLDER
+python -m tests.support.programs.computing_threads TARGET DRAFT FOLDER
 """
 
 import asyncio
@@ -92,7 +92,11 @@ def run_batch(target: str, draft: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    program, target, draft, folder = sys.argv[1:]
+    target, draft, folder = sys.argv[1:]
     threads = record_threads()
-    globals()[program](target, draft, Path(folder))
-    print(json.dumps({"computing": sorted(threads), "main": threading.get_native_id()}))
+    computing: dict[str, list[int]] = {}
+    for program in (serve, read_asynchronously, call_from_threads, run_batch):
+        threads.clear()
+        program(target, draft, Path(folder))
+        computing[program.__name__] = sorted(threads)
+    print(json.dumps({"computing": computing, "main": threading.get_native_id()}))

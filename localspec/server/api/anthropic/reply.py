@@ -1,17 +1,16 @@
 """Replies of Anthropic's Messages API: a message with content blocks, or events that build it."""
 
-import json
 from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import partial
 from itertools import groupby
-
-from fastapi.sse import format_sse_event
 
 from localspec.chat.answer import Piece
 from localspec.chat.tools.tool import arguments_of
 from localspec.server.api.answers import Answers, Choice
-from localspec.server.api.replies import Json, Reply, timings
+from localspec.server.api.replies import Json, Reply, event, timings
 from localspec.server.errors import anthropic_error, describe
 
+_event = partial(event, named=True)
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
@@ -104,11 +103,6 @@ class _Blocks:
 
     def _delta(self, delta: Json) -> Json:
         return {"type": "content_block_delta", "index": self._index, "delta": delta}
-
-
-def _event(body: Json) -> bytes:
-    data = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
-    return format_sse_event(event=body["type"], data_str=data)
 
 
 def _usage(choice: Choice) -> Json:

@@ -6,12 +6,10 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import count, groupby
 from typing import TYPE_CHECKING
 
-from fastapi.sse import format_sse_event
-
 from localspec.chat.answer import Piece
 from localspec.chat.tools.tool import ToolCallDelta
 from localspec.server.api.answers import Answers, Choice
-from localspec.server.api.replies import Json, Reply, timings, usage
+from localspec.server.api.replies import Json, Reply, event, timings, usage
 from localspec.server.api.responses.output import Output
 from localspec.server.api.responses.request import ResponsesRequest
 from localspec.server.api.responses.stored import new_id
@@ -77,30 +75,25 @@ class ResponsesReply(Reply):
         """Numbered events, without ``[DONE]``."""
         numbers = count()
 
-        def event(body: Json) -> bytes:
-            numbered = {**body, "sequence_number": next(numbers)}
-            data = json.dumps(numbered, ensure_ascii=False, separators=(",", ":"))
-            return format_sse_event(event=body["type"], data_str=data)
+        def numbered(body: Json) -> bytes:
+            return event({**body, "sequence_number": next(numbers)}, named=True)
 
-        yield event({"type": "response.created", "response": self._response})
-        yield event({"type": "response.in_progress", "response": self._response})
+        yield numbered({"type": "response.created", "response": self._response})
+        yield numbered({"type": "response.in_progress", "response": self._response})
         try:
             async for _, piece in answers:
                 for body in self._added(piece):
-                    yield event(body | self.figures(piece))
+                    yield numbered(body | self.figures(piece))
             for body in self._end(answers.choices[0]):
-                yield event(body)
+                yield numbered(body)
         except Exception as error:
-            yield event(self._failed(error, request_id))
+            yield numbered(self._failed(error, request_id))
 
     def _added(self, piece: Piece) -> Iterator[Json]:
         """The events of a piece."""
         if piece.progress is not None:
-            yield {
-                "type": "response.in_progress",
-                "response": self._response,
-                **self.progress(piece),
-            }
+            begun = {"type": "response.in_progress", "response": self._response}
+            yield begun | self.progress(piece)
         for reasoning, parts in groupby(piece.parts, lambda part: part.reasoning):
             if text := "".join([part.text for part in parts]):
                 yield from self._output.text("reasoning" if reasoning else "message", text)
@@ -124,21 +117,15 @@ class ResponsesReply(Reply):
             **self._warnings,
         }
         self.request.keep(response, self._output.messages())
-        yield {
-            "type": f"response.{status}",
-            "response": response,
-            "timings": response["timings"],
-        }
+        figures = {"timings": response["timings"]}
+        yield {"type": f"response.{status}", "response": response, **figures}
 
     def _failed(self, error: Exception, request_id: str) -> Json:
         list(self._output.close("incomplete"))
         found = describe(error, request_id)[1]["error"]
         told = {"code": found["code"] or "server_error", "message": found["message"]}
-        response = {**self._response, "status": "failed", "error": told}
-        return {
-            "type": "response.failed",
-            "response": {**response, "output": self._output.items},
-        }
+        failed = {"status": "failed", "error": told, "output": self._output.items}
+        return {"type": "response.failed", "response": self._response | failed}
 
 
 def _serializable(fields: Json) -> Json:
