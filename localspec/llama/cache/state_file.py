@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.core.errors import FileProblem
+from localspec.core.errors import FileProblem, LocalspecError
 from localspec.core.files import appearing_when_complete, open_regular, remove_abandoned
 from localspec.core.options.load_options import LoadOptions
 from localspec.core.options.option import options
@@ -80,6 +80,8 @@ def require_state_file(path: Path) -> None:
         if ours:
             with open_regular(path) as file:
                 ours = file.read(len(_MAGIC)) in (_MAGIC, b"")
+    except LocalspecError:
+        raise
     except OSError as error:
         raise FileProblem(f"{path} cannot be read: {error.strerror}.", "Name another.") from error
     if not ours:
