@@ -7,6 +7,7 @@ A line of a file is a prompt: plain text, a JSON string, a list of messages (``{
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from localspec.chat.message import Message, parse_message, read_prompt_line
 from localspec.core.errors import FileProblem, UsageError
@@ -47,8 +48,9 @@ def read_prompts(path: Path = SHIPPED) -> list[Prompt]:
 
 def _read_line(line: str) -> Prompt:
     value = read_prompt_line(line)
-    names = {str: "prompt", list: "messages"}
-    fields = value if isinstance(value, dict) else {names[type(value)]: value}
+    if isinstance(value, str):
+        return Prompt(_NO_TASK, ({"role": "user", "content": value},))
+    fields: dict[str, Any] = value if isinstance(value, dict) else {"messages": value}
     task = fields.get("task", _NO_TASK)
     if not isinstance(task, str) or not task.strip():
         raise ValueError("expected a text as the task.")
