@@ -86,7 +86,7 @@ _IMPOSTORS = (
     (
         b"localspec state",
         "is a prompt cache, not a model",
-        "Use it: localspec run --prompt-cache",
+        "Use it with: localspec run --prompt-cache.",
     ),
     (b"PK\x03\x04", "is a zip or PyTorch file", "Look for a GGUF version of the model."),
     (b"lmgg", "is in the old GGML format", "Look for a GGUF version of the model."),
