@@ -1,17 +1,33 @@
 """Speculative decoding for GGUF pairs on llama.cpp: the library's public names.
 
-They are imported when they are first used, since llama.cpp takes a while to load.
+All but the errors are imported when they are first used, since llama.cpp takes a while to load.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from localspec.core.errors import DownloadProblem as DownloadProblem
+from localspec.core.errors import EngineError as EngineError
+from localspec.core.errors import FileProblem as FileProblem
+from localspec.core.errors import GrammarError as GrammarError
+from localspec.core.errors import HubProblem as HubProblem
+from localspec.core.errors import IncompatiblePair as IncompatiblePair
+from localspec.core.errors import LocalspecError as LocalspecError
+from localspec.core.errors import MissingFile as MissingFile
+from localspec.core.errors import NotAGGUF as NotAGGUF
+from localspec.core.errors import NotEnoughMemory as NotEnoughMemory
+from localspec.core.errors import PromptTooLong as PromptTooLong
+from localspec.core.errors import TemplateError as TemplateError
+from localspec.core.errors import TemplateLimitExceeded as TemplateLimitExceeded
+from localspec.core.errors import UnknownPair as UnknownPair
+from localspec.core.errors import UsageError as UsageError
+from localspec.core.errors import WorkerLost as WorkerLost
 
 if TYPE_CHECKING:
     from localspec.api import Model as Model
     from localspec.api import load as load
     from localspec.chat.answer import Answer as Answer
     from localspec.chat.answer import Piece as Piece
-    from localspec.core.errors import LocalspecError as LocalspecError
     from localspec.core.options.generate_options import GenerateOptions as GenerateOptions
     from localspec.core.options.load_options import LoadOptions as LoadOptions
     from localspec.core.options.sampling_params import SamplingParams as SamplingParams
@@ -25,14 +41,14 @@ _HOMES = {
     "Engine": "localspec.engine.engine",
     "GenerateOptions": "localspec.core.options.generate_options",
     "LoadOptions": "localspec.core.options.load_options",
-    "LocalspecError": "localspec.core.errors",
     "Model": "localspec.api",
     "Piece": "localspec.chat.answer",
     "SamplingParams": "localspec.core.options.sampling_params",
     "load": "localspec.api",
     "stream_generate": "localspec.engine.generate",
 }
-__all__ = [*_HOMES]
+_ERRORS = [name for name, value in globals().items() if hasattr(value, "exit_code")]
+__all__ = [*_HOMES, *_ERRORS]
 
 
 if not TYPE_CHECKING:  # which then refuses other names

@@ -2,13 +2,16 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields, replace
+from inspect import signature
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, get_type_hints
+from typing import Any, TypedDict, TypeGuard, Unpack, get_type_hints
 
 from localspec.chat.answer import Answer, collect
+from localspec.chat.templates import renderer
+from localspec.chat.templates.template import template_text
 from localspec.chat.tools.tool import ToolChoice
 from localspec.core.errors import LocalspecError, UsageError
 from localspec.core.options.generate_options import GenerateOptions
@@ -20,7 +23,7 @@ from localspec.core.options.model_options import (
     parse_draft_tokens,
 )
 from localspec.core.options.names import in_python, reword, unknown_option
-from localspec.core.options.option import options
+from localspec.core.options.option import Option, options
 from localspec.core.options.sampling_params import sampling_fields
 from localspec.engine.engine import Engine
 from localspec.engine.grammar.source import read_regex, schema_grammar
@@ -36,11 +39,15 @@ Prompt = str | Sequence[Mapping[str, object]] | Sequence[int]
 
 
 class PromptKeywords(TypedDict, total=False):
-    """How a prompt is written: ``raw`` without the chat template; tools are in OpenAI's form."""
+    """How a prompt is written: ``raw`` without the chat template; tools are in OpenAI's form.
+
+    ``chat_template_kwargs`` are variables of the template, such as ``reasoning_effort``.
+    """
 
     system: str | None
     raw: bool
     thinking: bool | None
+    chat_template_kwargs: Mapping[str, object] | None
     tools: Sequence[Mapping[str, object]]
     tool_choice: ToolChoice
 
@@ -54,6 +61,7 @@ class GenerateKeywords(PromptKeywords, AnswerKeywords, total=False):
 
 _LOAD_ROWS = options(LoadOptions, RopeOptions, ModelOptions)
 _LOAD_OPTIONS = {*options(LoadOptions, RopeOptions), "branches"} - {"parallel"}
+_ANSWER_NAMES = get_type_hints(GenerateKeywords).keys()
 _PROMPT_OPTIONS = get_type_hints(PromptKeywords).keys()
 _ANSWER_OPTIONS = {field.name for field in fields(GenerateOptions)} - {"sampling"}
 
@@ -76,6 +84,7 @@ def load(
     parallel: int = 1,
     lenient: bool = False,
     download_large: bool = False,
+    chat_template: str | None = None,
     on_note: Callable[[str], None] = lambda sentence: None,
     on_progress: Progress = lambda name, done, total: None,
     **options: Unpack[LoadKeywords],
@@ -87,15 +96,20 @@ def load(
     draft on this disk), "self" (the one that `localspec draft make` made), a draft length, "auto"
     or "off"; None is "off". Without a model's name, the pair's draft or the target's own heads
     draft. ``parallel`` is how many answers share passes in `Model.generate_many`.
+    ``chat_template`` stands for the model's own: Jinja, or the name of one, such as "chatml".
 
     ``options`` are fields of `LoadOptions` and `RopeOptions`, those of the draft alone with
     ``draft_`` before the name (such as draft_gpu_layers), and fields of `SamplingParams` and
     `GenerateOptions`, which hold for every answer; None is as if left out. ``verbose`` shows
     llama.cpp's log on stderr, of all models of the process. ``on_note`` is called with each
     sentence that a user should know, ``on_progress`` with the file, bytes done and bytes in all of
-    a download; one of more than 10 GB needs ``download_large``. Raises a LocalspecError for what
-    cannot be.
+    a download; one of more than 10 GB needs ``download_large``. Raises UsageError for options that
+    cannot be, FileProblem, UnknownPair, HubProblem or DownloadProblem for a model that cannot be
+    had, IncompatiblePair, NotEnoughMemory, and EngineError where llama.cpp refuses.
     """
+    for name, value in {"target": target, "draft": draft}.items():
+        if not isinstance(value, str | Path) and (name == "target" or isinstance(value, bool)):
+            raise UsageError(f"{name} is {value!r:.60}.", "Expected a model's name, or a path.")
     given = _given(options)
     either = [] if draft == "auto" else ["off" if draft is None else str(draft)]
     asked = choose_draft(either, None, _text(given.pop("draft_tokens", None)))
@@ -106,10 +120,11 @@ def load(
     _LOAD_ROWS["verbose"].require(verbose)
     loading = _take(settings, _LOAD_OPTIONS)
     answering, sampling = _take(settings, _ANSWER_OPTIONS), _take(settings, sampling_fields())
-    _require_none_left(settings, LoadKeywords, "Model.generate", GenerateKeywords)
+    _require_none_left(settings, _load_names(), "Model.generate", _ANSWER_NAMES)
     for name, value in {**loading, "parallel": parallel}.items():
         _LOAD_ROWS[name].require(value)
     answers = GenerateOptions(draft_tokens=request.draft_tokens, **answering)
+    template = None if chat_template is None else _template(chat_template)
     ui = DownloadUI(on_note, lambda question: download_large, lambda: nullcontext(on_progress))
     first, second = request.load_options(ui, store.require_stored, parallel)
     llama_library.log.verbose = verbose
@@ -118,6 +133,8 @@ def load(
         on_note(in_python(sentence))
 
     engine = Engine.load(first, second, lenient=lenient, say=say)
+    if template is not None:
+        engine.template = replace(engine.template, source=template, name="The chat template")
     for note in [*([request.note] if request.note else []), *engine.notes]:
         say(note)
     try:
@@ -189,7 +206,7 @@ class Model:
     def count_tokens(self, prompt: Prompt, **options: Unpack[PromptKeywords]) -> int:
         """The number of tokens that a prompt has for the model; arguments as those of `stream`."""
         others = options.keys() - _PROMPT_OPTIONS
-        _require_none_left(others, PromptKeywords, "Model.generate", GenerateKeywords)
+        _require_none_left(others, _PROMPT_OPTIONS, "Model.generate", _ANSWER_NAMES)
         with self._lock:
             return len(self._encode(prompt, **options))
 
@@ -200,7 +217,8 @@ class Model:
         ``raw`` continues a text as it is, without the chat template. Other ``options`` are fields
         of `SamplingParams` and `GenerateOptions` for this answer; ``json_schema`` (a mapping) and
         ``regex`` may stand for ``grammar``. Without a seed, each answer draws its own. Raises
-        UsageError for an option that is unknown or cannot be.
+        UsageError for an option that is unknown or cannot be, GrammarError, PromptTooLong, and
+        TemplateError for messages that the chat template refuses.
         """
         with self._lock:
             changes = _given(options)
@@ -260,9 +278,10 @@ class Model:
         """The prompt as token ids; ``written`` are the other `PromptKeywords`."""
         if isinstance(prompt, str) and raw:
             return self.engine.encode_text(prompt)
-        if isinstance(prompt, list | tuple) and prompt and isinstance(prompt[0], int):
+        if _is_list(prompt) and prompt and isinstance(prompt[0], int):
             return self._known(prompt)
-        return self.engine.encode_chat(_messages(prompt, system), **written)
+        variables = _variables(written.pop("chat_template_kwargs", None))
+        return self.engine.encode_chat(_messages(prompt, system), variables=variables, **written)
 
     def _known(self, ids: Sequence[object]) -> list[int]:
         """The token ids; raises UsageError for one outside the vocabulary."""
@@ -278,7 +297,7 @@ class Model:
         """The options of one answer: ``changes``, else the pair's, else the model's own."""
         given = _with_grammar(changes)
         answering, sampling = _take(given, _ANSWER_OPTIONS), _take(given, sampling_fields())
-        _require_none_left(given, GenerateKeywords, "localspec.load", LoadKeywords)
+        _require_none_left(given, _ANSWER_NAMES | {"prompt"}, "localspec.load", _load_names())
         if "draft_tokens" in answering:
             answering["draft_tokens"] = _length(answering["draft_tokens"])
         options = replace(self._options, **answering)
@@ -289,8 +308,31 @@ class Model:
         return self.engine.resolve_options({**self._sampling, **sampling}, options, refusal)[0]
 
 
+def _template(given: object) -> str:
+    """The chat template of a text or a name; raises UsageError, TemplateError."""
+    if not isinstance(given, str):
+        raise UsageError(f"chat_template is {given!r:.60}.", "Expected Jinja, or a name: chatml.")
+    source = template_text(given)
+    renderer.SHARED.names_read(source, "The chat template")
+    return source
+
+
+def _variables(given: object) -> Mapping[str, object]:
+    """Variables of the chat template; raises UsageError."""
+    expected = "Expected a mapping, such as {'reasoning_effort': 'low'}."
+    if not isinstance(given, Mapping | None):
+        raise UsageError(f"chat_template_kwargs is {given!r:.60}.", expected)
+    if kept := (given or {}).keys() & {"messages", "add_generation_prompt"}:
+        raise UsageError(f"chat_template_kwargs cannot set {min(kept)}: localspec does.", expected)
+    return given or {}
+
+
+def _is_list(prompt: object) -> TypeGuard[Sequence[Any]]:
+    return isinstance(prompt, Sequence) and not isinstance(prompt, str | bytes | bytearray)
+
+
 def _messages(prompt: Prompt, system: str | None) -> list[Mapping[str, object]]:
-    if not isinstance(prompt, str | list | tuple):
+    if not isinstance(prompt, str) and not _is_list(prompt):
         raise UsageError(
             f"The prompt is {prompt!r:.60}.",
             'Expected a str, messages such as [{"role": "user", "content": …}], or token ids.',
@@ -323,26 +365,46 @@ def _take(settings: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that have a value."""
-    return {name: value for name, value in options.items() if value is not None}
+    """The options that have a value; biases by token as texts."""
+    given = {name: value for name, value in options.items() if value is not None}
+    if isinstance(biases := given.get("logit_bias"), Mapping):
+        given["logit_bias"] = [f"{token}{bias:+}" for token, bias in biases.items()]
+    return given
 
 
 def _values(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of loading with the values that words stand for, such as "all"."""
-    rows = {name: _LOAD_ROWS[name].words for name in given if name in _LOAD_OPTIONS}
+    """The options of loading with what words such as "all", and texts of flags, stand for."""
     return {
-        name: rows[name].get(value, value) if name in rows and isinstance(value, str) else value
+        name: _value(_LOAD_ROWS[name], value) if name in _LOAD_OPTIONS else value
         for name, value in given.items()
     }
 
 
+def _value(row: Option, value: Any) -> Any:
+    """The value of an option that may be given as a flag's text; raises UsageError."""
+    if isinstance(value, bool) and "on" in row.choices:
+        return "on" if value else "off"
+    if isinstance(value, list | tuple) and row.many:
+        return [_value(replace(row, many=False), each) for each in value]
+    if not isinstance(value, str) or row.many:
+        return value
+    try:
+        return row.parse(value) if row.parse else row.words.get(value, value)
+    except ValueError as error:
+        raise UsageError(f"{row.name} is {value!r:.60}: {error}.", row.help) from None
+
+
 def _require_none_left(
-    settings: Iterable[str], known: type[Any], place: str, elsewhere: type[Any]
+    settings: Iterable[str], known: Collection[str], place: str, elsewhere: Collection[str]
 ) -> None:
-    """Raise UsageError for options that are none of ``known``, a TypedDict."""
+    """Raise UsageError for options that are none of ``known``."""
     for name in settings:
-        names = get_type_hints(known).keys(), get_type_hints(elsewhere).keys()
-        raise unknown_option(name, names[0], place, names[1])
+        raise unknown_option(name, known, place, elsewhere)
+
+
+def _load_names() -> Collection[str]:
+    """The arguments of `load`."""
+    return (get_type_hints(LoadKeywords).keys() | signature(load).parameters.keys()) - {"options"}
 
 
 def _length(value: object) -> DraftTokens:

@@ -26,10 +26,19 @@ from localspec.core.options.sampling_params import SamplingParams  # noqa: E402
 
 FILE = ROOT / "localspec" / "core" / "options" / "keywords.py"
 OF_MODELS = ("branches", "verbose")  # what `localspec.load` takes of ModelOptions
-# What else is read: a single text, and a draft length in words.
-ALSO = {"stop": "str", "draft_tokens": 'Literal["off"]'}
+# What else is read: a single text, words, and the texts of flags.
+ALSO = {
+    "stop": "str",
+    "draft_tokens": 'Literal["off"]',
+    "flash_attention": "bool",
+    "logit_bias": "Mapping[int, float]",
+    "loras": "list[str] | tuple[str, ...]",
+    "override_kv": "list[str] | tuple[str, ...]",
+    "rpc": "str",
+}
 TEXT = '''"""Types of keyword arguments; `scripts/write_option_types.py` writes this file."""
 
+from collections.abc import Mapping
 from typing import Literal, TypedDict
 
 from localspec.core.options.load_options import (

@@ -1,28 +1,38 @@
 """The library interface: what `load` takes, and answers in each of their forms."""
 
 import asyncio
+import builtins
+import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
 
 import localspec
+from localspec.core import paths
 from localspec.core.errors import (
     FileProblem,
     GrammarError,
     IncompatiblePair,
     PromptTooLong,
+    TemplateError,
     UsageError,
 )
 from localspec.core.options.keywords import AnswerKeywords, LoadKeywords
 from localspec.core.options.load_options import ALL_LAYERS
+from localspec.engine.grammar import source
 from localspec.library.pairs import user_pairs
+from tests.support import fake_hub
+from tests.support.fake_hub import FakeHub, flip
+from tests.support.files.tiny_models import write_tiny_model
 from tests.support.real_pair import TinyFiles
 
 pytestmark = pytest.mark.llama
+hub = fake_hub.hub  # a fixture
 
 QUESTION = "What does json.dumps do?"
 
@@ -193,6 +203,10 @@ def test_hints_name_arguments(tiny: TinyFiles) -> None:
     [
         ({"warmth": 1}, "There is no option warmth"),
         ({"n_ctx": 64}, "There is no option n_ctx"),
+        ({"chat_template": "chatml"}, "There is no option chat_template"),
+        ({"stream": True}, "There is no option stream"),
+        ({"chat_template_kwargs": "low"}, "chat_template_kwargs is 'low'"),
+        ({"chat_template_kwargs": {"messages": []}}, "cannot set messages"),
         ({"temperature": -1}, "temperature is -1.0"),
         ({"draft_tokens": "some"}, "no draft length"),
         ({"regex": "a", "json_schema": {}}, "Both json_schema and regex"),
@@ -324,6 +338,12 @@ def test_a_pairs_name_brings_its_draft_and_settings(tiny: TinyFiles) -> None:
         ("auto", {"max_token": 1}, UsageError, "no option max_token. Did you mean max_tokens?"),
         ("auto", {"n_ctx": 1}, UsageError, "no option n_ctx. It is ctx_size here."),
         ("auto", {"n_gpu_layers": 1}, UsageError, "It is gpu_layers here."),
+        ("auto", {"draft_model": "x"}, UsageError, "It is draft here."),
+        ("auto", {"model_path": "x"}, UsageError, "It is target here."),
+        ("auto", {"rpc": "nowhere"}, UsageError, "expected HOST:PORT"),
+        ("auto", {"loras": ["none.gguf"]}, FileProblem, "no file"),
+        ("auto", {"override_kv": ["a"]}, UsageError, "expected KEY=TYPE:VALUE"),
+        (True, {}, UsageError, "draft is True"),
         ("auto", {"json_schema": {}}, UsageError, "an option of Model.generate: json_schema"),
         ("auto", {"ctx_size": 128, "parallel": 99}, UsageError, "99"),
         (None, {"temperature": -1}, UsageError, "temperature"),
@@ -379,6 +399,42 @@ def test_closing_ends_the_answers_under_way(tiny: TinyFiles, parallel: int) -> N
                 answer()
 
 
+def test_options_in_the_form_of_other_libraries(tiny: TinyFiles) -> None:
+    with localspec.load(tiny.target, threads=1, flash_attention=False, max_tokens=3) as model:
+        assert model.engine.target.options.flash_attention == "off"
+        wanted = model.tokenize("word")[-1]
+        answer = model.generate("word", temperature=0, logit_bias={wanted: 900})
+        assert answer.tokens == [wanted] * 3
+        answers = [model.generate(ids, temperature=0) for ids in (range(3, 6), [3, 4, 5])]
+        assert answers[0].tokens == answers[1].tokens
+    for target in (None, 5, b"x"):
+        with pytest.raises(UsageError, match="target is"):
+            localspec.load(target)  # type: ignore[arg-type]
+
+
+def test_another_chat_template(tiny: TinyFiles) -> None:
+    template = "{{ messages[0].content }}{{ word }}"
+    with localspec.load(tiny.target, threads=1, chat_template=template) as model:
+        counts = [
+            model.count_tokens("word", chat_template_kwargs={"word": "word" * times})
+            for times in (0, 1, 2)
+        ]
+        assert counts == [len(model.tokenize("word" * times)) for times in (1, 2, 3)]
+        given = {"word": " more"}
+        answer = model.generate("word", chat_template_kwargs=given, max_tokens=1)
+        assert answer.stats.prompt_tokens + answer.stats.cached_tokens == len(
+            model.tokenize("word more")
+        )
+    with localspec.load(tiny.target, threads=1, chat_template="chatml") as model:
+        assert model.count_tokens("word") > len(model.tokenize("word"))
+    for other in ("no-such-template", 5):
+        with pytest.raises(UsageError) as raised:
+            localspec.load(tiny.target, chat_template=other)  # type: ignore[arg-type]
+        assert "chatml" in raised.value.hint
+    with pytest.raises(TemplateError):
+        localspec.load(tiny.target, chat_template="{% if %}")
+
+
 def test_a_fixed_length_needs_a_draft(tiny: TinyFiles, tmp_path: Path) -> None:
     with localspec.load(tiny.target, threads=1) as model:
         with pytest.raises(UsageError, match="no draft model"):
@@ -391,3 +447,85 @@ def test_rejection_has_a_fixed_length(tiny: TinyFiles) -> None:
         assert model.generate("word", ignore_eos=True).stats.drafted
     with pytest.raises(UsageError, match="must be fixed"):
         localspec.load(tiny.target, tiny.draft, draft_tokens="auto", **sampled)
+
+
+def documented() -> dict[str, list[str]]:
+    """The built-in errors that docs/api.md names for each error."""
+    text = (paths.CHECKOUT / "docs" / "api.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\|`(\w+)`\|((?:`\w+`(?:, )?)+)\|[^|]+\|$", text, re.MULTILINE)
+    return {name: re.findall(r"\w+", others) for name, others in rows}
+
+
+def test_every_error_is_documented_with_its_built_in_one() -> None:
+    public = {name for name in localspec.__all__ if hasattr(getattr(localspec, name), "exit_code")}
+    found = documented()
+    assert found.keys() == public - {"LocalspecError"}
+    for name, others in found.items():
+        for other in others:
+            assert issubclass(getattr(localspec, name), (getattr(builtins, other),))
+
+
+def misuse(name: str, tiny: TinyFiles, folder: Path, hub: FakeHub) -> None:
+    """What raises the error of this name."""
+    other = partial(write_tiny_model, seed=2, context_length=256)
+    match name:
+        case "UsageError":
+            localspec.load(tiny.target, temperature=-1)
+        case "MissingFile":
+            localspec.load(folder / "nowhere.gguf")
+        case "UnknownPair":
+            localspec.load("no-such-pair")
+        case "FileProblem":
+            localspec.load(folder)
+        case "NotAGGUF":
+            (folder / "text.gguf").write_text("a text")
+            localspec.load(folder / "text.gguf")
+        case "IncompatiblePair":
+            localspec.load(tiny.target, other(folder / "other.gguf", extra_tokens=["other"] * 9))
+        case "NotEnoughMemory":
+            localspec.load(tiny.target, ctx_size=2**31 - 1)
+        case "EngineError":
+            localspec.load(tiny.target, rpc="127.0.0.1:1")
+        case "HubProblem":
+            localspec.load("hf:org/nothing:Q4_K_M")
+        case "DownloadProblem":
+            data = tiny.target.read_bytes()
+            hub.add("org/model", "model.gguf", data)
+            hub.faults.append(flip(len(data) - 1, times=None))
+            localspec.load("hf:org/model/model.gguf")
+        case "TemplateError":
+            path = other(folder / "refuses.gguf", chat_template="{{ raise_exception('no') }}")
+            localspec.load(path, threads=1).generate("word")
+        case "TemplateLimitExceeded":
+            endless = "{{ range(10**5) | list * 10**6 }}{{ messages }}"
+            path = other(folder / "endless.gguf", chat_template=endless)
+            localspec.load(path, threads=1).generate("word")
+        case _:
+            with localspec.load(tiny.target, threads=1, ctx_size=64) as model:
+                misuse_of_an_answer(name, model)
+
+
+def misuse_of_an_answer(name: str, model: localspec.Model) -> None:
+    match name:
+        case "PromptTooLong":
+            model.generate("word " * 400)
+        case "GrammarError":
+            model.generate("word", regex="(")
+        case "WorkerLost":
+            for _ in range(source.MOST_WAITING):
+                source._waiting.acquire()
+            try:
+                model.generate("word", regex="a")
+            finally:
+                source._waiting.release(source.MOST_WAITING)
+
+
+@pytest.mark.parametrize("name", documented())
+def test_the_built_in_error_catches_it(
+    name: str, tiny: TinyFiles, tmp_path: Path, hub: FakeHub
+) -> None:
+    for other in documented()[name]:
+        with pytest.raises(getattr(builtins, other)) as raised:
+            misuse(name, tiny, tmp_path, hub)
+        assert type(raised.value) is getattr(localspec, name), raised.value
+        assert raised.value.hint in getattr(raised.value, "__notes__", [""])

@@ -1,15 +1,15 @@
 """Benchmark prompts by kind of task: those that are shipped, or a JSON Lines file's.
 
-A file holds one JSON object on each line: ``{"task": "code", "prompt": "..."}``, or ``messages``
-(a list of ``{"role": ..., "content": ...}``) in place of ``prompt``. ``task`` may be left out.
+A line of a file is a prompt: plain text, a JSON string, a list of messages (``{"role": ...,
+"content": ...}``), or an object with ``prompt`` or ``messages``, and perhaps ``task``.
 """
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from localspec.chat.message import Message, parse_message
+from localspec.chat.message import Message, parse_message, read_prompt_line
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import read_text
 
@@ -32,9 +32,7 @@ def read_prompts(path: Path = SHIPPED) -> list[Prompt]:
 
     Raises FileProblem, naming the line, for what cannot be read.
     """
-    text = read_text(
-        path, _MAX_BYTES, what="The prompt file ", expected="JSON objects, one a line,"
-    )
+    text = read_text(path, _MAX_BYTES, what="The prompt file ", expected="prompts, one a line,")
     prompts = []
     # Other line separators may stand in a text.
     for number, line in enumerate(text.split("\n"), start=1):
@@ -49,9 +47,10 @@ def read_prompts(path: Path = SHIPPED) -> list[Prompt]:
 
 
 def _read_line(line: str) -> Prompt:
-    fields = json.loads(line)
-    if not isinstance(fields, dict):
-        raise ValueError("expected a JSON object.")
+    value = read_prompt_line(line)
+    if isinstance(value, str):
+        return Prompt(_NO_TASK, ({"role": "user", "content": value},))
+    fields: dict[str, Any] = value if isinstance(value, dict) else {"messages": value}
     task = fields.get("task", _NO_TASK)
     if not isinstance(task, str) or not task.strip():
         raise ValueError("expected a text as the task.")

@@ -12,7 +12,7 @@ from localspec.chat.conversation import Chat, unseen
 from localspec.chat.conversation_store import read_conversation, write_conversation
 from localspec.chat.message import Message
 from localspec.chat.window import require_prompt_fits
-from localspec.core.errors import FileProblem, UsageError
+from localspec.core.errors import FileProblem, LocalspecError, UsageError
 from localspec.core.files import read_at_most
 from localspec.core.formatting import one_line, percent, printable
 from localspec.core.options.model_options import parse_draft_tokens
@@ -273,6 +273,8 @@ def _save(chat: Chat, rest: str) -> None:
         if path.is_file() and path != chat.file:
             raise FileProblem(f"{path} exists already.", "Choose another name, or remove it first.")
         write_conversation(path, chat.document())
+    except LocalspecError:
+        raise
     except (OSError, ValueError) as error:  # ValueError: half a surrogate pair, a NUL in the name
         raise FileProblem(f"{path} cannot be written: {error}.", "Try another name.") from error
     chat.file = path

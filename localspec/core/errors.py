@@ -1,4 +1,8 @@
-"""Errors that the user can fix, printed by the command line; others keep their traceback."""
+"""Errors that the user can fix, printed by the command line; others keep their traceback.
+
+Each is also the built-in error that a caller of the library would catch. So code that turns a
+built-in error into one of these lets a `LocalspecError` pass first.
+"""
 
 
 class LocalspecError(Exception):
@@ -12,59 +16,63 @@ class LocalspecError(Exception):
         self.hint = hint
 
 
-class FileProblem(LocalspecError):
+class FileProblem(LocalspecError, OSError):
     """A path that does not lead to a readable file."""
 
 
-class NotAGGUF(FileProblem):
+class MissingFile(FileProblem, FileNotFoundError):
+    """A path, or a model's name, without a file."""
+
+
+class NotAGGUF(FileProblem, ValueError):
     """A file that is not a GGUF model, or whose header is damaged or absurd."""
 
 
-class IncompatiblePair(LocalspecError):
+class IncompatiblePair(LocalspecError, ValueError):
     """The draft cannot be used with this target."""
 
 
-class DraftNotMade(LocalspecError):
+class DraftNotMade(LocalspecError, ValueError):
     """No draft of this kind can be made from the target."""
 
 
-class EngineError(LocalspecError):
+class EngineError(LocalspecError, RuntimeError):
     """llama.cpp refused to load a model or to decode."""
 
 
-class NotEnoughMemory(LocalspecError):
+class NotEnoughMemory(LocalspecError, MemoryError):
     """What was asked for does not fit into this machine's memory."""
 
 
-class HubProblem(LocalspecError):
+class HubProblem(LocalspecError, OSError):
     """The Hub cannot be reached, has no such model, or does not hand it out."""
 
 
-class DownloadProblem(LocalspecError):
+class DownloadProblem(LocalspecError, OSError):
     """A file could not be fetched, or differs from what was recorded."""
 
 
-class UnknownPair(LocalspecError):
+class UnknownPair(LocalspecError, FileNotFoundError):
     """No pair of this name is known."""
 
 
-class TemplateError(LocalspecError):
+class TemplateError(LocalspecError, ValueError):
     """The chat template in the GGUF file cannot be rendered."""
 
 
-class TemplateLimitExceeded(LocalspecError):
+class TemplateLimitExceeded(LocalspecError, ValueError):
     """A chat template took more time or memory than rendering may take."""
 
 
-class GrammarError(LocalspecError):
+class GrammarError(LocalspecError, ValueError):
     """A grammar or JSON schema that is invalid, or that no answer can satisfy."""
 
 
-class WorkerLost(LocalspecError):
+class WorkerLost(LocalspecError, RuntimeError):
     """A child process ended for a reason outside the request; another try may succeed."""
 
 
-class PromptTooLong(LocalspecError):
+class PromptTooLong(LocalspecError, ValueError):
     """The prompt does not fit into the context; the tokens of both, where they are known."""
 
     def __init__(
@@ -75,7 +83,7 @@ class PromptTooLong(LocalspecError):
         self.n_ctx = n_ctx
 
 
-class UsageError(LocalspecError):
+class UsageError(LocalspecError, ValueError):
     """Options that contradict each other or are invalid; exit code 2."""
 
     exit_code = 2

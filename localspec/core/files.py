@@ -120,6 +120,8 @@ def file_problem(what: str, hint: str) -> Iterator[None]:
     """Turn an OSError in the block into FileProblem: ``what``, and the system's reason."""
     try:
         yield
+    except LocalspecError:
+        raise
     except OSError as error:
         raise FileProblem(f"{what}: {error.strerror or error}.", hint) from error
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-from localspec.core.errors import FileProblem
+from localspec.core.errors import FileProblem, MissingFile
 
 PACKAGE = Path(__file__).resolve().parents[1]
 CHECKOUT = PACKAGE.parent
@@ -41,7 +41,7 @@ def bundled_folder() -> Path:
 def _bundled(name: str) -> Path:
     path = bundled_folder() / f"{name}.gguf"
     if not path.is_file():
-        raise FileProblem(
+        raise MissingFile(
             f"The bundled demo model {path} is missing.",
             "Reinstall localspec, or make it again: python -m scripts.train_demo_models",
         )

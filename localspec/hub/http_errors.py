@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from localspec.core.errors import HubProblem
+from localspec.core.errors import HubProblem, LocalspecError
 from localspec.core.formatting import one_line
 from localspec.hub.environment import unusable_variable
 from localspec.hub.reference import Reference, RemoteFile
@@ -155,6 +155,8 @@ def of_connection() -> Iterator[None]:
 
     try:
         yield
+    except LocalspecError:
+        raise
     except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, OSError) as error:
         raise trouble(error) from None
     except (ValueError, ImportError):

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 
-from localspec.core.errors import DownloadProblem
+from localspec.core.errors import DownloadProblem, LocalspecError
 from localspec.core.formatting import one_line, size
 from localspec.hub.provenance import hash_of
 
@@ -177,7 +177,7 @@ def writing(path: Path) -> Iterator[None]:
     """Turn an OSError of writing at or beside `path` into a DownloadProblem."""
     try:
         yield
-    except BrokenPipeError:  # of the output of progress; files raise none
+    except (LocalspecError, BrokenPipeError):  # a pipe: of the output of progress
         raise
     except OSError as error:
         shown, folder = one_line(path.name), one_line(str(path.parent))

@@ -18,6 +18,7 @@ from localspec.core.errors import (
     FileProblem,
     IncompatiblePair,
     LocalspecError,
+    MissingFile,
     UsageError,
 )
 from localspec.core.files import did_you_mean
@@ -236,7 +237,7 @@ def _hashed(path: Path, on_progress: Progress) -> "FileHash":
 
 
 def _place(name: str, resolver: Resolver, ui: DownloadUI) -> Place:
-    """Where a model is: on the disk, else on the Hub. Raises FileProblem for a missing path."""
+    """Where a model is: on the disk, else on the Hub. Raises MissingFile for a missing path."""
     here, reference = resolver.on_disk(name), parse_reference(name)
     if here is None and reference is not None:
         ui.say(f"Asking the Hub for {reference}.")
@@ -246,7 +247,7 @@ def _place(name: str, resolver: Resolver, ui: DownloadUI) -> Place:
         hint = "Check the path: expected a .gguf file."
         if _HUB_PATH.fullmatch(name):
             hint = f"Check the path, or name a file on the Hub: hf:{name}"
-        raise FileProblem(
+        raise MissingFile(
             f"There is no file {one_line(str(here))}.", did_you_mean(here).rstrip() or hint
         )
     return here
@@ -282,5 +283,6 @@ def _tell_and_ask(models: Sequence[RemoteModel], ui: DownloadUI) -> None:
     if total > LARGE and not ui.agree(f"Fetch {size(total)}?"):
         names = shlex.join(str(model.reference) for model in models)
         raise DownloadProblem(
-            "Nothing was fetched.", f"Fetch it with: localspec download --yes {names}"
+            "Nothing was fetched.",
+            f"Agree with --yes, or fetch it first: localspec download --yes {names}",
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.core import paths
-from localspec.core.errors import FileProblem, LocalspecError, UsageError
+from localspec.core.errors import FileProblem, LocalspecError, MissingFile, UsageError
 from localspec.core.files import file_problem
 from localspec.core.formatting import one_line
 from localspec.download import interrupted
@@ -61,7 +61,7 @@ class Removal:
 def removals_of(name: str, resolver: Resolver) -> Iterator[Removal]:
     """What deleting the models of a name means, a pair's name standing for both.
 
-    Raises FileProblem for a model that is not on this disk, UsageError for one that is not
+    Raises MissingFile for a model that is not on this disk, UsageError for one that is not
     localspec's to delete.
     """
     for model in resolver.choose(name).models:
@@ -72,7 +72,7 @@ def removals_of(name: str, resolver: Resolver) -> Iterator[Removal]:
             places = interrupted(reference, paths.models_folder())
         files = [each for place in places for each in _files_of(place)]
         if not files:
-            raise FileProblem(f"{one_line(model)} is not on this disk.", "See: localspec list")
+            raise MissingFile(f"{one_line(model)} is not on this disk.", "See: localspec list")
         listed = next((each for each in resolver.inventory.files if places[0] in each.parts), None)
         _require_ours(places[0], listed)
         users = tuple(_pairs_with(places[0], resolver))

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from localspec.core import paths
-from localspec.core.errors import FileProblem, UnknownPair, UsageError
+from localspec.core.errors import MissingFile, UnknownPair, UsageError
 from localspec.core.formatting import one_line
 from localspec.download import downloaded
 from localspec.hub.reference import parse_reference
@@ -129,13 +129,13 @@ class Resolver:
     def files_of(self, name: str) -> list[Path]:
         """The files on this disk that a path, a reference or a pair's name stands for.
 
-        Raises FileProblem for a model that is not on this disk.
+        Raises MissingFile for a model that is not on this disk.
         """
         found = []
         for model in self.choose(name).models:
             path = self.on_disk(model)
             if path is None:
-                raise FileProblem(
+                raise MissingFile(
                     f"{one_line(model)} is not on this disk.",
                     f"Fetch it: localspec download {model}",
                 )

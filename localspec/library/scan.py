@@ -33,10 +33,11 @@ MAX_FILES = 100_000  # per source
 MAX_BESIDE = 10_000  # files in the folder of one model
 
 # Why something is left out.
-UNREADABLE = "not readable by this user"
+UNREADABLE = "not readable by this user (see its permissions)"
 OUTSIDE = "links that lead out of the folder"
-DANGLING = "links that lead nowhere"
-LINKED = "links to folders, which are not followed"
+DANGLING = "links that lead nowhere (remove them, or make them anew)"
+LINKED = "links to folders, which are not followed (link to the files)"
+NO_FILE = "links to what is no regular file (link to a .gguf file)"
 _NOT_GGUF = "not in GGUF format"
 _TOO_DEEP = "folders too deep down"
 _TOO_MANY = f"what comes after {MAX_FILES:,} files"
@@ -141,14 +142,15 @@ class Scan:
         self,
         path: Path,
         name: str,
-        within: Iterable[Path],
+        within: Iterable[Path] | None,
         sha256: str | None = None,
         repo: str | None = None,
     ) -> LocalModel | None:
-        """The file, if it lies in a folder of `within` and begins as GGUF does."""
+        """The file, if it lies in a folder of `within`, None for any, and begins as GGUF does."""
         try:
             real = os.path.realpath(path, strict=True)
-            if not any(Path(real).is_relative_to(os.path.realpath(folder)) for folder in within):
+            roots = None if within is None else map(os.path.realpath, within)
+            if roots is not None and not any(Path(real).is_relative_to(root) for root in roots):
                 self.leave_out(OUTSIDE, path)
                 return None
             status, begins_well = _begin_of(real)
@@ -162,6 +164,8 @@ class Scan:
         if not begins_well:
             if begins_well is not None:
                 self.leave_out(_NOT_GGUF, name if path.parent.name == "blobs" else path)
+            elif os.path.islink(path) and not stat.S_ISREG(status.st_mode):
+                self.leave_out(NO_FILE, path)
             return None
         identity = (status.st_dev, status.st_ino) if status.st_ino else real
         return LocalModel(

@@ -44,7 +44,7 @@ def files_of(scan: Scan, chosen: Collection[Source], folders: Iterable[Path]) ->
     """
     match scan.source:
         case "localspec":
-            return _below([paths.models_folder()], scan)
+            return _below([paths.models_folder()], scan, leaves=True)
         case "hugging face":
             return _hub_cache(scan, scan.begin(hub_cache_folder()))
         case "llama.cpp":
@@ -60,17 +60,20 @@ def files_of(scan: Scan, chosen: Collection[Source], folders: Iterable[Path]) ->
         case "bundled":
             return _below([bundled_folder()], scan, "demo/")
         case "folder":
-            return _below(folders, scan)
+            return _below(folders, scan, leaves=True)
 
 
-def _below(folders: Iterable[Path], scan: Scan, prefix: str = "") -> Files:
-    """The model files below folders of any layout, named by their paths in there."""
+def _below(folders: Iterable[Path], scan: Scan, prefix: str = "", *, leaves: bool = False) -> Files:
+    """The model files below folders of any layout, named by their paths in there.
+
+    ``leaves``: a link may lead out of the folder, which is the user's own.
+    """
     for folder in map(scan.begin, folders):
         for path in scan.gguf_files(folder):
             name = prefix + path.relative_to(folder).as_posix()
             origin = _origin(path)
             sha256, repo = (origin.sha256, origin.repo) if origin else (None, None)
-            file = scan.file(path, name, [folder], sha256, repo)
+            file = scan.file(path, name, None if leaves else [folder], sha256, repo)
             unverified = origin is not None and origin.checked == "size"
             yield replace(file, unverified=True) if file and unverified else file
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NoReturn, Protocol
 
-from localspec.core.errors import FileProblem, NotAGGUF
+from localspec.core.errors import FileProblem, LocalspecError, MissingFile, NotAGGUF
 from localspec.core.files import open_regular
 from localspec.core.formatting import one_line
 from localspec.metadata.filenames import how_to_convert
@@ -66,8 +66,10 @@ def open_file(path: Path) -> Iterator[LocalSource]:
             raise _safetensors(f"{shown} holds safetensors, and is no GGUF file.", path.parent)
         with open_regular(path) as file:
             yield LocalSource(path, status.st_size, file)
+    except LocalspecError:
+        raise
     except FileNotFoundError:
-        raise FileProblem(
+        raise MissingFile(
             f"There is no file {shown}.",
             "Check the path: expected a .gguf file.",
         ) from None

@@ -102,8 +102,8 @@ _ERRORS = REFUSED_BY_LLAMA_CPP | {
 }
 _WARNINGS = {
     "no-chat-template": (
-        "A base model only continues text: ask it by `run --raw` or /v1/completions. Other prompts "
-        "are ChatML, as in llama.cpp."
+        "A base model only continues text: ask it with --raw, or by /v1/completions of a server. "
+        "Other prompts are ChatML, as in llama.cpp."
     ),
     "split-marks": (
         "Prompts spell them in pieces, so answers are worse and may begin with such marks: get "

@@ -83,7 +83,11 @@ NO_WEIGHTS = frozenset("I8 I16 I32 I64 F64 Q8_1 Q8_K".split())
 _IMPOSTORS = (
     (b"version https://git-lfs", "is a Git LFS pointer, not the model", "Run `git lfs pull`."),
     (b"<", "is a web page, not a model", "Log in or accept the model's terms, and download again."),
-    (b"localspec state", "is a prompt cache, not a model", "Give it to --prompt-cache."),
+    (
+        b"localspec state",
+        "is a prompt cache, not a model",
+        "Use it with: localspec run --prompt-cache.",
+    ),
     (b"PK\x03\x04", "is a zip or PyTorch file", "Look for a GGUF version of the model."),
     (b"lmgg", "is in the old GGML format", "Look for a GGUF version of the model."),
     (b"tjgg", "is in the old GGJT format", "Look for a GGUF version of the model."),

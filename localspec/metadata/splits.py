@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from localspec.core.errors import FileProblem, NotAGGUF
+from localspec.core.errors import FileProblem, MissingFile, NotAGGUF
 from localspec.core.formatting import one_line
 from localspec.metadata.byte_reader import MAX_HEADER_BYTES, open_file
 from localspec.metadata.filenames import (
@@ -102,7 +102,7 @@ def _other_parts(first: PartHeader) -> list[Path]:
     missing = [one_line(other) for other in others if not first.path.with_name(other).exists()]
     if missing:
         listed = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")
-        raise FileProblem(
+        raise MissingFile(
             f"{shown} is split into {count} parts and {len(missing)} are missing: {listed}.",
             "Download the missing parts into the same folder.",
         )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from pydantic import ValidationError
 
+from localspec.chat.message import read_prompt_line
 from localspec.chat.stats import GenerationStats
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import appearing_when_complete, read_at_most, read_text
@@ -42,17 +43,17 @@ class BatchLine:
 
 
 def read_lines(path: Path) -> list[BatchLine]:
-    """The lines of a JSONL file that are not empty.
+    """The lines that are not empty; one without JSON is a text.
 
     Raises FileProblem for a file that cannot be read, UsageError for an id that two lines have.
     """
     lines: dict[str, BatchLine] = {}
-    text = read_text(path, _MOST_BYTES, what="The batch ", expected="a JSONL file")
+    text = read_text(path, _MOST_BYTES, what="The batch ", expected="prompts, one a line,")
     for number, each in enumerate(text.split("\n"), 1):
         if not each.strip():
             continue
         try:
-            request = json.loads(each)
+            request = read_prompt_line(each)
         except (ValueError, RecursionError):
             request = None
         given = request.get("custom_id", request.get("id")) if isinstance(request, dict) else None

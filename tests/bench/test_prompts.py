@@ -39,9 +39,19 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "line", ['Write "a".', '"Write \\"a\\"."', '[{"role": "user", "content": "Write \\"a\\"."}]']
+)
+def test_a_line_may_be_text_or_messages(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "prompts.txt"
+    path.write_text(f'{line}\n42\n"a" or b\n')
+    texts = [prompt.messages[0]["content"] for prompt in read_prompts(path)]
+    assert texts == ['Write "a".', "42", '"a" or b']
+
+
+@pytest.mark.parametrize(
     "line",
     [
-        "{", "[]", '"text"', "{}", '{"prompt": 3}', '{"prompt": "a", "task": 3}',
+        "{", "[]", "[1, 2", "{}", '{"prompt": 3}', '{"prompt": "a", "task": 3}',
         '{"prompt": "a", "task": " "}', '{"messages": []}', '{"messages": "a"}',
         '{"messages": ["a"]}', '{"messages": [{"role": "user"}]}',
         '{"messages": [{"role": "robot", "content": "a"}]}',

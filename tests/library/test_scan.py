@@ -9,6 +9,8 @@ import pytest
 
 from localspec.library import scan, tool_caches
 from localspec.library.local_models import LocalModel, find_models
+from localspec.library.removal import removals_of
+from localspec.library.resolve import Resolver
 from tests.support.library import zoo
 from tests.support.library.model_folders import MODEL, found, names, some_model
 
@@ -59,9 +61,34 @@ def test_a_pipe_named_like_a_model_does_not_hold_the_search_up(ours: Path) -> No
 # Folders that are odd
 
 
-def test_links_that_lead_out_nowhere_or_round_are_left_out(ours: Path, tmp_path: Path) -> None:
+def test_links_to_files_anywhere_are_followed(ours: Path, tmp_path: Path) -> None:
+    model = tmp_path / "outside" / "a.gguf"
+    zoo.put(model, MODEL)
+    (ours / "file.gguf").symlink_to(model)
+    (ours / "same.gguf").symlink_to(ours / "file.gguf")
+    inventory = find_models()
+    assert names(inventory) == ["file.gguf"] and inventory.notes == ()
+    assert inventory.models[0].path == ours / "file.gguf"
+    assert inventory.models[0].n_bytes == len(MODEL)
+    (removal,) = removals_of("file.gguf", Resolver())
+    removal.delete()
+    assert model.is_file() and names(find_models()) == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
+def test_links_to_what_may_not_be_read(ours: Path, tmp_path: Path) -> None:
     zoo.put(tmp_path / "outside" / "a.gguf", MODEL)
+    (tmp_path / "outside" / "a.gguf").chmod(0)
     (ours / "file.gguf").symlink_to(tmp_path / "outside" / "a.gguf")
+    inventory = find_models()
+    assert inventory.models == () and "see its permissions" in inventory.notes[0]
+
+
+def test_links_to_folders_pipes_nowhere_or_round_are_left_out(ours: Path, tmp_path: Path) -> None:
+    zoo.put(tmp_path / "outside" / "a.gguf", MODEL)
+    os.mkfifo(tmp_path / "pipe")
+    (ours / "pipe.gguf").symlink_to(tmp_path / "pipe")
+    (ours / "null.gguf").symlink_to(os.devnull)
     (ours / "folder").symlink_to(tmp_path / "outside")
     (ours / "round").symlink_to(ours)
     (ours / "loop.gguf").symlink_to(ours / "pool.gguf")
@@ -70,7 +97,8 @@ def test_links_that_lead_out_nowhere_or_round_are_left_out(ours: Path, tmp_path:
     inventory = find_models()
     assert inventory.models == ()
     every = "\n".join(inventory.notes)
-    assert f"lead out of the folder: {ours / 'file.gguf'}." in every
+    pipes = f"{ours / 'null.gguf'}, {ours / 'pipe.gguf'}."
+    assert f"no regular file (link to a .gguf file): {pipes}" in every
     assert f"{ours / 'folder'}, {ours / 'round'}." in every
     assert all(name in every for name in ("loop.gguf", "pool.gguf", "gone.gguf"))
 
@@ -119,8 +147,8 @@ def test_what_may_not_be_read_is_named(
     inventory = find_models()
     assert inventory.models == ()
     assert inventory.notes == (
-        f"Left out of localspec, not readable by this user: {ours / 'a.gguf'}.",
-        f"Left out of ollama, not readable by this user: {closed}.",
+        f"Left out of localspec, {scan.UNREADABLE}: {ours / 'a.gguf'}.",
+        f"Left out of ollama, {scan.UNREADABLE}: {closed}.",
     )
 
 

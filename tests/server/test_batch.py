@@ -190,3 +190,15 @@ def test_what_failed_is_asked_again(tmp_path: Path) -> None:
     ]
     file.write_text("".join(results) + '{"id"')
     assert read_done(file, LINES) == {"ü"} and file.read_text() == results[1]
+
+
+def test_a_line_may_be_plain_text(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.txt"
+    path.write_text('What is a lock?\n"a\\nb"\n7\n{"prompt": \n[1, 2\n')
+    assert [line.request for line in read_lines(path)] == [
+        "What is a lock?",
+        "a\nb",
+        "7",
+        None,
+        None,
+    ]

@@ -14,8 +14,8 @@ from localspec.core.worker import Limits, Worker, WorkerEnded
 LIMITS = Limits(2.0, 2**30)  # an ordinary conversation takes less than a thousandth of the time
 _MOST_REPLY = 12 * MAX_CHARACTERS + 100  # a character may be twelve in JSON
 _HINT = (
-    "Give another with --chat-template chatml or --chat-template-file FILE; "
-    "localspec run --raw completes a prompt without a template."
+    "Give another with --chat-template, a text or a name such as chatml; --raw completes a prompt "
+    "without a template."
 )
 
 

@@ -21,7 +21,7 @@ from localspec.chat.templates.continuation import Continues, continued, goes_on,
 from localspec.chat.templates.renderer import SHARED
 from localspec.chat.tools.capabilities import MADE_UP_TOOLS, ToolCapabilities
 from localspec.chat.tools.tool import Tool
-from localspec.core.errors import TemplateError
+from localspec.core.errors import TemplateError, UsageError
 
 _CHATML_END = "<|im_end|>"
 CHATML = (
@@ -301,3 +301,27 @@ class ChatTemplate:
         except TemplateError:
             return None
         return format_between(shown, _THOUGHTS, _ANSWER)
+
+
+def is_jinja(text: str) -> bool:
+    """Whether a text has Jinja in it."""
+    return "{{" in text or "{%" in text
+
+
+def template_text(text: str) -> str:
+    """A Jinja template, given itself or as the name of one of llama.cpp's; raises UsageError.
+
+    llama.cpp, which is slow to import, is asked for all names but chatml.
+    """
+    if is_jinja(text):
+        return text
+    if text == "chatml":
+        return CHATML
+    from localspec.llama.builtin_templates import builtin_names, builtin_template
+
+    if (found := builtin_template(text)) is not None:
+        return found
+    raise UsageError(
+        f"{text!r:.60} is no chat template: it has no Jinja in it, and no template has that name.",
+        f"Known by name: {', '.join(builtin_names())}.",
+    )

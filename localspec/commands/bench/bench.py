@@ -46,7 +46,7 @@ class BenchFlags:
     prompts: Path | None = option(
         None,
         "--prompts",
-        'Own prompts, one JSON object per line: {"task": "code", "prompt": "..."}.',
+        'Own prompts, one a line: text or JSON, {"task": "code", "prompt": "..."}.',
     )
     tasks: str | None = option(
         None, "--tasks", "Only these tasks, separated by commas.", everyday=True

@@ -57,14 +57,14 @@ class TemplateFlags:
 
     def source(self) -> str | None:
         """The template to use in place of the model's own; raises UsageError, FileProblem."""
+        from localspec.chat.templates.template import template_text
+
         text, file = self.chat_template, self.chat_template_file
         if text is not None and file is not None:
             raise UsageError("Two chat templates were given.", "Give a text or a file.")
         if file is not None:
             return _read_template(file)
-        if text is None or _is_jinja(text):
-            return text
-        return _named(text)
+        return None if text is None else template_text(text)
 
     def name(self) -> str:
         """The subject of the template's errors."""
@@ -95,31 +95,13 @@ class TemplateFlags:
 _EXPECTED_KWARGS = """Expected something like '{"enable_thinking": false}'."""
 
 
-def _is_jinja(text: str) -> bool:
-    return "{{" in text or "{%" in text
-
-
-def _named(name: str) -> str:
-    """A template of this name; llama.cpp, which is slow to import, is asked for all but chatml."""
-    from localspec.chat.templates.template import CHATML
-
-    if name == "chatml":
-        return CHATML
-    from localspec.llama.builtin_templates import builtin_names, builtin_template
-
-    if (found := builtin_template(name)) is not None:
-        return found
-    raise UsageError(
-        f"{name!r} is no chat template: it has no Jinja in it, and no template has that name.",
-        f"Known by name: {', '.join(builtin_names())}. Others: --chat-template-file FILE.",
-    )
-
-
 @cache
 def _read_template(file: Path) -> str:
     """What is in the file, which may be a pipe: read once."""
+    from localspec.chat.templates.template import is_jinja
+
     wanted = "a Jinja template"
     text = read_text(file, _MAX_TEMPLATE_BYTES, what="The chat template ", expected=wanted)
-    if not _is_jinja(text):
+    if not is_jinja(text):
         raise FileProblem(f"The chat template {file} has no Jinja in it.", f"Give {wanted}.")
     return text

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from localspec.commands.flags.rows import Given
 from localspec.commands.flags.serving import ServingFlags
-from localspec.core.errors import FileProblem, UsageError
+from localspec.core.errors import FileProblem, MissingFile, UsageError
 from localspec.display import console
 from localspec.hub.reference import parse_reference
 
@@ -100,7 +100,7 @@ def _named(name: str, resolver: "Resolver") -> "Model":
     files = resolver.files_of(name)
     for file in files:
         if not file.is_file():
-            raise FileProblem(f"There is no file {file}.", "See the models: localspec list")
+            raise MissingFile(f"There is no file {file}.", "See the models: localspec list")
     own = (files[0].stem, files[0].name)
     names = (name,) if resolver.is_pair(name) else (*reference_names(name), *own)
     return Model(names, name, sum(file.stat().st_size for file in files))

@@ -1,5 +1,6 @@
 """Types of keyword arguments; `scripts/write_option_types.py` writes this file."""
 
+from collections.abc import Mapping
 from typing import Literal, TypedDict
 
 from localspec.core.options.load_options import (
@@ -37,7 +38,7 @@ class AnswerKeywords(TypedDict, total=False):
     dry_allowed_length: int | None
     dry_penalty_last_n: int | None
     dry_sequence_breakers: list[str] | tuple[str, ...] | None
-    logit_bias: list[str] | tuple[str, ...] | None
+    logit_bias: list[str] | tuple[str, ...] | Mapping[int, float] | None
     ignore_eos: bool | None
     seed: int | None
     acceptance: AcceptanceRule | None
@@ -64,7 +65,7 @@ class LoadKeywords(AnswerKeywords, total=False):
     ubatch_size: int | None
     mlock: bool | None
     mmap: bool | None
-    flash_attention: FlashAttention | None
+    flash_attention: FlashAttention | bool | None
     cache_type_k: CacheType | None
     draft_cache_type_k: CacheType | None
     cache_type_v: CacheType | None
@@ -80,10 +81,10 @@ class LoadKeywords(AnswerKeywords, total=False):
     tensor_split: list[float] | tuple[float, ...] | None
     split_mode: SplitMode | None
     main_gpu: int | None
-    rpc: RpcServers | None
+    rpc: RpcServers | str | None
     trust_rpc_network: bool | None
-    loras: list[Lora] | tuple[Lora, ...] | None
-    override_kv: list[KeyValue] | tuple[KeyValue, ...] | None
+    loras: list[Lora] | tuple[Lora, ...] | list[str] | tuple[str, ...] | None
+    override_kv: list[KeyValue] | tuple[KeyValue, ...] | list[str] | tuple[str, ...] | None
     rope_scaling_type: RopeScaling | None
     rope_freq_base: float | None
     rope_freq_scale: float | None

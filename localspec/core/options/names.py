@@ -29,7 +29,10 @@ _OTHERS = {
     "lora_path": "loras",
     "kv_overrides": "override_kv",
     "rpc_servers": "rpc",
+    "model": "target",
     "model_path": "target",
+    "messages": "prompt",
+    "draft": "draft_tokens",  # in `Model.generate`: `load` has it
     "draft_model": "draft",
     "num_draft_tokens": "draft_tokens",
     "num_speculative_tokens": "draft_tokens",
@@ -40,11 +43,22 @@ _OTHERS = {
     "max_new_tokens": "max_tokens",
     "repetition_penalty": "repeat_penalty",
     "response_format": "json_schema",
+    "chat_format": "chat_template",
     "enable_thinking": "thinking",
+}
+# What other libraries have as options, and we as calls.
+_CALLS = {
+    "stream": "Model.stream(prompt) gives the pieces of an answer.",
+    "n": "Model.generate_many([prompt] * n) gives several answers.",
+    "echo": "The prompt is known: print it before the answer.",
+    "return_full_text": "The prompt is known: print it before the answer.",
 }
 # Flags of the commands whose names or values differ from the arguments.
 _FLAGS = {
+    "--chat-template": "chat_template",
     "--grammar-file": "grammar",
+    "--json-schema": "json_schema",
+    "--json-schema-file": "json_schema",
     "--max-tokens": "max_tokens",
     "--no-think": "thinking=False",
     "--parallel": "parallel",
@@ -52,12 +66,14 @@ _FLAGS = {
     "--think": "thinking=True",
     "--yes": "download_large=True",
 }
-# A command line and code stay; a flag may have a value behind it.
+_DRAFTS = ("auto", "find", "mtp", "off", "self")
+# A command line and code stay; a flag may have a value behind it. Commands of a chat go.
 _MENTION = re.compile(
-    r"localspec [a-z].*?(?=[.;,] |$)|`[^`]*`|"
-    r"(?<![\w-])(?P<flag>--[a-z][a-z-]+)"
-    r"(?: (?P<value>auto|find|mtp|none|off|self|[A-Z]{3,}[\w.:]*|\d[\d.:]*\b))?"
+    r"(?:localspec|ggml-rpc-server) [a-z-].*?(?=[.;,] |$)|`[^`]*`|"
+    r"(?P<chat>, or /[a-z]+ \S+ in chat)|"
+    r"(?<![\w-])(?P<flag>--[a-z][a-z-]+)(?: (?P<value>[\w.:]*\w))?"
 )
+_VALUE = re.compile(r"[A-Z]{3,}[\w.:]*|\d[\d.:]*")
 
 
 def unknown_option(
@@ -67,11 +83,13 @@ def unknown_option(
 
     ``place`` is the function that takes the options ``elsewhere``.
     """
-    meant = _OTHERS.get(name) or _arguments().get(f"--{name.replace('_', '-')}") or name
+    meant = _OTHERS.get(name) or _argument(name)
     meant = meant.partition("=")[0]
     near = get_close_matches(name, sorted(known), 1)
     if meant in known:
         hint = f"It is {meant} here."
+    elif name in _CALLS:
+        hint = _CALLS[name]
     elif meant in elsewhere:
         hint = f"It is an option of {place}: {meant}."
     else:
@@ -95,20 +113,31 @@ def reword(error: LocalspecError) -> None:
 
 def _written(found: re.Match[str]) -> str:
     """The library's argument for a matched flag and its value; other text is unchanged."""
-    name, value = _arguments().get(found["flag"] or ""), found["value"]
+    if found["chat"]:
+        return ""
+    flag, value = found["flag"], found["value"]
+    name, words = _arguments().get(flag or "", (None, ()))
     if name is None:
         return found[0]
-    if value is None or "=" in name:
-        return found[0].replace(found["flag"], name)
-    return f"{name}={value if value.isdecimal() else json.dumps(value)}"
+    if value is None or "=" in name or not (value in words or _VALUE.fullmatch(value)):
+        return found[0].replace(flag, name)
+    if name == "draft" and value.isdecimal():
+        name = "draft_tokens"  # which an answer has too
+    return f"{name}={value if re.fullmatch(r'[0-9.]+', value) else json.dumps(value)}"
+
+
+def _argument(name: str) -> str:
+    """The argument of the flag of this name, or the name."""
+    return _arguments().get(f"--{name.replace('_', '-')}", (name,))[0]
 
 
 @cache
-def _arguments() -> Mapping[str, str]:
-    """The arguments of the library by flag; a switch with its value."""
-    found = dict[str, str]()
+def _arguments() -> Mapping[str, tuple[str, Collection[str]]]:
+    """The arguments of the library by flag, and words that may be values; a switch has its own."""
+    found = dict[str, tuple[str, Collection[str]]]()
     for name, row in options(LoadOptions, RopeOptions, ModelOptions, SamplingParams).items():
         switches = row.default is False or any(flag.startswith("--no-") for flag in row.flags)
         written = f"{name}={not row.default}" if switches else name
-        found |= dict.fromkeys(row.flags, written)
-    return found | {"--draft-model": "draft"} | _FLAGS
+        found |= dict.fromkeys(row.flags, (written, {*row.choices, *row.words}))
+    found |= dict.fromkeys(("--draft", "--draft-model"), ("draft", _DRAFTS))
+    return found | {flag: (name, ()) for flag, name in _FLAGS.items()}

@@ -74,11 +74,15 @@ def read_schema(text: str) -> ReadGrammar:
 def schema_grammar(schema: object) -> ReadGrammar:
     """`read_schema` of a parsed schema; raises GrammarError."""
     try:
-        return _read("parsed JSON schema", json.dumps(schema))
+        text = json.dumps(schema)
     except RecursionError as error:
         raise _NESTED from error
     except (TypeError, ValueError) as error:
-        raise GrammarError(f"The JSON schema is not JSON: {error}.", "Give a dict.") from error
+        raise GrammarError(
+            f"The JSON schema is not JSON: {error}.",
+            "Give a dict; of a pydantic class, its model_json_schema().",
+        ) from error
+    return _read("parsed JSON schema", text)
 
 
 def enforceable(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,8 +157,9 @@ def _converted_schema(schema: object) -> ReadGrammar:
                 'Give one such as {"type": "object"}.',
             )
         schema = {}
+    completed_schema = options_of(schema)
     try:
-        whole = LLMatcher.grammar_from_json_schema(options_of(schema))
+        whole = LLMatcher.grammar_from_json_schema(completed_schema)
     except ValueError as error:  # such as half of a surrogate pair
         raise refused(str(error), "JSON schema") from error
     try:

@@ -225,7 +225,7 @@ def _refuse(
     where = f"only {size(free.ram)} of RAM are free"
     if short:
         where = f"{size(wanted.on_gpu)} of it on {free.where}, where {size(on_devices)} are free"
-        hint = "Leave -ngl and -ngld to localspec, or give smaller numbers."
+        hint = "Leave --n-gpu-layers and --draft-n-gpu-layers out, or give smaller numbers."
     elif wanted.draft_ctx_size > wanted.ctx_size:
         hint = "Leave --draft-ctx-size out: a draft needs no longer context than its target."
     elif largest is not None:

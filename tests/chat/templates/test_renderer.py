@@ -57,7 +57,7 @@ def test_memory_is_bounded(small_renderer: Renderer, source: str) -> None:
     with pytest.raises(TemplateLimitExceeded) as raised:
         fill(small_renderer, source)
     assert raised.value.message == "The template of x.gguf needed more than 256 MiB of memory."
-    assert "--chat-template-file" in raised.value.hint
+    assert "--chat-template" in raised.value.hint
     assert fill(small_renderer, "{{ x }}", x="next") == "next"
 
 
