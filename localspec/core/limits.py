@@ -27,8 +27,8 @@ def allowed(name: str, wanted: int | None = None) -> int | None:
     except ImportError:  # Windows has none
         return wanted
     limits = resource.getrlimit(getattr(resource, name))
-    found = [each for each in (wanted, *limits) if each not in (None, resource.RLIM_INFINITY)]
-    return min(found, default=None)
+    found = [each for each in limits if each != resource.RLIM_INFINITY]
+    return min(found if wanted is None else [*found, wanted], default=None)
 
 
 def refusal(error: BaseException) -> LocalspecError | None:
@@ -36,7 +36,7 @@ def refusal(error: BaseException) -> LocalspecError | None:
     while isinstance(error, BaseExceptionGroup):  # of tasks that went on at the same time
         error = error.exceptions[0]
     number = error.errno if isinstance(error, OSError) else None
-    if number in _DISK:
+    if number is not None and number in _DISK:
         where = getattr(error, "filename", None) or "The output"
         hint = "Raise the limit of a file's size: ulimit -f unlimited."
         return LocalspecError(

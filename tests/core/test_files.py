@@ -1,5 +1,6 @@
 """Files: complete or not there, whatever happens in between; bounded and never waited for."""
 
+import functools
 import os
 import socket
 import subprocess
@@ -59,12 +60,16 @@ def test_nothing_is_left_of_a_failure(folder: Path) -> None:
     assert os.listdir(folder) == ["result.json"]
 
 
+def failing(error: BaseException, *names: object) -> None:
+    raise error
+
+
 def test_a_new_file_is_whole_when_its_name_is_taken(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that is killed then leaves no empty file."""
     path = folder / "result.json"
-    monkeypatch.setattr(Path, "replace", lambda *names: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(Path, "replace", functools.partial(failing, KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt), appearing_when_complete(path, new=True) as partial:
         partial.write_text("whole")
     assert path.read_text() == "whole" and os.listdir(folder) == ["result.json"]
@@ -75,7 +80,7 @@ def test_one_of_two_takes_a_new_name(
     folder: Path, monkeypatch: pytest.MonkeyPatch, linked: bool
 ) -> None:
     if not linked:
-        monkeypatch.setattr(os, "link", lambda *names: (_ for _ in ()).throw(OSError(1, "no")))
+        monkeypatch.setattr(os, "link", functools.partial(failing, OSError(1, "no")))
     path = folder / "result.json"
     for text in ("first", "second"):
         taken = path.exists()

@@ -1,7 +1,7 @@
 """--exact on real models: one text with any draft, and whatever is in the cache."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.loading import exact_passes
 from localspec.llama import model
+from localspec.llama.batch import decode
 from localspec.llama.pass_class import PassClass
 from tests.support.real_pair import GREEDY, LENGTHS, TinyFiles, fresh, generate, options
 
@@ -64,21 +65,22 @@ def test_one_text_with_any_draft_and_any_cache(tiny: TinyFiles, alone: bool) -> 
 def test_one_text_behind_refused_passes(tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever pass llama.cpp refuses, of target or draft, in a prompt or an answer."""
     with pair(tiny) as engine:
-        prompt, read = engine.encode_text(TEXTS[0]), model.decode
+        prompt = engine.encode_text(TEXTS[0])
         expected = generate(engine, prompt, GREEDY, 3).tokens
         for refused in range(1, 9):
-            for each in filter(None, (engine.target, engine.draft)):
-                each.truncate(0)
+            assert engine.draft is not None
+            engine.target.truncate(0)
+            engine.draft.truncate(0)
             codes = iter([*[0] * (refused - 1), 1])
             with monkeypatch.context() as patch, pytest.raises(EngineError, match="code 1"):
-                patch.setattr(model, "decode", partial(refusing, codes, read))
+                patch.setattr(model, "decode", partial(refusing, codes))
                 generate(engine, prompt, GREEDY, 3)
             assert generate(engine, prompt, GREEDY, 3).tokens == expected
 
 
-def refusing(codes: Iterator[int], read: Callable[..., int], *arguments: Any) -> int:
+def refusing(codes: Iterator[int], *arguments: Any) -> int:
     """A pass, unless the next code refuses it."""
-    return next(codes) or read(*arguments)
+    return next(codes) or decode(*arguments)
 
 
 def test_a_class_is_searched_once(tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch) -> None:
