@@ -51,7 +51,7 @@ def size_of(path: Path) -> int | None:
 
 def did_you_mean(missing: Path) -> str:
     """The file beside a missing one whose name is nearest to it, as a question; "" for none."""
-    if missing.exists():
+    if os.path.exists(missing):
         return ""
     try:
         some = islice(missing.parent.iterdir(), _COMPARED_FILES)

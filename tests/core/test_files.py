@@ -50,6 +50,10 @@ def test_the_nearest_name_beside_a_missing_file(folder: Path) -> None:
         assert did_you_mean(folder / name) == ""
 
 
+def test_nothing_is_near_a_name_that_no_file_can_have(folder: Path) -> None:
+    assert did_you_mean(folder / ("9" * 300)) == did_you_mean(folder / "\0") == ""
+
+
 def test_nothing_is_left_of_a_failure(folder: Path) -> None:
     path = folder / "result.json"
     path.write_text("old")
