@@ -96,8 +96,8 @@ def test_caches_that_nothing_could_hold_are_refused_with_advice() -> None:
 
 def test_a_limit_of_the_shell_is_named() -> None:
     with pytest.raises(NotEnoughMemory) as caught:
-        chosen(OPEN, FreeMemory(64 * MIB, limited=True))
-    assert "only 64 MiB are left of what this shell allows a process (ulimit -v)" in str(
+        chosen(OPEN, FreeMemory(0, limited=True))
+    assert "only 0 bytes are left of what this shell allows a process (ulimit -v)" in str(
         caught.value
     )
     assert caught.value.hint == "Raise the limit: ulimit -v unlimited."
