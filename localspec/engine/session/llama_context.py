@@ -66,6 +66,7 @@ class SharedContext:
     """
 
     most_rows = MAX_ROWS
+    epoch = 0
 
     def __init__(self, model: LlamaModel) -> None:
         self._llama = llama_library.library()
@@ -75,7 +76,6 @@ class SharedContext:
         self.n_vocab = model.n_vocab
         self.most_tokens = model.most_tokens
         self.prompt_step = model.prompt_step
-        self.epoch = 0
         self._doubted: dict[int, Callable[[], None]] = {}  # by the sequence that was restored
         self._batch = model.make_batch()
         model.truncate(0)
