@@ -1,6 +1,5 @@
 """The localspec program: its commands, and errors turned into exit codes."""
 
-import errno
 import inspect
 import os
 import sys
@@ -19,6 +18,7 @@ from localspec.commands.models import models, pairs, remove
 from localspec.commands.run import run
 from localspec.commands.serve import serve, servers
 from localspec.core.errors import LocalspecError
+from localspec.core.limits import REFUSALS, refusal
 from localspec.display import console
 
 # Commands of other programs, and what does the same here.
@@ -105,12 +105,16 @@ def main() -> NoReturn:
         sys.exit(problem.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
-    except OSError as problem:
-        if problem.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+    except REFUSALS as problem:
+        refused = refusal(problem)
+        if refused is None:
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the rest is tried again at exit
-        console.error(LocalspecError(f"The output cannot be written: {problem.strerror}."))
-        sys.exit(1)
+        try:
+            sys.stdout.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the rest is tried again at exit
+        console.error(refused)
+        sys.exit(refused.exit_code)
     sys.exit(0)
 
 

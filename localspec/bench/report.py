@@ -1,6 +1,7 @@
 """Benchmark report: a JSON document with results, settings and the machine."""
 
 import json
+import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -96,7 +97,7 @@ def _machine() -> dict[str, object]:
 def require_writable(path: Path) -> None:
     """Raise FileProblem before a long measurement if ``path`` cannot be written."""
     with suppress(_Enough), _writing(path):
-        if path.is_dir():
+        if os.path.isdir(path):
             raise IsADirectoryError(f"{path} is a folder")
         with appearing_when_complete(path) as partial, partial.open("ab"):
             raise _Enough

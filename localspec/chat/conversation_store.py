@@ -15,7 +15,12 @@ from typing import Any
 from localspec.chat.message import Message, parse_message
 from localspec.core import paths
 from localspec.core.errors import FileProblem, UsageError
-from localspec.core.files import appearing_when_complete, file_problem, read_at_most
+from localspec.core.files import (
+    appearing_when_complete,
+    file_problem,
+    read_at_most,
+    remove_abandoned,
+)
 
 MAX_BYTES = 64 * 2**20  # of a file
 MAX_UNNAMED = 1000  # conversations without a name of the user's, the newest
@@ -125,6 +130,7 @@ def remove(name: str) -> None:
     path = _existing(name)
     with file_problem(f"{path} cannot be removed", "Remove it by hand."):
         path.unlink()
+        remove_abandoned(path)
 
 
 def stored(skipped: Callable[[FileProblem], None]) -> Iterator[SavedConversation]:
@@ -219,6 +225,8 @@ def _write_new(document: Mapping[str, object]) -> str:
 
 
 def _remove_oldest() -> None:
+    """Remove the oldest unnamed conversations, and what killed chats left of their saves."""
+    remove_abandoned(paths.conversations_folder() / "any", all_names=True)
     unnamed = [path for path in _files() if _TIME_NAME.fullmatch(path.stem)]
     for path in sorted(unnamed, key=lambda path: -(_changed(path) or 0))[MAX_UNNAMED:]:
         with suppress(OSError):

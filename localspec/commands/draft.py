@@ -1,5 +1,6 @@
 """The commands about drafts made out of a target: draft make."""
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -77,6 +78,7 @@ def _require_free(output: Path, target: Path, draft: Path | None) -> None:
     from localspec.self_draft.make import require_free_place
 
     require_free_place(read_header(target), output)
-    if draft is not None and draft.exists() and output.exists() and output.samefile(draft):
+    there = draft is not None and os.path.exists(draft) and os.path.exists(output)
+    if draft is not None and there and output.samefile(draft):
         raise FileProblem(f"{output} is the draft itself.", "Name another file with --output.")
     require_writable(output)

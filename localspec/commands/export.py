@@ -1,5 +1,6 @@
 """The command ``export``: a checked pair as a command or configuration of another engine."""
 
+import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -71,7 +72,7 @@ def export(
         raise UsageError("No engine was given.", f"Add --to with one of: {', '.join(DIALECTS)}.")
     if to not in _ON_GPUS and (ignored := given_flags(repositories)):
         console.note(f"Ignored, since only {' and '.join(_ON_GPUS)} use it: {', '.join(ignored)}.")
-    if output is not None and output.exists():
+    if output is not None and os.path.exists(output):
         raise FileProblem(f"{output} exists already.", "Choose another name, or remove it first.")
     if ctx_size is not None:
         given = {**given, "ctx_size": ctx_size}

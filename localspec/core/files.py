@@ -54,7 +54,7 @@ def size_of(path: Path) -> int | None:
 
 def did_you_mean(missing: Path) -> str:
     """The file beside a missing one whose name is nearest to it, as a question; "" for none."""
-    if missing.exists():
+    if os.path.exists(missing):
         return ""
     try:
         some = islice(missing.parent.iterdir(), _COMPARED_FILES)
@@ -187,8 +187,8 @@ def appearing_when_complete(
     partial = destination.with_name(f".{destination.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
         yield partial
-        if new:  # of several processes, one creates the file
-            os.close(os.open(destination, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        if new:
+            _claim(partial, destination)
         elif destination.exists() and not itself:
             shutil.copymode(destination, partial)
         partial.replace(destination)
@@ -196,11 +196,25 @@ def appearing_when_complete(
         partial.unlink(missing_ok=True)
 
 
-def remove_abandoned(destination: Path) -> None:
-    """Remove the temporary files of `appearing_when_complete` whose process has ended."""
+def _claim(partial: Path, destination: Path) -> None:
+    """Give the file its name, which of several processes one takes; raises FileExistsError."""
+    try:
+        os.link(partial, destination)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links; a process that is killed here leaves it empty
+        os.close(os.open(destination, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+
+
+def remove_abandoned(destination: Path, *, all_names: bool = False) -> None:
+    """Remove the temporary files of `appearing_when_complete` whose process has ended.
+
+    With ``all_names`` also those of other files in the folder.
+    """
     place = Path(os.path.realpath(destination))
-    ours = re.compile(rf"\.{re.escape(place.name)}\.([0-9]+)-[0-9a-f]{{8}}", re.DOTALL)
-    for path in place.parent.glob(f".{escape(place.name)}.*-*"):
+    name, pattern = (".+", "*") if all_names else (re.escape(place.name), escape(place.name))
+    ours = re.compile(rf"\.{name}\.([0-9]+)-[0-9a-f]{{8}}", re.DOTALL)
+    for path in place.parent.glob(f".{pattern}.*-*"):
         found = ours.fullmatch(path.name)
         if found and _has_ended(int(found[1])):
             with suppress(OSError):

@@ -11,10 +11,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
+from localspec.core.limits import allowed
+
 _CGROUP = Path("/sys/fs/cgroup")
 _CPUS = Path("/sys/devices/system/cpu")
 _GRAPHICS = Path("/sys/class/drm")
 _MAKERS = {"0x1002": "AMD", "0x8086": "Intel"}  # by PCI's number
+_LATER = 128 * 2**20  # bytes of address space that llama.cpp's threads and libraries may take
 _FAST = Path("/sys/devices/cpu_core/cpus")  # P-cores; Linux has it on hybrid Intel processors only
 
 
@@ -127,7 +130,10 @@ def _sysctl(name: str) -> int | None:
 
 
 def memory() -> tuple[int, int] | None:
-    """(available, total) bytes of RAM, container limits included; None if unknown."""
+    """(available, total) bytes of RAM, limits of containers and of this shell included.
+
+    None if unknown.
+    """
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         sizes = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if ":" in line}
@@ -135,8 +141,24 @@ def memory() -> tuple[int, int] | None:
     except (OSError, KeyError, ValueError, IndexError):
         total = _sysctl("hw.memsize") or 0
         return (_mac_available() or total, total) if total else None
-    limit = _cgroup_memory()
-    return (available, total) if limit is None else (min(available, limit[0]), min(total, limit[1]))
+    for limit in (_cgroup_memory(), _shell_memory()):
+        if limit is not None:
+            available, total = min(available, limit[0]), min(total, limit[1])
+    return available, total
+
+
+def _shell_memory() -> tuple[int, int] | None:
+    """(available, limit) bytes of this process's address space; None without a limit.
+
+    Threads and libraries that are loaded later take a part that is not available.
+    """
+    limit = allowed("RLIMIT_AS")
+    if limit is None:
+        return None
+    used = 0
+    with suppress(OSError, ValueError, IndexError):  # elsewhere than on Linux
+        used = int(_words(Path("/proc/self"), "statm")[0]) * os.sysconf("SC_PAGE_SIZE")
+    return max(0, limit - used - _LATER), limit
 
 
 def _cgroup_memory() -> tuple[int, int] | None:

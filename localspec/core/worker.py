@@ -7,7 +7,6 @@ when its parent does.
 import contextlib
 import json
 import os
-import re
 import select
 import signal
 import subprocess
@@ -21,6 +20,7 @@ from typing import IO, Any, BinaryIO, Literal, NamedTuple
 from localspec.core import machine
 from localspec.core.errors import WorkerLost
 from localspec.core.interrupt import require_wanted
+from localspec.core.limits import NO_MEMORY, allowed, refusal
 
 Cause = Literal["time", "memory", "killed", "crash", "error"]
 
@@ -30,10 +30,6 @@ _LAST_LINES, _LONGEST_LINE = 100, 4096  # of a stream of the child that are kept
 _WALL_PER_SECOND = 10  # seconds that may pass for each of processor time
 _CHECK_SECONDS = 0.1
 _SECONDS_TO_DIE = 5  # for a child that closed its pipes: its exit code says why
-_NO_MEMORY = re.compile(
-    r"MemoryError|bad_alloc|memory allocation of|[Cc]annot allocate memory|pthread_create failed"
-    r"|failed to map segment|can't start new thread"
-)
 _KILLS = {getattr(signal, name, None) for name in ("SIGKILL", "SIGTERM", "SIGHUP", "SIGINT")}
 
 
@@ -47,7 +43,7 @@ class Limits(NamedTuple):
     @property
     def allowed_memory(self) -> int:
         """Bytes that the system lets the worker have, at most ``memory``."""
-        return _allowed("RLIMIT_AS", self.memory)
+        return allowed("RLIMIT_AS", self.memory)
 
 
 class Ended(NamedTuple):
@@ -70,7 +66,7 @@ class Ended(NamedTuple):
             return self.exceeded
         if self.code is None or self.code == -getattr(signal, "SIGPROF", sys.maxsize):
             return "time"
-        if self.code == _OUT_OF_MEMORY or (self.code and _NO_MEMORY.search(self.log)):
+        if self.code == _OUT_OF_MEMORY or (self.code and NO_MEMORY.search(self.log)):
             return "memory"
         if -self.code in _KILLS:
             return "killed"
@@ -116,11 +112,11 @@ class WorkerEnded(Exception):
 
     def outside(self, limits: Limits) -> WorkerLost | None:
         """The error where the question is not at fault."""
-        cause, allowed = self.ended.cause, limits.allowed_memory
-        if cause == "memory" and allowed < limits.memory:
+        cause, memory = self.ended.cause, limits.allowed_memory
+        if cause == "memory" and memory < limits.memory:
             return WorkerLost(
                 f"There is not enough memory for a child process: this shell allows "
-                f"{allowed // 2**20} MiB (ulimit -v), the process takes up to "
+                f"{memory // 2**20} MiB (ulimit -v), the process takes up to "
                 f"{limits.memory // 2**20} MiB.",
                 "Raise the limit with ulimit -v unlimited.",
             )
@@ -135,6 +131,15 @@ class WorkerEnded(Exception):
 def command(module: str) -> list[str]:
     """Command line that runs a module as a child; its stdin must be a pipe that stays open."""
     return [sys.executable, "-P", "-m", module]  # -P: ignore modules in the current folder
+
+
+def not_started(purpose: str, error: OSError) -> WorkerLost:
+    """The error for a child that the system did not start."""
+    refused = refusal(error)
+    return WorkerLost(
+        f"No process could be started {purpose}: {error.strerror or error}.",
+        "Try again." if refused is None else refused.hint,
+    )
 
 
 def ask(module: str, question: object, patience: float | None) -> Ended:
@@ -363,15 +368,4 @@ def _limit(name: str, wanted: int) -> None:
         import resource
 
         which = getattr(resource, name)
-        allowed = _allowed(name, wanted)
-        resource.setrlimit(which, (allowed, resource.getrlimit(which)[1]))
-
-
-def _allowed(name: str, wanted: int) -> int:
-    """The lowest of ``wanted`` and this process's own limits of this name."""
-    try:
-        import resource
-    except ImportError:
-        return wanted
-    limits = resource.getrlimit(getattr(resource, name))
-    return min([wanted, *(each for each in limits if each != resource.RLIM_INFINITY)])
+        resource.setrlimit(which, (allowed(name, wanted), resource.getrlimit(which)[1]))

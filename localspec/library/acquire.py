@@ -179,7 +179,7 @@ def ensure_local(
 
 def _fetched(place: Place, ui: DownloadUI, on_progress: Progress) -> Path:
     if isinstance(place, Path):
-        if place.is_dir():
+        if os.path.isdir(place):
             read_header(place)  # raises: a folder is no model
         for part in parts_of(place):
             require_named_bytes(part, on_progress)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.core import paths
-from localspec.core.errors import FileProblem, LocalspecError, MissingFile, UsageError
+from localspec.core.errors import LocalspecError, MissingFile, UsageError
 from localspec.core.files import file_problem
 from localspec.core.formatting import one_line
 from localspec.download import interrupted

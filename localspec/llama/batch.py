@@ -131,6 +131,11 @@ def read_logits(llama: Any, context: Any, rows: int, columns: int) -> Logits:
     return np.frombuffer(memoryview(array), np.float32).reshape(rows, columns)
 
 
+def are_numbers(rows: Logits) -> bool:
+    """Whether a token can be chosen from each row: a token may have no logit, -inf."""
+    return bool(np.isfinite(rows.max(axis=1)).all())
+
+
 def chunks(
     tokens: Sequence[int], rows: int, size: int, step: int | None = None
 ) -> list[tuple[Sequence[int], int]]:

@@ -14,7 +14,7 @@ from localspec.core.errors import EngineError
 from localspec.core.interrupt import held_interrupt
 from localspec.core.options.load_options import MAX_DRAFT_TOKENS, MAX_ROWS, LoadOptions
 from localspec.llama import llama_library
-from localspec.llama.batch import AnyBatch, Batch, chunks, decode, read_logits
+from localspec.llama.batch import AnyBatch, Batch, are_numbers, chunks, decode, read_logits
 from localspec.llama.cache.branches import LlamaTrees
 from localspec.llama.cache.copies import (
     EVERY,
@@ -86,6 +86,7 @@ class LlamaModel:
         self.min_width, self.max_width = 1, options.batch_size
         self._alike = 0  # tokens at the beginning that were read in passes of the class
         self.keeps_prompts = False
+        self.doubted: Callable[[], None] | None = None
         self._weightless = weightless
         self.context: Any = None
         self._batch: AnyBatch | None = None
@@ -183,7 +184,10 @@ class LlamaModel:
             if not self.pending:
                 self.rollback.anchor(self._held)
             self._llama.llama_synchronize(self.context)  # a GPU may be at work; logits wait for it
-        return self._logits(rows)
+        logits = self._logits(rows)
+        if lost := self.drop_bad_state(logits):
+            return self.decode(lost, rows)
+        return logits
 
     def _decode_in_parts(self, tokens: Sequence[int], rows: int) -> Logits:
         """`decode` in passes that are no wider than ``max_width``."""
@@ -273,6 +277,22 @@ class LlamaModel:
         if self.listener is not None:
             self.listener((), len(self.tokens))
         return bool(self.tokens)
+
+    def doubt(self, report: Callable[[], None]) -> None:
+        """See `state_file.StateHolder`."""
+        self.doubted = report
+
+    def drop_bad_state(self, rows: Logits) -> list[int]:
+        """The tokens to be read again, because these logits are no numbers behind a file's state.
+
+        None is left in the cache then.
+        """
+        if self.doubted is None or are_numbers(rows):
+            return []
+        report, tokens = self.doubted, [*self.tokens]
+        self.truncate(0)
+        report()
+        return tokens
 
     # -- vocabulary ------------------------------------------------------------------------
 
@@ -545,6 +565,8 @@ class LlamaModel:
         """Let llama.cpp's cache, which holds ``held`` tokens, hold no more than ``length``."""
         if held is None or length < held:
             self._held = self.rollback.rewind(length, held)
+            if not self._held:
+                self.doubted = None
         self._alike = min(self._alike, self._held)
 
     def _recover(self) -> None:

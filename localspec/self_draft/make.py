@@ -1,5 +1,6 @@
 """Drafts written out of a target, by a recipe."""
 
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -198,9 +199,9 @@ def _about(target: ModelHeader, recipe: Recipe) -> dict[str, Value | None]:
 def require_free_place(target: ModelHeader, output: Path) -> None:
     """Raise FileProblem for a place that holds anything but a draft made by `make_draft`."""
     shown = one_line(str(output))
-    if not output.parent.is_dir():
+    if not os.path.isdir(output.parent):
         raise FileProblem(f"There is no folder {one_line(str(output.parent))}.", _ELSEWHERE)
-    if not output.exists():
+    if not os.path.exists(output):
         return
     if any(output.samefile(part) for part in target.paths):
         raise FileProblem(f"{shown} is the target itself.", "Name another file with --output.")

@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,8 @@ class Service:
 
     ``about`` is added to `/props`, and slots may be saved in ``slot_folder``. With
     ``strict_fields``, unknown fields of requests are errors. With ``share_cache``, the owners of
-    requests share prompts, answers and saved slots. Thread-safe.
+    requests share prompts, answers and saved slots. ``say`` hears of bad states in saved slots.
+    Thread-safe.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Service:
         strict_fields: bool = False,
         slot_folder: Path | None = None,
         share_cache: bool = False,
+        say: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         self.engine = engine
         self.session = session
@@ -54,7 +56,7 @@ class Service:
         self.about = dict(about or {})
         self.strict_fields = strict_fields
         self.share_cache = share_cache
-        self.slot_files = None if slot_folder is None else SlotFiles(slot_folder, engine)
+        self.slot_files = None if slot_folder is None else SlotFiles(slot_folder, engine, say)
         self.created = int(time.time())
         self.metrics = Metrics(session)
 

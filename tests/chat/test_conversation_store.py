@@ -134,3 +134,16 @@ def test_the_end_names_what_was_saved_and_how_to_go_on() -> None:
     for silent in (talked(autosave=Autosave("empty")), talked("one")):
         end(silent[0])
         assert not any("Saved" in said for said in silent[1].said)
+
+
+def test_what_a_killed_chat_left_of_its_save_goes() -> None:
+    """It holds the conversation: with the conversation, or with the next new one."""
+    talked("one", autosave=Autosave("work"))
+    folder = paths.conversations_folder()
+    left = [folder / f".{name}.json.99999999-0123abcd" for name in ("work", "2026-01-01-000000")]
+    for path in left:
+        path.write_text("{}")
+    store.remove("work")
+    assert [path.exists() for path in left] == [False, True]
+    talked("two", autosave=Autosave())
+    assert not left[1].exists() and len(list(folder.iterdir())) == 1

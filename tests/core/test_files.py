@@ -1,9 +1,11 @@
 """Files: complete or not there, whatever happens in between; bounded and never waited for."""
 
+import functools
 import os
 import socket
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,10 @@ def test_the_nearest_name_beside_a_missing_file(folder: Path) -> None:
         assert did_you_mean(folder / name) == ""
 
 
+def test_nothing_is_near_a_name_that_no_file_can_have(folder: Path) -> None:
+    assert did_you_mean(folder / ("9" * 300)) == did_you_mean(folder / "\0") == ""
+
+
 def test_nothing_is_left_of_a_failure(folder: Path) -> None:
     path = folder / "result.json"
     path.write_text("old")
@@ -56,6 +62,36 @@ def test_nothing_is_left_of_a_failure(folder: Path) -> None:
         raise KeyboardInterrupt
     assert path.read_text() == "old"
     assert os.listdir(folder) == ["result.json"]
+
+
+def failing(error: BaseException, *names: object) -> None:
+    raise error
+
+
+def test_a_new_file_is_whole_when_its_name_is_taken(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is killed then leaves no empty file."""
+    path = folder / "result.json"
+    monkeypatch.setattr(Path, "replace", functools.partial(failing, KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt), appearing_when_complete(path, new=True) as partial:
+        partial.write_text("whole")
+    assert path.read_text() == "whole" and os.listdir(folder) == ["result.json"]
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_one_of_two_takes_a_new_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, linked: bool
+) -> None:
+    if not linked:
+        monkeypatch.setattr(os, "link", functools.partial(failing, OSError(1, "no")))
+    path = folder / "result.json"
+    for text in ("first", "second"):
+        taken = path.exists()
+        with pytest.raises(FileExistsError) if taken else nullcontext():
+            with appearing_when_complete(path, new=True) as partial:
+                partial.write_text(text)
+    assert path.read_text() == "first" and os.listdir(folder) == ["result.json"]
 
 
 def test_two_may_write_at_once(folder: Path) -> None:
@@ -116,6 +152,8 @@ def test_a_killed_process_leaves_a_file_and_the_next_write_removes_it(folder: Pa
     with appearing_when_complete(path) as partial:
         partial.write_text("new")
     assert sorted(folder.iterdir()) == sorted([path, *others])
+    remove_abandoned(path, all_names=True)
+    assert sorted(folder.iterdir()) == sorted([path, *others[:-1]])
 
 
 def test_remains_of_killed_processes_are_removed_behind_a_link(folder: Path) -> None:

@@ -353,3 +353,14 @@ def test_makers_of_gpus(system: Path) -> None:
     cards = {"card0": "0x8086\n", "card1": "0x1002\n", "card2": "0x1af4\n", "card3": "0x8086\n"}
     write(system, {f"sys/class/drm/{card}/device/vendor": made for card, made in cards.items()})
     assert machine.gpu_makers() == ["AMD", "Intel"]
+
+
+def test_a_limit_of_the_shell_counts(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    used, size = 1000, os.sysconf("SC_PAGE_SIZE")
+    write(system, {"proc/meminfo": "MemTotal: 9000000 kB\nMemAvailable: 8000000 kB\n"})
+    write(system, {"proc/self/statm": f"{used} 5 5 5 0 5 0\n"})
+    assert machine.memory() == (8_000_000 * 1024, 9_000_000 * 1024)
+    monkeypatch.setattr(machine, "allowed", lambda name: 2**30)
+    assert machine.memory() == (2**30 - used * size - machine._LATER, 2**30)
+    monkeypatch.setattr(machine, "allowed", lambda name: 2**20)
+    assert machine.memory() == (0, 2**20)

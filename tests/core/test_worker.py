@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.core.worker import Ended, Limits, Worker, WorkerEnded, ask, command
+from localspec.core.worker import Ended, Limits, Worker, WorkerEnded, ask, command, not_started
 
 
 def test_a_child_ends_with_the_one_that_asked() -> None:
@@ -68,6 +68,12 @@ def test_a_child_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyP
 )
 def test_what_ended_a_child(code: int | None, log: str, cause: str) -> None:
     assert Ended(code, "", log).cause == cause
+
+
+def test_a_child_that_the_system_does_not_start() -> None:
+    lost = not_started("for a grammar", OSError(24, "Too many open files"))
+    assert lost.message == "No process could be started for a grammar: Too many open files."
+    assert lost.hint.endswith("ulimit -n 1024.")
 
 
 SERVING = """

@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from localspec.chat.templates.sandbox import MAX_CHARACTERS
-from localspec.core.errors import TemplateError, TemplateLimitExceeded, UsageError, WorkerLost
-from localspec.core.worker import Limits, Worker, WorkerEnded
+from localspec.core.errors import TemplateError, TemplateLimitExceeded, UsageError
+from localspec.core.worker import Limits, Worker, WorkerEnded, not_started
 
 LIMITS = Limits(2.0, 2**30)  # an ordinary conversation takes less than a thousandth of the time
 _MOST_REPLY = 12 * MAX_CHARACTERS + 100  # a character may be twelve in JSON
@@ -76,7 +76,7 @@ class Renderer:
             except WorkerEnded as lost:
                 self._refuse(lost, name)
             except OSError as error:
-                raise WorkerLost(f"No process could be started to render: {error}.") from None
+                raise not_started("to render the chat template", error) from None
 
     def _exchange(self, question: Mapping[str, object]) -> dict[str, Any]:
         worker = self._running()

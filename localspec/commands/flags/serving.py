@@ -1,5 +1,6 @@
 """Flags for where a server listens, which clients it answers, and its limits."""
 
+import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -207,7 +208,7 @@ class ServingFlags:
     def check(self) -> None:
         """Raise FileProblem where the folder for slots is missing."""
         folder = self.slot_save_path
-        if folder is not None and not folder.is_dir():
+        if folder is not None and not os.path.isdir(folder):
             raise FileProblem(f"There is no folder {folder}.", f"Make it: mkdir {folder}")
 
     def tls(self) -> "Tls | None":

@@ -1,5 +1,6 @@
 """``serve`` with several models: which there are, and the front that starts their processes."""
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -99,7 +100,7 @@ def _named(name: str, resolver: "Resolver") -> "Model":
 
     files = resolver.files_of(name)
     for file in files:
-        if not file.is_file():
+        if not os.path.isfile(file):
             raise MissingFile(f"There is no file {file}.", "See the models: localspec list")
     own = (files[0].stem, files[0].name)
     names = (name,) if resolver.is_pair(name) else (*reference_names(name), *own)

@@ -132,6 +132,7 @@ def make_service(
         strict_fields=serving.strict_fields,
         slot_folder=serving.slot_save_path,
         share_cache=serving.share_cache,
+        say=console.note,
     )
 
 

@@ -121,7 +121,7 @@ def require_lookup_cache(path: Path) -> None:
 
 def _texts(path: Path) -> Iterator[str]:
     """The text of a file, or of a folder's files without hidden, large and binary ones."""
-    if not path.is_dir():
+    if not os.path.isdir(path):
         yield read_text(path, 4 * CAPACITY, expected="a folder, or a text file")
         return
     found = sorted(

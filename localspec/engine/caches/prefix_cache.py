@@ -53,6 +53,7 @@ class _State:
     tokens: list[int]
     state: "NDArray[np.uint8]"
     reach: ReusableLengths
+    doubted: Callable[[], None] | None  # see `StateHolder`
 
     @property
     def n_bytes(self) -> int:
@@ -137,6 +138,8 @@ class PrefixCache:
         if best is None:
             return
         taken = model.restore(best.tokens, best.state, best.reach.copies)
+        if taken and best.doubted is not None:
+            model.doubt(best.doubted)
         if taken and best.serves(wanted) < len(best.tokens):  # another conversation's too
             self._add(best)
 
@@ -158,7 +161,8 @@ class PrefixCache:
                 self._states.remove(saved)  # the new one serves as well
         self._make_room(sizes[0])
         state = model.state()  # which may read pending tokens first
-        self._add(_State(owner, role, list(model.tokens), state, model.reusable_lengths()))
+        reach, tokens = model.reusable_lengths(), list(model.tokens)
+        self._add(_State(owner, role, tokens, state, reach, model.doubted))
 
     def _tell(self, tokens: int, n_bytes: int) -> None:
         """Say once that a conversation is larger than the limit."""

@@ -1,6 +1,7 @@
 """--prompt-cache: the states of both models, saved in files between starts."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from localspec.core.formatting import size
@@ -62,7 +63,7 @@ class PromptCache:
 
     def _load(self, model: LlamaModel, path: Path) -> None:
         try:
-            read_state(path, model)
+            read_state(path, model, report=lambda: self._drop(path))
         except FileNotFoundError:
             if self._read_only and model is self._target:
                 self._say(f"There is no prompt cache {path}: the prompt is read.")
@@ -71,6 +72,19 @@ class PromptCache:
             self._say(f"The prompt cache {path} cannot be used: {_reason(error)}; {then}.")
         else:
             self._held[path] = list(model.tokens)
+
+    def _drop(self, path: Path) -> None:
+        """Remove a file whose state turned out to be bad, perhaps after the prompt was saved."""
+        self._held.pop(path, None)
+        then = "remove it"
+        if not self._read_only:
+            with suppress(OSError):
+                path.unlink()
+                then = "it is removed"
+        self._say(
+            f"The prompt cache {path} is damaged: its state gave logits that are not numbers, and "
+            f"the text was read again; {then}."
+        )
 
     def _save(self, model: LlamaModel, path: Path, length: int | None = None) -> None:
         """Save the model's state, unless the file has its first ``length`` tokens, or all."""

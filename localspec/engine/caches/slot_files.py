@@ -1,12 +1,12 @@
 """--slot-save-path: the caches of slots, saved in files of one folder and restored from them."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from localspec.core.errors import FileProblem, UsageError
-from localspec.core.files import appearing_when_complete
+from localspec.core.files import appearing_when_complete, remove_abandoned
 from localspec.engine.caches.prefix_cache import Restorable
 from localspec.engine.engine import Engine
 from localspec.engine.generate import TextEngine
@@ -21,12 +21,15 @@ class SlotFiles:
 
     The methods return the number of tokens and of bytes, and are called on the compute thread.
     They raise UsageError for a name that is no plain file name, for a file that cannot be used, and
-    for a slot without tokens.
+    for a slot without tokens. ``say`` hears of states that turned out to be bad in an answer.
     """
 
-    def __init__(self, folder: Path, engine: Engine) -> None:
+    def __init__(
+        self, folder: Path, engine: Engine, say: Callable[[str], None] = lambda sentence: None
+    ) -> None:
         self._folder = folder
         self._engine = engine
+        self._say = say
 
     def of(self, owner: str) -> "SlotFiles":
         """The files of an owner, in a folder of their own."""
@@ -34,7 +37,7 @@ class SlotFiles:
             return self
         folder = self._folder / owner
         folder.mkdir(mode=0o700, exist_ok=True)
-        return SlotFiles(folder, self._engine)
+        return SlotFiles(folder, self._engine, self._say)
 
     def save(self, slot: TextEngine, name: str) -> tuple[int, int]:
         """Write the files."""
@@ -42,6 +45,7 @@ class SlotFiles:
         if not slot.target.tokens:
             raise UsageError("The slot has read nothing yet.", "Save it after an answer.")
         states = list(self._states(slot, path))
+        remove_abandoned(path, all_names=True)  # each as large as a cache
         try:
             written = _write(states)
         except FileProblem as error:
@@ -58,7 +62,7 @@ class SlotFiles:
         read = 0
         for file, model, holder in self._states(slot, self._path(name)):
             try:
-                read += read_state(file, model, holder)
+                read += read_state(file, model, holder, self._report(file))
             except FileNotFoundError as error:
                 if model is self._engine.target:
                     message = f"No slot was saved as {name}."
@@ -68,6 +72,13 @@ class SlotFiles:
                 message = f"{file.name} cannot be used: {reason}."
                 raise UsageError(message, "Save a slot of this model.") from error
         return len(slot.target.tokens), read
+
+    def _report(self, file: Path) -> Callable[[], None]:
+        sentence = (
+            f"The saved slot {file} is damaged: passes behind it gave logits that are not numbers, "
+            "and the texts were read again. Save it again, or remove it."
+        )
+        return lambda: self._say(sentence)
 
     def _path(self, name: str) -> Path:
         if not _NAME.fullmatch(name):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from localspec.core.errors import GrammarError, WorkerLost
-from localspec.core.worker import Limits, Worker, WorkerEnded
+from localspec.core.worker import Limits, Worker, WorkerEnded, not_started
 
 LIMITS = Limits(10.0, 2 * 2**30)  # to read or compile a grammar, or for one position's tokens
 SPARE = 4  # idle children that wait for the next grammar
@@ -31,7 +31,7 @@ class GrammarProcess:
         try:
             self._worker = Worker("localspec.engine.grammar.child", LIMITS, _MOST_REPLY)
         except OSError as error:
-            raise WorkerLost(f"No process could be started for a grammar: {error}.") from None
+            raise not_started("for a grammar", error) from None
         self.vocabulary: object = None  # whose tokens the child holds
 
     def ask(

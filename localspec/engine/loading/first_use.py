@@ -189,7 +189,7 @@ def _in_child(placed: Placed, *, measures: bool, answers: bool) -> Ended:
     try:
         ended = worker.ask(CHILD, question, _patience(placed))
     except OSError as error:
-        raise EngineError(f"No process could be started to try a model in: {error}.") from None
+        raise worker.not_started("to try a model in", error) from None
     if (refusal := _refusal(ended.output)) is not None:
         name, message, hint = refusal
         named = any(path.name in message for each in models for path in files_used(each))

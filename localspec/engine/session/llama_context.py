@@ -1,6 +1,6 @@
 """SharedContext: one llama.cpp context with several sequences, and the entries of its batches."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from localspec.core.errors import EngineError
 from localspec.core.options.load_options import MAX_ROWS
 from localspec.llama import llama_library
-from localspec.llama.batch import decode, longest, read_logits
+from localspec.llama.batch import are_numbers, decode, longest, read_logits
 from localspec.llama.cache.copies import Copy, ReusableLengths, copy_state, restore_state
 from localspec.llama.cache.rollback import Trim
 from localspec.llama.model import LlamaModel
@@ -18,15 +18,23 @@ from localspec.speculative.loop import Logits
 _STEP = 8  # tokens that a round reads at most besides those whose logits it needs
 
 
+class CacheEmptied(EngineError):
+    """All sequences of a context must be read again: a bad state may have spoilt any of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class BatchEntry:
-    """Tokens of one sequence to read, from ``position`` on, with logits of the last ``rows``."""
+    """Tokens of one sequence to read, from ``position`` on, with logits of the last ``rows``.
+
+    They follow what the sequence held when the context was in this ``epoch``.
+    """
 
     context: "SharedContext"
     sequence: int
     tokens: Sequence[int]
     position: int
     rows: int
+    epoch: int = 0
 
     @property
     def is_prompt(self) -> bool:
@@ -51,10 +59,14 @@ class SharedContext:
     """The sequences of a model's context; the model itself is not used any more.
 
     All share their cells (`kv_unified`), so that a pass with different numbers of tokens is a
-    single one, where `llama_kv_cache::init_batch` would else make one for each length.
+    single one, where `llama_kv_cache::init_batch` would else make one for each length. A value that
+    is no number in one sequence's cells, even in those that it left, spoils the others' passes
+    (0 * NaN is NaN): where a state came from a file, all cells are then emptied, and a new
+    ``epoch`` begins.
     """
 
     most_rows = MAX_ROWS
+    epoch = 0
 
     def __init__(self, model: LlamaModel) -> None:
         self._llama = llama_library.library()
@@ -64,6 +76,7 @@ class SharedContext:
         self.n_vocab = model.n_vocab
         self.most_tokens = model.most_tokens
         self.prompt_step = model.prompt_step
+        self._doubted: dict[int, Callable[[], None]] = {}  # by the sequence that was restored
         self._batch = model.make_batch()
         model.truncate(0)
         self._ends = [
@@ -74,7 +87,10 @@ class SharedContext:
         """One llama_decode; for each entry its rows of logits, valid until the next pass.
 
         Raises EngineError where llama.cpp refuses; the caches then hold what they held before.
+        Raises CacheEmptied for an entry of an earlier epoch, and where a new one begins.
         """
+        if any(entry.epoch != self.epoch for entry in entries):
+            raise CacheEmptied("The text must be read again.")
         self._batch.clear()
         for entry in entries:
             self._batch.add(entry.tokens, entry.position, entry.rows, entry.sequence)
@@ -87,7 +103,29 @@ class SharedContext:
                 f"of {len(entries)} sequences with {self._model.header.path.name} (code {code}).",
                 "Try a smaller --ctx-size, or see the log with --verbose.",
             )
-        return self._logits([entry.rows for entry in entries])
+        found = self._logits([entry.rows for entry in entries])
+        if self._doubted and not all(map(are_numbers, found)):
+            self._empty()
+            raise CacheEmptied("A state from a file gave logits that are not numbers.")
+        return found
+
+    def doubted(self, sequence: int) -> Callable[[], None] | None:
+        """The report for a sequence's state, or for another one that may have spoilt it."""
+        return self._doubted.get(sequence) or next(iter(self._doubted.values()), None)
+
+    def doubt(self, sequence: int, report: Callable[[], None]) -> None:
+        """Call ``report`` when a pass gives no numbers: the sequence has a state from a file."""
+        self._doubted[sequence] = report
+
+    def _empty(self) -> None:
+        """Forget all sequences and what is in their cells, and report the states from files."""
+        reports, self._doubted = self._doubted, {}
+        for end in self._ends:
+            end.rewind(0, None)
+        self._llama.llama_memory_clear(self._llama.llama_get_memory(self._context), True)
+        self.epoch += 1
+        for report in dict.fromkeys(reports.values()):  # of two slots it may be one file
+            report()
 
     @property
     def keeps_copies(self) -> bool:

@@ -1,6 +1,6 @@
 """One sequence of a shared context, as a TokenModel of the loop."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from localspec.core.errors import EngineError
 from localspec.core.interrupt import require_wanted
 from localspec.engine.session.batching import SequenceHandle
-from localspec.engine.session.llama_context import BatchEntry, SharedContext
+from localspec.engine.session.llama_context import BatchEntry, CacheEmptied, SharedContext
 from localspec.llama.cache.copies import Copy, ReusableLengths, places_to_return
 from localspec.speculative.loop import BatchShare, Logits
 
@@ -25,7 +25,7 @@ class SlotModel:
         self._sequence = sequence
         self._handle = handle
         self._tokens: list[int] = []
-        self._held = 0  # how many of the tokens are in the cache
+        self._in_cache = (0, 0)  # an epoch of the context, and how many tokens it held then
         self.n_ctx = context.n_ctx
         self.n_vocab = context.n_vocab
 
@@ -44,6 +44,16 @@ class SlotModel:
         """How many of the tokens the next pass reads again, after a sliding window moved on."""
         return len(self._tokens) - self._held
 
+    @property
+    def _held(self) -> int:
+        """How many of the tokens are in the cache."""
+        epoch, held = self._in_cache
+        return held if epoch == self._context.epoch else 0
+
+    @_held.setter
+    def _held(self, count: int) -> None:
+        self._in_cache = self._context.epoch, count
+
     tree = None  # the sequences that branches need are those of other slots
 
     @property
@@ -58,6 +68,13 @@ class SlotModel:
         refuses; the cache then holds what it held before. Raises Cancelled, between chunks only,
         where `stopped_when` ends it.
         """
+        try:
+            return self._decode(tokens, rows)
+        except CacheEmptied:
+            return self.decode(tokens, rows)
+
+    def _decode(self, tokens: Sequence[int], rows: int) -> Logits:
+        """`decode` within one epoch of the context; raises CacheEmptied where that ends."""
         before = len(self._tokens)
         unread, read = [*self._tokens[self._held :], *tokens], 0
         try:
@@ -79,8 +96,11 @@ class SlotModel:
         logits: Logits = np.empty((0, self.n_vocab), np.float32)
         while unread:
             require_wanted()
-            entry = BatchEntry(self._context, self._sequence, unread, self._held, rows)
+            epoch = self._context.epoch
+            entry = BatchEntry(self._context, self._sequence, unread, self._held, rows, epoch)
             count, logits = self._handle.read(entry)
+            if epoch != self._context.epoch:  # a later pass of the batch ended it
+                raise CacheEmptied("The text must be read again.")
             self._held += count
             self._tokens += unread[count - max(0, self._held - len(self._tokens)) : count]
             unread = unread[count:]
@@ -126,6 +146,15 @@ class SlotModel:
         self._tokens[:] = tokens if taken else []
         self._held = len(self._tokens)
         return taken
+
+    @property
+    def doubted(self) -> Callable[[], None] | None:
+        """See `state_file.StateHolder`."""
+        return self._context.doubted(self._sequence)
+
+    def doubt(self, report: Callable[[], None]) -> None:
+        """See `state_file.StateHolder`."""
+        self._context.doubt(self._sequence, report)
 
     def _rewind(self, length: int) -> None:
         self._held = self._context.rewind(self._sequence, length)

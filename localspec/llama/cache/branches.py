@@ -60,6 +60,8 @@ class TreeTarget(Protocol):
 
     def decode(self, tokens: Sequence[int], rows: int) -> Logits: ...
 
+    def drop_bad_state(self, rows: Logits) -> list[int]: ...
+
 
 class LlamaTrees:
     """A TreeDecoder for a model whose ``context`` holds `MAX_PATHS` sequences in shared cells.
@@ -99,7 +101,11 @@ class LlamaTrees:
             self._copy_text(len(self._tree.lengths))
             positions = [self._begin + depth for depth in self._tree.depths]
             self._batch.fill(self._tokens, positions, self._tree.paths)
-            return self._model.decode_tree(self._batch.native, self._begin)[: len(tokens)]
+            rows = self._model.decode_tree(self._batch.native, self._begin)[: len(tokens)]
+        if lost := self._model.drop_bad_state(rows):
+            self._model.decode(lost, 0)
+            return self.decode(tokens, parents)
+        return rows
 
     def commit(self, rows: Sequence[int]) -> None:
         """See `TreeDecoder`.

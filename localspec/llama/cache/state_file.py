@@ -12,7 +12,7 @@ import itertools
 import json
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -63,6 +63,16 @@ class StateHolder(Protocol):
     ) -> bool:
         """Load a state; False, and no tokens, where it does not fit."""
 
+    @property
+    def doubted(self) -> Callable[[], None] | None:
+        """What to call if a state that came from a file turns out to be bad; None without one."""
+
+    def doubt(self, report: Callable[[], None]) -> None:
+        """Call ``report`` where later logits are not numbers, after all tokens are read again.
+
+        To be called behind `restore`.
+        """
+
 
 def require_state_file(path: Path) -> None:
     """Raise FileProblem for what must not be replaced by a state, or cannot be."""
@@ -99,8 +109,16 @@ def write_partial(path: Path, model: LlamaModel, holder: StateHolder) -> int:
         return file.tell()
 
 
-def read_state(path: Path, model: LlamaModel, holder: StateHolder | None = None) -> int:
+def read_state(
+    path: Path,
+    model: LlamaModel,
+    holder: StateHolder | None = None,
+    report: Callable[[], None] = lambda: None,
+) -> int:
     """Restore the model, or ``holder``, from the file; returns the bytes.
+
+    A state can be bad without a sign of it in the next tokens: where later logits are not numbers,
+    all tokens are read again, and ``report`` is called.
 
     Raises OSError when it cannot be read, and ValueError with the reason, a clause, for a file that
     must not be used, because another model made it or it is damaged; the holder is then as before,
@@ -131,30 +149,28 @@ def read_state(path: Path, model: LlamaModel, holder: StateHolder | None = None)
             holder.truncate(length)
             _require_numbers(holder)
     if not holder.restore(tokens.tolist(), state, copies):
+        holder.doubt(lambda: None)  # which may have left a part of it in cells
         raise ValueError("llama.cpp does not take its state")
     _require_numbers(holder)
+    holder.doubt(report)
     return n_bytes
 
 
 def _require_numbers(holder: StateHolder) -> None:
-    if not _gives_numbers(holder):
-        holder.truncate(0)
-        raise ValueError("its state gives logits that are not numbers")
+    """Raise ValueError, and leave no tokens, if the next tokens have no logits.
 
-
-def _gives_numbers(holder: StateHolder) -> bool:
-    """Whether the next tokens have logits: NaN or infinity anywhere spoils all behind it.
-
-    Several tokens are tried, since an infinite key hides from a query of the opposite sign.
+    NaN or infinity anywhere spoils all behind it. Several tokens are tried, since an infinite key
+    hides from a query of the opposite sign.
     """
     length, room = len(holder.tokens), holder.n_ctx - len(holder.tokens)
-    tried = holder.tokens[-min(_TRIED, room) :] if room else []
-    if not tried:
-        return True
-    rows = holder.decode(tried, len(tried))
-    works = bool(np.isfinite(rows.max(axis=1)).all())  # a token may have no logit: -inf
-    holder.truncate(length)
-    return works
+    tried, found = holder.tokens[-min(_TRIED, room) :] if room else [], list[bool]()
+    holder.doubt(lambda: found.append(True))
+    if tried:
+        holder.decode(tried, len(tried))
+        holder.truncate(length)
+    if found:
+        holder.truncate(0)
+        raise ValueError("its state gives logits that are not numbers")
 
 
 def _read_header(file: BinaryIO) -> dict[str, Any]:

@@ -27,12 +27,14 @@ Estimate = Callable[[int, int], tuple[MemoryEstimate, MemoryEstimate | None]]
 class FreeMemory:
     """Bytes that are free: in RAM (None where the system does not say), and on each GPU.
 
-    ``workers`` are devices of RPC servers, which take layers of the target only.
+    ``workers`` are devices of RPC servers, which take layers of the target only. The memory is
+    ``limited`` where the shell allows a process less than there may be.
     """
 
     ram: int | None
     gpus: tuple[int, ...] = ()
     workers: tuple[int, ...] = ()
+    limited: bool = False
 
     @property
     def gpu(self) -> int:
@@ -223,6 +225,8 @@ def _refuse(
     on_devices = sum(free.devices)
     short = wanted.on_gpu > on_devices
     where = f"only {size(free.ram)} of RAM are free"
+    if free.limited:
+        where = f"only {size(free.ram)} are left of what this shell allows a process (ulimit -v)"
     if short:
         where = f"{size(wanted.on_gpu)} of it on {free.where}, where {size(on_devices)} are free"
         hint = "Leave --n-gpu-layers and --draft-n-gpu-layers out, or give smaller numbers."
@@ -230,6 +234,8 @@ def _refuse(
         hint = "Leave --draft-ctx-size out: a draft needs no longer context than its target."
     elif largest is not None:
         hint = f"The largest context that fits is --ctx-size {largest.ctx_size}."
+    elif free.limited:
+        hint = "Raise the limit: ulimit -v unlimited."
     else:
         hint = "Close other programs, or choose a smaller model or a stronger quantisation."
     draft = " with its draft" if wanted.draft_ctx_size else ""

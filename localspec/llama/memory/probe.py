@@ -11,6 +11,7 @@ from pathlib import Path
 
 from localspec.core import machine, worker
 from localspec.core.formatting import size
+from localspec.core.limits import allowed
 from localspec.core.options.load_options import LoadOptions, RpcServers, load_options
 from localspec.llama import llama_library
 from localspec.llama.memory.estimate import MemoryEstimate, estimate_memory, estimate_run
@@ -46,6 +47,7 @@ def free_memory(device: str | None = None) -> FreeMemory:
         None if ram is None else ram[0],
         tuple(each.free for each in gpus) if known else (),
         tuple(each.free for each in workers) if told else (),
+        limited=allowed("RLIMIT_AS") is not None,
     )
 
 
@@ -129,7 +131,8 @@ def _placeable(free: FreeMemory, target: LoadOptions, draft: LoadOptions | None)
     if draft is not None:
         by_hand = by_hand or draft.override_tensors or draft.device != target.device
     if by_hand:
-        return FreeMemory(None if free.ram is None else free.ram + sum(free.devices))
+        ram = None if free.ram is None else free.ram + sum(free.devices)
+        return FreeMemory(ram, limited=free.limited)
     return free
 
 

@@ -49,13 +49,26 @@ class FrontHandshake:
             yield
         except LocalspecError as problem:
             memory = isinstance(problem, NotEnoughMemory)
-            _tell(error=[problem.message, problem.hint], memory=memory)
+            _tell(error=[*map(without_folders, (problem.message, problem.hint))], memory=memory)
             raise
 
     @staticmethod
     def report(port: int, mapped: int, meta: Mapping[str, Any]) -> None:
         """In the child: tell the front where it listens, and its mapped weights in bytes."""
         _tell(port=port, mapped=mapped, meta=meta)
+
+
+def without_folders(text: str) -> str:
+    """The text with file names in place of paths: clients get it, stderr has it whole."""
+    ends = [place for place, character in enumerate(text) if character == os.sep]
+    for begin in ends:
+        if begin and text[begin - 1].isalnum():  # "and/or"
+            continue
+        for end in reversed([each for each in ends if each > begin]):
+            folder = text[begin : end + 1]
+            if folder.strip(os.sep) and os.path.isdir(folder):
+                return text[:begin] + without_folders(text[end + 1 :])
+    return text
 
 
 def _tell(**fields: Any) -> None:

@@ -37,6 +37,8 @@ NOISY = SamplingParams(temperature=0.8, seed=3)
 class KeepingToy(ReplayingToy):
     """A toy whose state is its tokens, four bytes each; it returns to any length, or to none."""
 
+    doubted: Callable[[], None] | None = None
+
     def __init__(self, *, whole: bool, **toy: Any) -> None:
         super().__init__(**toy)
         self._whole = whole
@@ -46,6 +48,9 @@ class KeepingToy(ReplayingToy):
         if length >= self._held:
             return self._held
         return 0 if self._whole else length
+
+    def doubt(self, report: Callable[[], None]) -> None:
+        self.doubted = report
 
     def reusable_lengths(self) -> ReusableLengths:
         return ReusableLengths(len(self.tokens) if self._whole else 0)

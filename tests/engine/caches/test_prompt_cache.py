@@ -1,9 +1,13 @@
 """A prompt that was read once: the same text, with what the files hold and whatever they hold."""
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from localspec.chat.answer import Answer, collect
@@ -15,9 +19,11 @@ from localspec.engine.caches.prompt_cache import PromptCache
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.engine.loading.rollback_choice import STRATEGIES
+from localspec.llama.cache import state_file
 from localspec.llama.heads.opening import open_head
 from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header
+from tests.support.files.tiny_models import write_tiny_model
 from tests.support.real_pair import (
     GREEDY,
     TinyFiles,
@@ -139,6 +145,54 @@ def test_a_damaged_file_is_told_and_written_anew(
     assert said[0].startswith(f"The prompt cache {path} cannot be used: it is ")
     assert said[0].endswith("; it will be overwritten.")
     assert start(engine, path)[0].stats.cached_tokens == 299
+
+
+@pytest.mark.parametrize("kind", ["trim", "sliding", "recurrent", "qwen35"])
+@pytest.mark.parametrize("number", [np.float16(np.nan), np.float32(np.nan)])
+@pytest.mark.parametrize("tried", [False, True])
+def test_a_state_that_gives_no_numbers_is_dropped_and_named(
+    tiny: TinyFiles,
+    architecture: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    number: "np.floating[Any]",
+    tried: bool,
+) -> None:
+    """Where it shows in the first tokens, and where, as without a try, only in later ones."""
+    if not tried:
+        monkeypatch.setattr(state_file, "_require_numbers", lambda holder: None)
+    model = {"trim": tiny.target, "recurrent": tiny.recurrent}.get(kind) or (
+        write_tiny_model(tmp_path / "m.gguf", seed=2, layers=4, window=16, context_length=1024)
+        if kind == "sliding"
+        else architecture(kind)
+    )
+    path = tmp_path / "cache"
+    with Engine.load(options(model), trial=False) as engine:
+        expected, _ = start(engine, path)
+        spoil(path, number)
+        again, said = start(engine, path)
+        if not said:  # in a state of F32 these are large numbers: another text, and no error
+            assert number.itemsize == 2 and kind in ("recurrent", "qwen35")
+            return
+        assert again.tokens == expected.tokens
+        assert "not numbers" in said[0] and str(path) in said[0]
+        assert start(engine, path)[0].tokens == expected.tokens
+        last, said = start(engine, path)
+        assert (last.tokens, said) == (expected.tokens, [])
+        assert last.stats.cached_tokens == len(PROMPT) - 1
+
+
+def spoil(path: Path, number: "np.floating[Any]") -> None:
+    """Write a number at the end of the state in a cache's file, whose checksum stays right."""
+    data = path.read_bytes()
+    begin = 20 + int.from_bytes(data[16:20], "little")
+    header, body = json.loads(data[20:begin]), bytearray(data[begin:])
+    end = 4 * header["tokens"] + header["state"]
+    body[end - 512 : end] = number.tobytes() * (512 // number.itemsize)
+    header["sha256"] = hashlib.sha256(body).hexdigest()
+    text = json.dumps(header).encode()
+    path.write_bytes(data[:16] + len(text).to_bytes(4, "little") + text + body)
 
 
 def test_read_only(engine: Engine, tmp_path: Path) -> None:

@@ -5,18 +5,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from localspec.chat.answer import collect
 from localspec.core.errors import UsageError
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.engine.caches import slot_files
+from localspec.engine.caches.prefix_cache import PrefixCache
 from localspec.engine.caches.slot_files import SlotFiles, erase
 from localspec.engine.engine import Engine
 from localspec.engine.generate import TextEngine, stream_generate
 from localspec.llama.cache import state_file
+from tests.engine.caches.test_prompt_cache import spoil
 from tests.support.files.tiny_models import write_tiny_model
-from tests.support.real_pair import GREEDY, options, random_ids, slots_of
+from tests.support.real_pair import GREEDY, TinyFiles, options, random_ids, slots_of
 
 pytestmark = pytest.mark.llama
 PROMPT = random_ids(300)
@@ -82,6 +85,36 @@ def test_a_sliding_window_returns_to_a_document_that_was_saved(tmp_path: Path) -
         assert answers == [0, len(document)]
 
 
+@pytest.mark.parametrize("tried", [False, True])
+def test_a_bad_state_spoils_no_other_slot(
+    tiny: TinyFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tried: bool
+) -> None:
+    """Masked cells count too: 0 * NaN is NaN without flash attention."""
+    if not tried:
+        monkeypatch.setattr(state_file, "_require_numbers", lambda holder: None)
+    folder, said = tmp_path / "slots", list[str]()
+    folder.mkdir()
+    given = options(tiny.target, parallel=3, flash_attention="off")
+    with Engine.load(given, trial=False) as engine:
+        files = SlotFiles(folder, engine, said.append)
+        prefixes = PrefixCache(2**30)
+        first, second, third = slots_of(engine)
+        expected = [answered(slot)[0] for slot in (first, second)]
+        files.save(first, "a")
+        spoil(folder / "a", np.float16(np.nan))
+        if tried:
+            with pytest.raises(UsageError, match="a cannot be used: .* not numbers"):
+                files.restore(first, "a")
+        else:
+            files.restore(first, "a")
+            prefixes.vacate(first, "")  # the state waits in RAM
+            prefixes.restore_best(third, PROMPT)
+        assert [answered(slot)[0] for slot in (second, first)] == expected
+        assert [f"{folder / 'a'} is damaged" in each for each in said] == [True] * (1 - tried)
+        prefixes.restore_best(third, PROMPT)
+        assert answered(third)[0] == expected[0]
+
+
 def test_only_files_of_this_folder_and_this_model_are_used(
     demo_files: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -116,8 +149,10 @@ def test_a_save_that_fails_leaves_what_was_saved(
     with Engine.load(*map(options, demo_files)) as engine:
         files = SlotFiles(folder, engine)
         answered(engine)
+        (folder / ".b.99999999-0123abcd").touch()  # of a killed server
         files.save(engine, "a")
         before = {path.name: path.read_bytes() for path in folder.iterdir()}
+        assert set(before) == {"a", "a.draft"}
         engine.target.truncate(200)
         write, calls = state_file.write_partial, list[Path]()
 

@@ -1,16 +1,21 @@
 """--exact on real models: one text with any draft, and whatever is in the cache."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from localspec.core import paths
+from localspec.core.errors import EngineError
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.loading import exact_passes
+from localspec.llama import model
+from localspec.llama.batch import decode
 from localspec.llama.pass_class import PassClass
 from tests.support.real_pair import GREEDY, LENGTHS, TinyFiles, fresh, generate, options
 
@@ -55,6 +60,27 @@ def test_one_text_with_any_draft_and_any_cache(tiny: TinyFiles, alone: bool) -> 
                 cold = fresh(engine, longer, params, length)
                 texts.setdefault("longer", set()).update({tuple(warm.tokens), tuple(cold.tokens)})
         assert {text: len(each) for text, each in texts.items()} == dict.fromkeys(texts, 1)
+
+
+def test_one_text_behind_refused_passes(tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever pass llama.cpp refuses, of target or draft, in a prompt or an answer."""
+    with pair(tiny) as engine:
+        prompt = engine.encode_text(TEXTS[0])
+        expected = generate(engine, prompt, GREEDY, 3).tokens
+        for refused in range(1, 9):
+            assert engine.draft is not None
+            engine.target.truncate(0)
+            engine.draft.truncate(0)
+            codes = iter([*[0] * (refused - 1), 1])
+            with monkeypatch.context() as patch, pytest.raises(EngineError, match="code 1"):
+                patch.setattr(model, "decode", partial(refusing, codes))
+                generate(engine, prompt, GREEDY, 3)
+            assert generate(engine, prompt, GREEDY, 3).tokens == expected
+
+
+def refusing(codes: Iterator[int], *arguments: Any) -> int:
+    """A pass, unless the next code refuses it."""
+    return next(codes) or decode(*arguments)
 
 
 def test_a_class_is_searched_once(tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch) -> None:

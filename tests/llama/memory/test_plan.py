@@ -94,6 +94,15 @@ def test_caches_that_nothing_could_hold_are_refused_with_advice() -> None:
     assert "stronger quantisation" in caught.value.hint or "--ctx-size" in caught.value.hint
 
 
+def test_a_limit_of_the_shell_is_named() -> None:
+    with pytest.raises(NotEnoughMemory) as caught:
+        chosen(OPEN, FreeMemory(0, limited=True))
+    assert "only 0 bytes are left of what this shell allows a process (ulimit -v)" in str(
+        caught.value
+    )
+    assert caught.value.hint == "Raise the limit: ulimit -v unlimited."
+
+
 def test_a_draft_context_that_cannot_be_is_named() -> None:
     with pytest.raises(NotEnoughMemory) as caught:
         chosen(replace(OPEN, draft_ctx_size=10**9), FreeMemory(8 * GIB), draft=DRAFT)

@@ -214,6 +214,7 @@ def test_a_model_that_cannot_be_loaded_says_why(tiny: TinyFiles, tmp_path: Path)
         error = reply.json()["error"]
         assert (reply.status_code, error["code"]) == (503, "model_failed")
         assert "bad.gguf" in error["message"]
+        assert str(tmp_path) not in reply.text + client.get("/v1/models").text
         for line in ("bad: Error: ", f"POST {CHAT} 503"):
             until(log.read_text, line, process)
         assert client.post(CHAT, json={"model": "no"}).status_code == 404

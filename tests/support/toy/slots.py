@@ -53,6 +53,7 @@ class ToyContext(SharedContext):
         self._refused = set(refused)
         self._window = window
         self._clock, self._seconds = clock, seconds
+        self._doubted = {}
         self._reading = threading.Lock()
         self._lent: list[NDArray[np.float32]] = []
 
