@@ -51,9 +51,9 @@ def test_sides_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         for order in (there, there[::-1], there)
         for length in order
     ]
-    expected = [("a", 18)] * 18 + [("b", 9)] * 9
+    expected = [("a", 18)] * 19 + [("b", 9)] * 10
     assert [(task, total) for task, _, total in heard] == expected
-    assert [done for _, done, _ in heard] == [*range(1, 19), *range(1, 10)]
+    assert [done for _, done, _ in heard] == [*range(19), *range(10)]
     assert [comparison.task for comparison in found] == ["a", "b"]
     assert [comparison.names for comparison in found] == [("a 1", "a 2"), ("b 1",)]
     for comparison, prompts in zip(found, ([7, 8], [9]), strict=True):
