@@ -56,7 +56,7 @@ def _part_text(part: object) -> str:
     for key in _TEXTS:
         if isinstance(part.get(key), str):
             return valid_unicode(part[key])
-    if part.get("type") in _HIDDEN:
+    if part.get("type") in _HIDDEN or part.get("text", "") is None:
         return ""
     source = part.get("source")
     if isinstance(source, Mapping) and source.get("type") in ("text", "content"):

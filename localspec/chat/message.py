@@ -11,6 +11,7 @@ from localspec.core.errors import UsageError
 ROLES = ("system", "user", "assistant")
 _ROLES_OF_OTHERS = {"developer": "system", "function": "tool"}
 MAX_CALLS = 1024  # in one message
+_CALLED = ("function", "custom")  # what holds the name of a call
 
 
 class Message(TypedDict):
@@ -111,6 +112,8 @@ def _calls(entry: Mapping[str, object], place: str) -> list[dict[str, Any]]:
         _refuse(f"{place}.tool_calls is not a list of calls.", f"at most {MAX_CALLS}, in answers")
     if (former := entry.get("function_call")) and not calls:
         calls = [{"function": former}]
+    # One of an answer that was interrupted may have nothing yet.
+    calls = [each for each in calls if not isinstance(each, Mapping) or any(map(each.get, _CALLED))]
     return [_read_call(call, f"{place}.tool_calls[{i}]") for i, call in enumerate(calls)]
 
 
@@ -132,14 +135,16 @@ def _read_call(call: object, place: str) -> dict[str, Any]:
             f"{place}.function.arguments is no JSON object.",
             f'one such as "{{}}", of up to {MAX_DEPTH} levels',
         )
-    shown = {"name": text_of(function["name"]), "arguments": without_surrogates(arguments)}
+    shown = {"name": text_of(function.get("name")), "arguments": without_surrogates(arguments)}
     return {"id": _id(call.get("id")), "type": "function", "function": shown}
 
 
 def _function(call: object) -> Mapping[str, Any] | None:
     """Name and arguments of a call, or of one to a custom tool."""
     inner = (call.get("function") or call.get("custom")) if isinstance(call, Mapping) else None
-    return inner if isinstance(inner, Mapping) and isinstance(inner.get("name"), str) else None
+    return (
+        inner if isinstance(inner, Mapping) and isinstance(inner.get("name") or "", str) else None
+    )
 
 
 def _id(value: object) -> str:

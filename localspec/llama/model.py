@@ -477,10 +477,10 @@ class LlamaModel:
     def make_rollback(self, strategy: str, sequence: int) -> Rollback:
         """A strategy for a sequence of the context, which was configured for it.
 
-        Copies of sliding windows take no more memory than the sequence's part of the cache. There
-        are none for `exact`: they return in other cells, whose order decides how sums are rounded.
+        Copies of sliding windows take no more memory than the sequence's part of the cache.
         """
-        limit = 0 if self.options.exact else self.memory.kv // self.options.parallel
+        copied = self.options.copies_windows
+        limit = self.memory.kv // self.options.parallel if copied else 0
         return make_rollback(
             self._llama, self.weights.handle, self.context, strategy, sequence, limit
         )

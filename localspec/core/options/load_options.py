@@ -200,7 +200,8 @@ class LoadOptions:
     """How one model is loaded. None means "decide from the file and the machine".
 
     Sizes are in tokens, threads in operating-system threads. ``ctx_size`` 0 is the context the
-    model was trained for. ``exact`` makes all passes of widths that round alike, because
+    model was trained for. ``window_copies`` keeps copies of sliding windows, for later prompts to
+    return to. ``exact`` makes all passes of widths that round alike, because
     llama.cpp's kernels round differently at different widths; they are found once per file and
     machine. ``load_heads`` also loads the MTP (NextN) heads that the file may have. ``parallel`` is
     the number of slots, each with a context of ``ctx_size``. ``branches`` is the most candidates at
@@ -387,6 +388,7 @@ class LoadOptions:
         parse=parse_key_value,
     )
     load_heads: bool = False
+    window_copies: bool = True
     parallel: int = option(1, bounds=PARALLEL, state=False)
     branches: int = 1
 
@@ -411,6 +413,11 @@ class LoadOptions:
     def filling(self) -> int:
         """Tokens of room that passes need behind the text to be filled up."""
         return MAX_ROWS if self.exact else 0
+
+    @property
+    def copies_windows(self) -> bool:
+        """Whether windows are copied: they return in other cells, whose order decides rounding."""
+        return self.window_copies and not self.exact
 
     @property
     def resident(self) -> bool:

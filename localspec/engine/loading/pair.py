@@ -133,9 +133,13 @@ def _place(header: ModelHeader, draft_header: ModelHeader | None, variant: Varia
     target = target if chain is None else replace(target, branches=1)
     free = free_memory(target.device)
     plan = plan_here(header, target, draft_header, draft, free)
-    target = replace(target, ctx_size=plan.ctx_size, gpu_layers=plan.gpu_layers)
+    copies = plan.window_copies
+    target = replace(
+        target, ctx_size=plan.ctx_size, gpu_layers=plan.gpu_layers, window_copies=copies
+    )
     if draft is not None and draft_header is not None:
-        draft = replace(draft, ctx_size=plan.draft_ctx_size, gpu_layers=plan.draft_gpu_layers)
+        context, layers = plan.draft_ctx_size, plan.draft_gpu_layers
+        draft = replace(draft, ctx_size=context, gpu_layers=layers, window_copies=copies)
     second = None if draft is None else Model(draft_header or header, draft)
     first, loading = Model(header, target), announcement(plan, free)
     return Placed(first, second, plan.use.total, chain, notes, plan.notes, loading)

@@ -108,7 +108,7 @@ def estimate_run(header: ModelHeader, ctx_size: int, options: LoadOptions) -> Me
     window = _window_bytes(header, ctx_size, options)
     if state:
         return replace(run, anchors=(1 + ANCHORS) * (state + window))
-    copies = 0 if options.exact else ANCHORS * options.parallel * window
+    copies = ANCHORS * options.parallel * window if options.copies_windows else 0
     return replace(run, anchors=min(copies, sum(run.kv)))
 
 

@@ -77,7 +77,7 @@ class MemoryPlan:
     """Contexts in tokens, layers on the GPU, bytes of both models, and what the user should know.
 
     ``gpu_layers`` counts the output as one layer more, as llama.cpp does; without GPUs to place
-    layers on it is what was asked for.
+    layers on it is what was asked for. Without ``window_copies`` sliding windows are not copied.
     """
 
     ctx_size: int
@@ -89,6 +89,7 @@ class MemoryPlan:
     weights_in_ram: int
     on_gpu: int
     notes: tuple[str, ...] = ()
+    window_copies: bool = True
 
 
 def default_ctx_size(header: ModelHeader) -> int:

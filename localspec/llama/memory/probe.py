@@ -6,10 +6,13 @@ llama.cpp abort ends that process only.
 
 import json
 import sys
+from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from localspec.core import machine, worker
+from localspec.core.errors import NotEnoughMemory
 from localspec.core.formatting import size
 from localspec.core.limits import allowed
 from localspec.core.options.load_options import LoadOptions, RpcServers, load_options
@@ -80,7 +83,8 @@ def plan_here(
 ) -> MemoryPlan:
     """Contexts and GPU layers for a pair on this machine, as far as the options leave them open.
 
-    Raises NotEnoughMemory for what cannot fit.
+    Where memory is tight, there are no copies of sliding windows: the context and the weights go
+    first. Raises NotEnoughMemory for what cannot fit.
     """
     free = free or free_memory(target_options.device)
     free = _placeable(free, target_options, draft_options)
@@ -95,22 +99,30 @@ def plan_here(
     )
     scales = [(1.0, 1.0)] * 2
 
-    def estimate(ctx_size: int, draft_ctx: int) -> tuple[MemoryEstimate, MemoryEstimate | None]:
-        first = estimate_run(target, ctx_size, target_options).scaled(*scales[0])
+    def estimate(
+        ctx_size: int, draft_ctx: int, copies: bool = False
+    ) -> tuple[MemoryEstimate, MemoryEstimate | None]:
+        load = replace(target_options, window_copies=copies)
+        first = estimate_run(target, ctx_size, load).scaled(*scales[0])
         if draft is None or draft_options is None:
             return first, None
-        return first, estimate_run(draft, draft_ctx, draft_options).scaled(*scales[1])
+        load = replace(draft_options, window_copies=copies)
+        return first, estimate_run(draft, draft_ctx, load).scaled(*scales[1])
 
     ctx_size = request.ctx_size or default_ctx_size(target)
     draft_ctx = request.draft_context(draft, ctx_size)
     least = request.ctx_size or min(ctx_size, LEAST_CTX)
     least_draft = request.draft_context(draft, least)
-    is_tight = _is_tight(estimate(ctx_size, draft_ctx), free)
+    is_tight = _is_tight(estimate(ctx_size, draft_ctx, copies=True), free)
     if is_tight and not _is_hopeless(estimate(least, least_draft), free):
         scales[0] = _correction(target, ctx_size, target_options)
         if draft is not None and draft_options is not None:
             scales[1] = _correction(draft, draft_ctx, draft_options)
-    return plan(target, draft, request, free, estimate)
+    with suppress(NotEnoughMemory):
+        chosen = plan(target, draft, request, free, partial(estimate, copies=True))
+        if not chosen.notes:
+            return chosen
+    return replace(plan(target, draft, request, free, estimate), window_copies=False)
 
 
 def _with_flash(options: LoadOptions) -> LoadOptions:

@@ -11,10 +11,19 @@ from localspec.chat.answer import Piece
 from localspec.chat.message import media_left_out
 from localspec.chat.templates.continuation import Continues
 from localspec.chat.tools.tool import ToolCallDelta
+from localspec.chat.tools.tool import ToolChoice as Choosing
 from localspec.core.errors import UsageError
 from localspec.engine.text_stream import Prompt
 from localspec.server.api.answers import Choice
-from localspec.server.api.messages import Message, NamedTool, ToolChoice, Tools
+from localspec.server.api.messages import (
+    AllowedTools,
+    Message,
+    NamedTool,
+    OfferedTool,
+    OtherTool,
+    ToolChoice,
+    Tools,
+)
 from localspec.server.api.replies import Json, OpenAIReply, finite, origins, text_of
 from localspec.server.api.requests import AnswerRequest, LogprobCount, TokenCount
 from localspec.server.errors import BadRequest
@@ -47,18 +56,31 @@ class ChatRequest(AnswerRequest):
     verbosity: Any = None
 
     def prompts(self, engine: "Engine") -> list[Prompt]:
-        choice = self.tool_choice
+        offered = self._offered()
         prompt = engine.encode_chat(
             [message.model_dump(exclude_none=True) for message in self.messages],
             thinking=self.thinking,
-            tools=[tool.model_dump(exclude_none=True) for tool in self.tools or ()],
-            tool_choice=choice.model_dump() if isinstance(choice, NamedTool) else choice or "auto",
+            tools=[tool.model_dump(exclude_none=True) for tool in offered],
+            tool_choice=self._choice() if offered or not self.tools else "auto",
             parallel_tool_calls=self.parallel_tool_calls is not False,
             variables=self.variables,
             continues=self.continues,
             generation=self.add_generation_prompt is not False,
         )
         return [prompt]
+
+    def _offered(self) -> list[OfferedTool]:
+        """The functions that may be called."""
+        choice = self.tool_choice
+        names = choice.tools if isinstance(choice, AllowedTools) else None
+        functions = [tool for tool in self.tools or () if isinstance(tool, OfferedTool)]
+        return [tool for tool in functions if names is None or tool.function.name in names]
+
+    def _choice(self) -> Choosing:
+        choice = self.tool_choice
+        if isinstance(choice, AllowedTools):
+            return choice.mode
+        return choice.model_dump() if isinstance(choice, NamedTool) else choice or "auto"
 
     @property
     def continues(self) -> Continues:
@@ -86,9 +108,11 @@ class ChatRequest(AnswerRequest):
 
     def template_warnings(self, engine: "Engine") -> list[str]:
         thinking, variables = self.thinking, self.variables
+        others = {tool.warning for tool in self.tools or () if isinstance(tool, OtherTool)}
         media = media_left_out([message.model_dump() for message in self.messages])
+        found = [*sorted(others), *media]
         if thinking is None and not variables:
-            return media
+            return found
         template = engine.template
         requested = replace(
             template,
@@ -96,7 +120,7 @@ class ChatRequest(AnswerRequest):
             variables={**template.variables, **variables},
         )
         notes = template.notes()
-        return [*media, *(note for note in requested.notes() if note not in notes)]
+        return [*found, *(note for note in requested.notes() if note not in notes)]
 
     @property
     def thinking(self) -> bool | None:

@@ -511,9 +511,12 @@ def test_copies_of_windows_take_no_more_than_is_planned(sliding: Path) -> None:
 
 
 @pytest.mark.llama
-def test_exact_copies_no_windows(sliding: Path) -> None:
-    """Restored cells lie in another order, in which sums are rounded differently."""
-    with Engine.load(sliding_options(sliding, exact=True)) as engine:
+@pytest.mark.parametrize("without", [{"exact": True}, {"window_copies": False}])
+def test_windows_are_not_copied_where_that_is_not_wanted(
+    sliding: Path, without: dict[str, bool]
+) -> None:
+    """For ``exact``, restored cells lie in another order, in which sums are rounded differently."""
+    with Engine.load(sliding_options(sliding, **without)) as engine:
         generate(engine, random_ids(700), GREEDY, 0, 3)
         assert not engine.target.reusable_lengths().copies
 

@@ -20,7 +20,7 @@ from localspec.core.options.load_options import (
 )
 from localspec.llama import llama_library
 from localspec.llama.memory import probe as memory_probe
-from localspec.llama.memory.estimate import estimate_memory
+from localspec.llama.memory.estimate import estimate_memory, estimate_run
 from localspec.llama.memory.plan import FreeMemory
 from localspec.llama.memory.probe import (
     announcement,
@@ -34,6 +34,7 @@ from tests.support.command import as_child
 from tests.support.files.big_files import write_big_model
 from tests.support.files.gguf_files import write_gguf
 from tests.support.files.lora_files import write_lora
+from tests.support.files.tiny_models import write_tiny_model
 from tests.support.real_pair import TinyFiles, load_model, options
 
 GIB = 2**30
@@ -117,6 +118,23 @@ def test_llama_cpp_is_asked_only_where_it_is_tight(
     assert not asked
     assert plan_here(target, load, free=FreeMemory(8 * GIB)).use.kv == 4 * GIB
     assert asked == [(target.path, 4096)]
+
+
+@pytest.mark.parametrize("given", [None, 8192])
+def test_a_context_goes_before_copies_of_windows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: int | None
+) -> None:
+    monkeypatch.setattr(memory_probe, "would_allocate", lambda *asked: None)
+    path = write_tiny_model(tmp_path / "m.gguf", seed=1, layers=4, window=512, context_length=8192)
+    header, load = read_header(path), options(path, ctx_size=given)
+    full, least = (
+        estimate_run(header, 8192, replace(load, window_copies=copies)).use.total
+        for copies in (True, False)
+    )
+    for free, copies in ((4 * full, True), (full, True), ((full + least) // 2, False)):
+        chosen = plan_here(header, load, free=FreeMemory(free))
+        assert (chosen.ctx_size, chosen.window_copies, chosen.notes) == (8192, copies, ())
+        assert chosen.use.total == (full if copies else least) <= free
 
 
 def test_the_hint_of_a_refusal_holds(tmp_path: Path, asked: object) -> None:

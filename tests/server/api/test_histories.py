@@ -36,6 +36,13 @@ def result(*content: Any, kind: str = "tool_result") -> dict[str, Any]:
         [{"role": "system", "content": "Plan."}, {"role": "user", "content": []}],
         [{"role": "assistant", "content": [{"type": "tool_use", "name": "f", "input": "x"}]}],
         [{"role": "user", "content": [{"type": "tool_result", "content": None}]}],
+        [{"role": "assistant", "content": None}, {"role": "user"}, {"role": "system"}],
+        [{"role": "user", "content": ["a", None, 3]},
+         {"role": "assistant", "content": {"type": "text", "text": None}}],
+        [{"role": "assistant", "content": [{"type": "thinking", "thinking": None},
+                                           {"type": "tool_use", "name": None}]},
+         {"role": "user", "content": [{"type": "tool_result", "content": 4.5},
+                                      {"type": "tool_result", "content": [True, None]}]}],
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("last", [HELLO[0], {"role": "assistant", "content": "So"}])
@@ -63,6 +70,12 @@ def test_messages(toy_server: Site, turns: list[Any], last: dict[str, str]) -> N
         [{"role": "assistant", "refusal": "No.", "audio": {"id": "a"}, "reasoning": "Hm"}],
         [{"role": "developer", "content": "Be brief."}, {"role": "system", "content": "Or not."}],
         [{"role": "user", "content": "half \ud83d"}],
+        [{"role": "assistant", "tool_calls": [{"index": 0, "id": None, "function": None}, {},
+                                              {"function": {"name": None, "arguments": None}}]},
+         {"role": "tool", "tool_call_id": 1.5}, {"role": "tool", "content": [1, None, False]}],
+        [{"role": "user"}, {"role": "system"}, {"role": "user", "content": 7}],
+        [{"role": "assistant", "content": None, "function_call": {"arguments": "{"}}],
+        [{"role": "user", "content": [{"type": "text", "text": None}, None]}],
     ],
 )  # fmt: skip
 def test_chats(toy_server: Site, turns: list[Any]) -> None:
@@ -85,6 +98,11 @@ def test_chats(toy_server: Site, turns: list[Any]) -> None:
         [{"type": "function_call", "call_id": None, "name": "f", "arguments": "{"},
          {"type": "function_call_output", "output": [{"type": "input_image", "image_url": "x"}]}],
         [{"role": "user", "content": [{"type": "input_file", "file_data": "x"}]}],
+        [{"type": "function_call", "call_id": "c", "name": None},
+         {"type": "function_call_output", "call_id": "c"}],
+        [{"type": "reasoning", "content": [{"type": "summary_text", "text": "x"}, None]},
+         {"type": "reasoning", "content": "x", "encrypted_content": 5}],
+        [{"type": "message", "role": "assistant"}, {"role": "user", "content": [None, "a"]}],
     ],
 )  # fmt: skip
 def test_responses(toy_server: Site, items: list[Any]) -> None:
@@ -114,3 +132,88 @@ def test_limits_that_no_server_of_ones_own_needs(toy_server: Site, fields: dict[
     told = toy_server.service.engine.told[-1]  # type: ignore[attr-defined]
     if fields.get("tool_choice") == "any":
         assert told["tool_choice"] == "required"
+
+
+MARKED = "read as text"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [MARKED, [MARKED], {"type": "text", "text": MARKED}, [{"type": "text", "text": MARKED}, None]],
+)
+def test_content_of_any_form_is_read(toy_server: Site, content: Any) -> None:
+    turns = [{"role": role, "content": content} for role in ("user", "assistant", "user")]
+    counted = [
+        toy_server.post(path, {"messages": given}).json()["input_tokens"]
+        for path in (COUNT, f"{CHAT}/input_tokens")
+        for given in (turns, [{**turn, "content": MARKED} for turn in turns])
+    ]
+    assert len({*counted}) == 1
+
+
+OTHERS = [{"type": "web_search"}, {"type": "custom", "custom": {"name": "patch"}}]
+
+
+@pytest.mark.parametrize(
+    ("tools", "warned"),
+    [
+        ([FUNCTION, *OTHERS], ["custom", "web_search"]),
+        ([{"type": "function", "name": "f", "parameters": {}}], []),
+        ([{"function": {"name": "f", "parameters": []}}], []),
+    ],
+)
+def test_tools_of_other_kinds_and_forms(
+    toy_server: Site, tools: list[Any], warned: list[str]
+) -> None:
+    """A chat that offers a server's tool is answered, as Responses and Messages are."""
+    reply = toy_server.post(CHAT, {"messages": HELLO, "max_tokens": 4, "tools": tools})
+    assert reply.status_code == 200, reply.text
+    assert toy_server.service.engine.told[-1]["tools"] == [FUNCTION]  # type: ignore[attr-defined]
+    found = reply.json().get("warnings", [])
+    assert found == [f"The tool type {k} is not supported here and was ignored." for k in warned]
+
+
+NAMED = {"type": "function", "function": {"name": "f"}}
+
+
+@pytest.mark.parametrize(
+    ("choice", "told"),
+    [
+        ({"type": "any"}, "required"), ({"type": "none"}, "none"), ({"type": "auto"}, "auto"),
+        ({"type": "tool", "name": "f"}, NAMED), ({"type": "function", "name": "f"}, NAMED),
+        ({"function": {"name": "f"}}, NAMED), ({"type": "custom", "custom": {"name": "g"}}, "auto"),
+        ({"type": "allowed_tools", "mode": "required", "tools": [NAMED]}, "required"),
+        ({"type": "allowed_tools", "allowed_tools": {
+            "mode": "auto", "tools": [{"type": "function", "name": "f"}, *OTHERS]}}, "auto"),
+    ],
+)  # fmt: skip
+def test_tool_choices_of_other_apis(toy_server: Site, choice: Any, told: Any) -> None:
+    other = {"type": "function", "function": {"name": "g", "parameters": {}}}
+    body = {"messages": HELLO, "max_tokens": 4, "tools": [FUNCTION, other], "tool_choice": choice}
+    reply = toy_server.post(CHAT, body)
+    assert reply.status_code == 200, reply.text
+    known = toy_server.service.engine.told[-1]  # type: ignore[attr-defined]
+    assert known["tool_choice"] == told
+    offered = [FUNCTION] if choice.get("type") == "allowed_tools" else [FUNCTION, other]
+    assert known["tools"] == offered
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [{"type": []}, {"type": "function"}, {"type": "allowed_tools", "allowed_tools": "f"},
+     {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "function": "f"}, 5]},
+     {"type": "function", "function": 5}, [], 5],
+)  # fmt: skip
+def test_senseless_choices_are_no_crash(toy_server: Site, choice: Any) -> None:
+    body = {"messages": HELLO, "max_tokens": 4, "tools": [FUNCTION], "tool_choice": choice}
+    assert toy_server.post(CHAT, body).status_code in (200, 400)
+
+
+def test_responses_repeat_the_tools_that_are_allowed(toy_server: Site) -> None:
+    function = {"type": "function", "name": "f", "parameters": {}}
+    choice = {"type": "allowed_tools", "mode": "auto"}
+    body = {"input": "a", "max_output_tokens": 4, "tools": [function]}
+    body["tool_choice"] = {**choice, "tools": [{"type": "function", "name": "f"}, *OTHERS]}
+    reply = toy_server.post(RESPONSES, body).json()
+    allowed = {**choice, "tools": [{"type": "function", "name": "f"}]}
+    assert reply["tool_choice"] == allowed, reply

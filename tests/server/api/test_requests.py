@@ -119,7 +119,7 @@ def test_a_rule_that_needs_a_fixed_length_refuses_auto() -> None:
         (CompletionRequest, {"prompt": "a", "logit_bias": dict.fromkeys(MANY, 1)}),
         (CompletionRequest, {"prompt": "a"} | dict.fromkeys(MANY, 1)),
         (ChatRequest, {"messages": [{}] * 9999}),
-        (ChatRequest, {"messages": [{"role": "user", "content": [1] * 9999}]}),
+        (ChatRequest, {"messages": [{"role": "user", "content": [1] * 10_001}]}),
         (ChatRequest, {"messages": [{"role": "assistant", "tool_calls": [1] * 99}] * 99}),
         (ChatRequest, {"messages": HELLO, "tools": [{}] * 99}),
     ],

@@ -10,7 +10,7 @@ from localspec.core.formatting import one_line
 from localspec.engine.session.job import GenerationRequest
 from localspec.server.api.anthropic.turns import Turn, system_message
 from localspec.server.api.chat import ChatRequest, Effort
-from localspec.server.api.messages import Content
+from localspec.server.api.messages import Content, Schema
 from localspec.server.api.replies import Json
 from localspec.server.api.requests import (
     WHOLE,
@@ -45,7 +45,7 @@ class Tool(RequestObject):
 
     type: Name | None = None
     name: Name | None = None
-    input_schema: dict[str, Any] | None = None
+    input_schema: Schema | None = None
     description: Text | None = None
     # Accepted and ignored.
     strict: Any = None

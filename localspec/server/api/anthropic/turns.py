@@ -3,10 +3,19 @@
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from localspec.chat.content import text_of
-from localspec.server.api.messages import CallId, Content, OtherPart, TextPart, type_of
+from localspec.server.api.messages import (
+    CalledName,
+    CallId,
+    Content,
+    OtherPart,
+    TextPart,
+    as_parts,
+    part_kind,
+    type_of,
+)
 from localspec.server.api.replies import Json
 from localspec.server.api.requests import RequestObject, Text
 
@@ -35,7 +44,7 @@ class ToolResultBlock(RequestObject):
 class ToolUseBlock(RequestObject):
     type: Literal["tool_use"]
     id: CallId = None
-    name: Text
+    name: CalledName = ""
     input: Any = None
     caller: Any = None
     cache_control: Any = None
@@ -47,7 +56,7 @@ class ToolUseBlock(RequestObject):
 
 class ThinkingBlock(RequestObject):
     type: Literal["thinking"]
-    thinking: Text
+    thinking: Text | None = None
     signature: Any = None
 
 
@@ -59,10 +68,10 @@ class RedactedThinkingBlock(RequestObject):
 
 
 def _kind(block: Any) -> str:
+    if part_kind(block) == "text":
+        return "text"
     kind = type_of(block)
-    return (
-        kind if kind in ("text", "tool_result", "tool_use", "thinking", "redacted_thinking") else ""
-    )
+    return kind if kind in ("tool_result", "tool_use", "thinking", "redacted_thinking") else ""
 
 
 _Text = Annotated[TextPart, Tag("text")]
@@ -79,11 +88,12 @@ AssistantBlock = Annotated[
     Discriminator(_kind),
 ]
 _MOST = Field(max_length=10_000, fail_fast=True)
+_PARTS = BeforeValidator(as_parts, json_schema_input_type=Any)
 
 
 class UserTurn(RequestObject):
     role: Literal["user"]
-    content: Text | Annotated[list[UserBlock], _MOST]
+    content: Annotated[Text | Annotated[list[UserBlock], _MOST] | None, _PARTS] = None
 
     def messages(self) -> Iterator[Json]:
         """Results of tools, each by itself, then what the user writes, as one message."""
@@ -99,15 +109,15 @@ class UserTurn(RequestObject):
 
 class AssistantTurn(RequestObject):
     role: Literal["assistant"]
-    content: Text | Annotated[list[AssistantBlock], _MOST]
+    content: Annotated[Text | Annotated[list[AssistantBlock], _MOST] | None, _PARTS] = None
 
     def messages(self) -> Iterator[Json]:
         """One message with text, thoughts and calls."""
         if isinstance(self.content, str):
             yield {"role": "assistant", "content": self.content}
             return
-        blocks = self.content
-        thoughts = [block.thinking for block in blocks if isinstance(block, ThinkingBlock)]
+        blocks = self.content or []
+        thoughts = [block.thinking or "" for block in blocks if isinstance(block, ThinkingBlock)]
         yield {
             "role": "assistant",
             "content": parts_of([b for b in blocks if isinstance(b, TextPart | OtherPart)]),
@@ -118,7 +128,7 @@ class AssistantTurn(RequestObject):
 
 class SystemTurn(RequestObject):
     role: Literal["system", "developer"]
-    content: Content
+    content: Content | None = None
 
     def messages(self) -> Iterator[Json]:
         """The same message."""
@@ -135,7 +145,7 @@ def parts_of(content: str | Sequence[TextPart | OtherPart] | None) -> list[Json]
     return [part.model_dump(exclude_none=True) for part in content or ()]
 
 
-def system_message(content: Content) -> Json:
+def system_message(content: Content | None) -> Json:
     """A system prompt as a message."""
     text = text_of(parts_of(content))
     if text.startswith(_BILLING):

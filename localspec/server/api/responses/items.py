@@ -4,10 +4,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter
 
-from localspec.chat.content import text_of
+from localspec.chat.content import text_of, valid_unicode
 from localspec.server.api.messages import (
     AssistantMessage,
     CalledFunction,
+    CalledName,
     CallId,
     Content,
     Message,
@@ -18,9 +19,8 @@ from localspec.server.api.messages import (
     UserMessage,
     type_of,
 )
-from localspec.server.api.requests import Name, Text
+from localspec.server.api.requests import Name
 
-_MOST_PARTS = Field(max_length=10_000, fail_fast=True)
 _THOUGHTS = "localspec:"  # before a reasoning text in `encrypted_content`
 
 
@@ -33,15 +33,10 @@ class OpenObject(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True)
 
 
-class ReasoningPart(OpenObject):
-    type: Literal["reasoning_text", "text"]
-    text: Text
-
-
 class MessageItem(OpenObject):
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
-    content: Content | None
+    content: Content | None = None
 
     def message(self) -> Message:
         """The message; the texts of its parts follow each other."""
@@ -55,7 +50,7 @@ class MessageItem(OpenObject):
 class CallItem(OpenObject):
     type: Literal["function_call"]
     call_id: CallId = None
-    name: Text
+    name: CalledName = ""
     namespace: Name | None = None
     arguments: Any = None
 
@@ -79,15 +74,16 @@ class ResultItem(OpenObject):
 
 class ReasoningItem(OpenObject):
     type: Literal["reasoning"]
-    content: Annotated[list[ReasoningPart], _MOST_PARTS] | None = None
-    encrypted_content: Text | None = None
+    content: Content | None = None
+    encrypted_content: Any = None
 
     def message(self) -> Message:
         """An answer with this reasoning; some clients send only ``encrypted_content`` back."""
-        text = "".join([part.text for part in self.content or ()])
-        given = self.encrypted_content or ""
-        if not text and given.startswith(_THOUGHTS):  # else another server's
-            text = given.removeprefix(_THOUGHTS)
+        parts = [self.content] if isinstance(self.content, str) else self.content or ()
+        text = "".join([text_of(p if isinstance(p, str) else [p.model_dump()]) for p in parts])
+        given = self.encrypted_content
+        if not text and isinstance(given, str) and given.startswith(_THOUGHTS):  # else another's
+            text = valid_unicode(given.removeprefix(_THOUGHTS))
         return AssistantMessage(role="assistant", reasoning_content=text)
 
 

@@ -12,11 +12,13 @@ from localspec.engine.session.job import GenerationRequest
 from localspec.engine.text_stream import Prompt
 from localspec.server.api.chat import ChatRequest, Effort
 from localspec.server.api.messages import (
+    AllowedTools,
     Message,
     NamedFunction,
     NamedTool,
     OfferedFunction,
     OfferedTool,
+    OtherTool,
     ToolChoice,
     type_of,
 )
@@ -57,12 +59,6 @@ class FunctionTool(OfferedFunction):
     type: Literal["function"]
 
 
-class OtherTool(OpenObject):
-    """A tool that OpenAI's servers would run, or that is no function."""
-
-    type: Annotated[str, Field(max_length=100)]
-
-
 def _tag(tool: Any) -> str:
     kind = type_of(tool)
     return kind if kind in ("function", "namespace") else "other"
@@ -96,14 +92,6 @@ Tool = Annotated[SingleTool | Annotated[Namespace, Tag("namespace")], Discrimina
 
 class NamedFunctionTool(NamedFunction):
     type: Literal["function"]
-
-
-class AllowedTools(RequestObject):
-    """A tool choice: only these may be called."""
-
-    type: Literal["allowed_tools"]
-    mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedFunctionTool], Field(max_length=MAX_TOOLS, fail_fast=True)]
 
 
 class SchemaFormat(JsonSchema):
@@ -224,7 +212,7 @@ class ResponsesRequest(AnswerRequest):
     def _offered(self) -> list[OfferedTool]:
         """The functions that the choice allows."""
         choice = self.tool_choice
-        names = {each.name for each in choice.tools} if isinstance(choice, AllowedTools) else None
+        names = choice.tools if isinstance(choice, AllowedTools) else None
         return [
             OfferedTool(type="function", function=tool)
             for tool in self._flat()
@@ -246,7 +234,6 @@ class ResponsesRequest(AnswerRequest):
         return form or self.response_format
 
     def _unsupported(self) -> list[str]:
-        kinds = {tool.type for tool in self._flat() if isinstance(tool, OtherTool)}
-        found = [f"The tool type {one_line(kind)} {_IGNORED}" for kind in sorted(kinds)]
+        found = sorted({tool.warning for tool in self._flat() if isinstance(tool, OtherTool)})
         included = [each for each in self.include or () if each != _ENCRYPTED]
         return found + [f"include: {one_line(each[:60])} {_IGNORED}" for each in included]
