@@ -133,7 +133,7 @@ def _place(header: ModelHeader, draft_header: ModelHeader | None, variant: Varia
     target = target if chain is None else replace(target, branches=1)
     free = free_memory(target.device)
     plan = plan_here(header, target, draft_header, draft, free)
-    copies = plan.window_copies
+    copies = target.window_copies and plan.window_copies
     target = replace(
         target, ctx_size=plan.ctx_size, gpu_layers=plan.gpu_layers, window_copies=copies
     )
