@@ -45,12 +45,12 @@ def part_kind(part: Any) -> str:
 
 
 def as_parts(content: object) -> object:
-    """One part as a list, texts and other values in a list as parts, a number as its text."""
+    """One part as a list, texts and other values in a list as parts."""
     if isinstance(content, dict):
         return [content]
     if isinstance(content, list):
         return [_as_part(each) for each in content if each is not None]
-    return as_json(content) if isinstance(content, int | float) else content
+    return content
 
 
 def _as_part(part: object) -> object:
@@ -64,7 +64,18 @@ Part = Annotated[
     Discriminator(part_kind),
 ]
 Parts = Annotated[list[Part], Field(max_length=10_000, fail_fast=True)]
-Content = Annotated[Text | Parts, BeforeValidator(as_parts, json_schema_input_type=Any)]
+AS_PARTS = BeforeValidator(
+    as_parts, json_schema_input_type=Text | dict[str, Any] | list[Any] | None
+)
+Content = Annotated[Text | Parts, AS_PARTS]
+# What a tool returned may be a number too.
+Result = Annotated[
+    Content,
+    BeforeValidator(
+        lambda given: as_json(given) if isinstance(given, int | float) else given,
+        json_schema_input_type=Any,
+    ),
+]
 # Some clients send numbers, null or none at all.
 CallId = Annotated[
     Text | None,
@@ -82,13 +93,13 @@ CalledName = Annotated[
 
 class SystemMessage(RequestObject):
     role: Literal["system", "developer"]
-    content: Content | None = None
+    content: Content | None
     name: Name | None = None
 
 
 class UserMessage(RequestObject):
     role: Literal["user"]
-    content: Content | None = None
+    content: Content | None
     name: Name | None = None
 
 
@@ -139,7 +150,7 @@ class ToolMessage(RequestObject):
     """A result; the role function is the one before tool."""
 
     role: Literal["tool", "function"]
-    content: Content | None = None
+    content: Result | None = None
     tool_call_id: CallId = None
     name: Text | None = None
 

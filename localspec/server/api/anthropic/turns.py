@@ -3,16 +3,17 @@
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag
 
 from localspec.chat.content import text_of
 from localspec.server.api.messages import (
+    AS_PARTS,
     CalledName,
     CallId,
     Content,
     OtherPart,
+    Result,
     TextPart,
-    as_parts,
     part_kind,
     type_of,
 )
@@ -27,7 +28,7 @@ _BILLING = "x-anthropic-billing-header:"
 class ToolResultBlock(RequestObject):
     type: Literal["tool_result"]
     tool_use_id: CallId = None
-    content: Content | None = None
+    content: Result | None = None
     is_error: bool | None = None
     cache_control: Any = None
 
@@ -88,12 +89,11 @@ AssistantBlock = Annotated[
     Discriminator(_kind),
 ]
 _MOST = Field(max_length=10_000, fail_fast=True)
-_PARTS = BeforeValidator(as_parts, json_schema_input_type=Any)
 
 
 class UserTurn(RequestObject):
     role: Literal["user"]
-    content: Annotated[Text | Annotated[list[UserBlock], _MOST] | None, _PARTS] = None
+    content: Annotated[Text | Annotated[list[UserBlock], _MOST] | None, AS_PARTS]
 
     def messages(self) -> Iterator[Json]:
         """Results of tools, each by itself, then what the user writes, as one message."""
@@ -109,7 +109,7 @@ class UserTurn(RequestObject):
 
 class AssistantTurn(RequestObject):
     role: Literal["assistant"]
-    content: Annotated[Text | Annotated[list[AssistantBlock], _MOST] | None, _PARTS] = None
+    content: Annotated[Text | Annotated[list[AssistantBlock], _MOST] | None, AS_PARTS] = None
 
     def messages(self) -> Iterator[Json]:
         """One message with text, thoughts and calls."""
@@ -128,7 +128,7 @@ class AssistantTurn(RequestObject):
 
 class SystemTurn(RequestObject):
     role: Literal["system", "developer"]
-    content: Content | None = None
+    content: Content | None
 
     def messages(self) -> Iterator[Json]:
         """The same message."""
