@@ -142,8 +142,9 @@ def config_set(
         table = document.setdefault(MODELS, {}).setdefault(model, {})
     table[name] = given if given is values else given[0]
     _write(document)
-    if model is not None and not _is_here(model):
-        console.note(f"No pair or model here is called {model!r}: see localspec pairs and list.")
+    named = str(value) if name == "target" else model
+    if named is not None and not _is_here(named):
+        console.note(f"No pair or model here is called {named!r}: see localspec pairs and list.")
     for path in value if isinstance(value, tuple) else (value,):
         if isinstance(path, Path) and not os.path.exists(path):
             console.note(f"There is no {one_line(str(path))} yet.")

@@ -36,6 +36,7 @@ def make_request(
 ) -> "PairRequest":
     """Resolve a pair's name, or ``name`` in place of --target; its settings fill in for flags.
 
+    Without either, the target is that of the user's settings.
     The user's settings count for the model before those of its pair, for all models behind them;
     those of a ``conversation`` before both. ``defaults`` are a command's own values of sampling
     parameters. Raises UsageError for two targets, and what `resolve_pair` does.
@@ -47,9 +48,10 @@ def make_request(
     models = ModelOptions(**picked(given, ModelOptions))
     if name is not None and models.target is not None:
         raise UsageError(f"Two targets were given: {name} and {models.target}.", "Name one.")
-    model, kept = name or models.target, read_settings()
+    kept = read_settings()
+    model = name or models.target or kept.shared.get("target")
     own, shared = (
-        {name: value for name, value in each.items() if name in PAIR_ROWS}
+        {name: value for name, value in each.items() if name in PAIR_ROWS and name != "target"}
         for each in (kept.of_model(model), kept.shared)
     )
     request = resolve_pair(

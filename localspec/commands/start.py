@@ -1,6 +1,8 @@
-"""``localspec`` alone: in a terminal the pairs to chat with on this machine, elsewhere the help."""
+"""``localspec`` and ``chat`` alone: in a terminal the models to chat with, elsewhere the help."""
 
+import shlex
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import typer
@@ -9,41 +11,71 @@ from localspec.core.formatting import size
 from localspec.display import console
 
 if TYPE_CHECKING:
+    from localspec.library.local_models import Inventory
     from localspec.library.pairs.listing import PairRow
 
-_SHOWN = 9  # pairs, one digit each
+_SHOWN = 9  # models, one digit each
 _FIRST_STEPS = (
     ("localspec demo", "see drafting at work, with the bundled pair"),
     ("localspec pairs --fits", "pairs to download for this machine"),
 )
 
 
-def _command(row: "PairRow", words: str = "", begin: str = "") -> tuple[str, str]:
-    return f"{begin}localspec chat {row.name}", f"{words}{size(row.size)}"
-
-
 def start(context: typer.Context) -> None:
-    """Offer a chat with a pair that is on this disk and fits; without any, the first steps."""
-    if not (sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()):
+    """Offer a chat with a model that is on this disk and fits; without any, the first steps."""
+    if not is_terminal():
         typer.echo(context.get_help())
         raise typer.Exit(2)
+    if (name := choose_model()) is not None:
+        context.command.main(["chat", name], prog_name="localspec")
+
+
+def is_terminal() -> bool:
+    """Whether somebody can be asked."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def choose_model() -> str | None:
+    """The name of the pair or model that the user chooses; without any on this disk, first steps.
+
+    None where none is chosen.
+    """
     from localspec.library.local_models import find_models
     from localspec.library.pairs.listing import pair_rows, recommended
 
-    known = pair_rows(find_models().files)
+    here = find_models()
+    known = pair_rows(here.files)
     rows = [row for row in known if all(row.here) and row.fits is not False]
+    offered = [*((row.name, row.size) for row in rows), *_single(here, rows)][:_SHOWN]
     out = console.make_console(stderr=False)
-    if not rows:
+    if not offered:
         best = recommended(known)
-        first = [] if best is None else [_command(best, "the pair to try first here, ")]
+        words = "the pair to try first here, "
+        first = [] if best is None else [_line(best.name, best.size, words)]
         console.labelled_rows(out, [*_FIRST_STEPS, *first, ("localspec --help", "all commands")])
-        return
-    shown = {str(i): row for i, row in enumerate(rows[:_SHOWN], 1)}
-    console.labelled_rows(out, [_command(row, begin=f"{i}  ") for i, row in shown.items()])
-    console.labelled_rows(out, [("More: localspec pairs, localspec --help", "")])
+        return None
+    names = {str(i): name for i, (name, _) in enumerate(offered, 1)}
+    lines = (_line(*each, begin=f"{i}  ") for i, each in enumerate(offered, 1))
+    console.labelled_rows(out, [*lines])
+    console.labelled_rows(out, [("More: localspec pairs, localspec list, localspec --help", "")])
     try:
-        answer = input("Chat with number, or Enter to leave: ").strip()
+        return names.get(input("Chat with number, or Enter to leave: ").strip())
     except EOFError:
-        return
-    if answer in shown:
-        context.command.main(["chat", shown[answer].name], prog_name="localspec")
+        return None
+
+
+def _line(name: str, n_bytes: int | None, words: str = "", begin: str = "") -> tuple[str, str]:
+    return f"{begin}localspec chat {shlex.quote(name)}", f"{words}{size(n_bytes)}"
+
+
+def _single(here: "Inventory", rows: "list[PairRow]") -> "Iterator[tuple[str, int]]":
+    """Models on this disk that fit, without those of the pairs and the bundled ones."""
+    from localspec.library.resolve import Resolver
+    from localspec.llama.memory.probe import memory_for_models
+
+    resolver, memory = Resolver(), memory_for_models(total=True)
+    of_pairs = {path for row in rows for path in resolver.files_of(row.name)}
+    for model in here.models:
+        fits = memory is None or model.n_bytes <= memory
+        if fits and model.path not in of_pairs and model.source != "bundled":
+            yield model.name, model.n_bytes

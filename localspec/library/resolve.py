@@ -71,7 +71,8 @@ class Resolver:
             listed = f" or a model on this disk ({', '.join(here)})" if here else ""
             raise UsageError(
                 "No target model was given.",
-                f"Name a GGUF file{listed} with --target, or try the bundled pair: localspec demo",
+                f"Name a GGUF file{listed} with --target, keep one for all commands with "
+                "localspec config set target MODEL, or try the bundled pair: localspec demo",
             )
         if "" in (target, draft):
             raise UsageError(

@@ -36,6 +36,17 @@ def test_an_argument_wins_over_a_variable(
     assert localspec("run", "hello", "-n", "2").code == 0  # where words are the prompt
 
 
+@pytest.mark.llama
+def test_a_default_model(localspec: Command, file: Path) -> None:
+    assert localspec("config", "set", "target", "demo").err == ""
+    assert localspec("run", "-n", "2", "--json", "say hello").code == 0
+    assert "'hello'" in localspec("run", "hello", "-n", "2").err  # may be a model
+    assert localspec("export", "--to", "llama-server").code == 0
+    assert "no pair named 'nosuch'" in localspec("chat", "nosuch").err
+    assert "is called 'nosuch'" in localspec("config", "set", "target", "nosuch").err
+    assert "no pair named 'nosuch'" in localspec("chat").err
+
+
 def test_errors_say_where_a_value_was_set(
     localspec: Command, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,7 +110,7 @@ def test_a_folder_that_is_not_there_is_said(localspec: Command, tmp_path: Path) 
     ("words", "said"),
     [
         (["set", "temprature", "1"], "Did you mean temperature"),
-        (["set", "target", "x.gguf"], "There is no setting 'target'."),
+        (["set", "draft", "x.gguf"], "There is no setting 'draft'."),
         (
             ["set", "temperature", "warm"],
             "temperature: expected a number from 0 to 100",

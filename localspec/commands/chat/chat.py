@@ -19,8 +19,10 @@ from localspec.commands.flags.conversation import ConversationFlags
 from localspec.commands.flags.grammar import GrammarFlags
 from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.pair import NameArgument, PairFlags
+from localspec.commands.flags.settings import read_settings
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.session import make_request, require_prompt_cache
+from localspec.commands.start import choose_model, is_terminal
 from localspec.display import console
 
 
@@ -49,6 +51,10 @@ def chat(
     grammar = constraining.read()
     saved = storing.read()
     name, given, settings = with_saved_pair(saved, name, given)
+    if not (name or given.get("target") or read_settings().shared.get("target")) and is_terminal():
+        name = choose_model()
+        if name is None:
+            raise typer.Exit
     request = make_request(name, given, conversation=settings)
     system = system_message(saved, name, answering.system)
     templating.check()

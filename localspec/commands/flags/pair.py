@@ -32,7 +32,7 @@ NamesArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="MODEL",
-        help="Names of pairs or targets. Default: --target, or all pairs on this disk.",
+        help="Names of pairs or targets. Default: --target, or all on this disk.",
     ),
 ]
 _adapting = partial(option, panel="Rope and adapters")

@@ -21,7 +21,7 @@ from localspec.core.options.option import Option, options
 _MOST_BYTES = 2**20
 # They say what one command does.
 _NEVER_KEPT = (
-    *("target", "draft", "draft_model", "recalibrate", "yes"),
+    *("draft", "draft_model", "recalibrate", "yes"),
     *("prompt_cache", "prompt_cache_ro", "show_draft", "resume", "session"),
 )
 # They have no place in `run --raw`.

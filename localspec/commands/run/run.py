@@ -15,7 +15,8 @@ from localspec.commands.flags.grammar import GrammarFlags
 from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.pair import NameArgument, PairFlags
 from localspec.commands.flags.prompt import PromptFlags
-from localspec.commands.flags.rows import given_flags
+from localspec.commands.flags.rows import Given, given_flags
+from localspec.commands.flags.settings import read_settings
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.run.batch import BatchFlags, run_batch
 from localspec.commands.session import (
@@ -60,7 +61,7 @@ def run(
     from localspec.chat.answer import collect
 
     console.be_quiet(answering.quiet)
-    if name is not None and given.get("target") is not None:  # all words are the prompt
+    if name is not None and _is_prompt(name, given):
         prompting, name = replace(prompting, prompt=(name, *prompting.prompt)), None
     _require_model(name)
     prompting.check(answering, templating)
@@ -115,9 +116,20 @@ def _no_batch(prompting: PromptFlags, answering: AnswerFlags) -> list[str]:
     return [*prompt, *given_flags(replace(prompting, prompt=())), *given_flags(own)]
 
 
+def _is_prompt(name: str, given: Given) -> bool:
+    """Whether the first word is none of a model, because flags or settings name one."""
+    if given.get("target") is not None:
+        return True
+    return _is_sentence(name) and "target" in read_settings().shared
+
+
+def _is_sentence(name: str) -> bool:
+    return re.search(r"\s", name.strip()) is not None and not os.path.exists(name)
+
+
 def _require_model(name: str | None) -> None:
     """Raise UsageError for a prompt in the place of the model."""
-    if name is not None and re.search(r"\s", name.strip()) and not os.path.exists(name):
+    if name is not None and _is_sentence(name):
         raise UsageError(
             f"No model was given: {one_line(name[:60])!r} is in its place.",
             "The first argument names the model, unless -m does: "

@@ -16,6 +16,7 @@ from localspec.hub.reference import parse_reference
 if TYPE_CHECKING:
     from socket import socket
 
+    from localspec.library.local_models import LocalModel
     from localspec.library.resolve import Resolver
     from localspec.server.front.models import Model
     from localspec.server.listen import Server, Tls
@@ -81,7 +82,7 @@ def _models(names: Sequence[str], given: Given, serving: ServingFlags) -> list["
     if serving.models_dir is not None:
         found += _in_folder(serving.models_dir)
     elif not names:
-        found += _pairs_on_disk(resolver)
+        found += _on_disk(resolver)
     known: dict[str, Model] = {}
     for model in found:
         if known.setdefault(model.name, model).source != model.source:
@@ -113,24 +114,36 @@ def reference_names(name: str) -> tuple[str, ...]:
     return () if reference is None else (str(reference).removeprefix("hf:"),)
 
 
-def _pairs_on_disk(resolver: "Resolver") -> Iterator["Model"]:
-    """The user's pairs, the known ones that were fetched, and the bundled one."""
+def _on_disk(resolver: "Resolver") -> Iterator["Model"]:
+    """The user's pairs, the known ones that were fetched, the bundled one; then single models.
+
+    Of two models whose files have one name the first is served.
+    """
     from localspec.library.pairs import user_pairs
     from localspec.library.pairs.catalog import load_catalog
 
-    known = [pair.name for pair in load_catalog()]
+    known, taken = [pair.name for pair in load_catalog()], set[str]()
     for name in dict.fromkeys([*user_pairs.names(), *known, user_pairs.BUNDLED]):
         with suppress(FileProblem):
-            yield _named(name, resolver)
+            model = _named(name, resolver)
+            taken.update((name, *map(str, resolver.files_of(name))))
+            yield model
+    for single in resolver.inventory.models:
+        if single.source != "bundled" and taken.isdisjoint((single.path.stem, str(single.path))):
+            taken.add(single.path.stem)
+            yield _file(single)
 
 
 def _in_folder(folder: Path) -> Iterator["Model"]:
     from localspec.library.local_models import find_models
+
+    return map(_file, find_models((), (folder,)).models)
+
+
+def _file(model: "LocalModel") -> "Model":
     from localspec.server.front.models import Model
 
-    for model in find_models((), (folder,)).models:
-        path = model.path
-        yield Model((path.stem, path.name), str(path), model.n_bytes)
+    return Model((model.path.stem, model.path.name), str(model.path), model.n_bytes)
 
 
 def run_server(

@@ -3,12 +3,13 @@
 import hashlib
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
-from localspec.core import machine
+from localspec.core import machine, paths
 from localspec.hub.remote_header import FIRST_BYTES
 from localspec.library.pairs import user_pairs
 from localspec.library.pairs.catalog import load_catalog
@@ -262,24 +263,34 @@ def test_pairs_that_fit_this_memory(localspec: Command, monkeypatch: pytest.Monk
     assert family.startswith("qwen2.5-7b") and "72b" not in family
 
 
-@pytest.mark.parametrize(("typed", "chosen"), [("1", ["mine"]), ("", []), ("7", [])])
-def test_localspec_alone_offers_the_pairs_that_are_here(
+@pytest.mark.parametrize("words", [(), ("chat",)])
+@pytest.mark.parametrize(
+    ("typed", "chosen"), [("1", ["mine"]), ("2", ["alone.gguf"]), ("", []), ("7", [])]
+)
+def test_without_a_name_the_models_that_are_here_are_offered(
     fetched: list[Path],
     localspec: Command,
     monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
     typed: str,
     chosen: list[str],
 ) -> None:
-    asked: list[str] = []
+    asked: list[str | None] = []
 
-    def request(name: str, *_: object, **__: object) -> None:
+    def request(name: str | None, *_: object, **__: object) -> None:
         asked.append(name)
         raise SystemExit
 
     monkeypatch.setattr("localspec.commands.chat.chat.make_request", request)
     monkeypatch.setattr("builtins.input", lambda prompt: typed)
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    assert "localspec demo" in localspec().out and fetched
     localspec("pair", "add", "mine", "-m", PAIR[0], "-md", PAIR[1])
-    assert "1  localspec chat mine" in localspec().out
+    shutil.copy(fetched[0], paths.models_folder() / "alone.gguf")
+    with open(paths.models_folder() / "alone.gguf", "r+b") as file:  # another content
+        file.seek(-1, 2)
+        file.write(b"\x01")
+    out = localspec(*words).out
+    assert "1  localspec chat mine" in out and "2  localspec chat alone.gguf" in out
     assert asked == chosen
+    assert "3  " not in out  # the models of the pair
