@@ -18,6 +18,8 @@ _CPUS = Path("/sys/devices/system/cpu")
 _GRAPHICS = Path("/sys/class/drm")
 _MAKERS = {"0x1002": "AMD", "0x8086": "Intel"}  # by PCI's number
 _LATER = 128 * 2**20  # bytes of address space that llama.cpp's threads and libraries may take
+_BUSY = 0.5  # cores that other processes use
+_LONG_LOOK = 0.2  # seconds
 _FAST = Path("/sys/devices/cpu_core/cpus")  # P-cores; Linux has it on hybrid Intel processors only
 
 
@@ -202,13 +204,26 @@ def resident_bytes(process: int) -> int:
 
 def is_busy(seconds: float = 0.05) -> bool:
     """Whether other processes use half a core or more; True if unknown."""
+    cores = cores_in_use(seconds)
+    return cores is None or cores >= _BUSY
+
+
+def cores_in_use(seconds: float) -> float | None:
+    """Cores that other processes use, observed for so long; None if unknown."""
     try:
         before = _working_ticks()
         time.sleep(seconds)
-        worked = _working_ticks() - before
-        return worked / os.sysconf("SC_CLK_TCK") >= 0.5 * seconds
+        return (_working_ticks() - before) / os.sysconf("SC_CLK_TCK") / seconds
     except (OSError, ValueError, IndexError, AttributeError):
-        return True
+        return None
+
+
+def other_work() -> str | None:
+    """A sentence on other processes that take half a core or more; None where none is known to."""
+    cores, most = cores_in_use(_LONG_LOOK), logical_cores()
+    if cores is None or cores < _BUSY:
+        return None
+    return f"Other programs use {min(cores, most):.1f} of {most} cores: figures are uncertain."
 
 
 def _working_ticks() -> int:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from localspec.core import machine
 from localspec.core.errors import LocalspecError
 from localspec.core.formatting import one_line, printable
 
@@ -125,6 +126,12 @@ def note(sentence: str, *, asked: bool = False) -> None:
     if _quiet and not asked:
         return
     make_console(stderr=True).print(one_line(sentence), style="dim", markup=False)
+
+
+def note_other_work() -> None:
+    """Say that other programs use this machine, where speeds are shown."""
+    if (sentence := machine.other_work()) is not None:
+        note(sentence)
 
 
 def ask(question: str) -> bool:

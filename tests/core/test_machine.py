@@ -343,9 +343,26 @@ def test_a_busy_machine_works_for_others(
 
     monkeypatch.setattr("os.sysconf", lambda name: 100)
     monkeypatch.setattr("time.sleep", lambda seconds: set_ticks(10 + worked))
-    assert machine.is_busy()  # unknown
+    assert machine.is_busy() and machine.other_work() is None  # unknown
     set_ticks(10)
     assert machine.is_busy(0.05) is busy
+
+
+@pytest.mark.parametrize(
+    ("worked", "said"), [(9, None), (10, "0.5 of 2"), (32, "1.6 of 2"), (99, "2.0 of 2")]
+)
+def test_other_work_is_told_in_cores(
+    worked: int, said: str | None, system: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def set_ticks(ticks: int) -> None:
+        write(system, {"proc/stat": f"cpu  {ticks} 20 30 4000 50 0 0 0 0 0\n"})
+
+    monkeypatch.setattr("os.sysconf", lambda name: 100)
+    monkeypatch.setattr(machine, "logical_cores", lambda: 2)
+    monkeypatch.setattr("time.sleep", lambda seconds: set_ticks(10 + worked))
+    set_ticks(10)
+    sentence = machine.other_work()
+    assert sentence == (said and f"Other programs use {said} cores: figures are uncertain.")
 
 
 def test_makers_of_gpus(system: Path) -> None:

@@ -100,6 +100,7 @@ def bench(
     templating.check()
     if measuring.output is not None:
         require_writable(measuring.output)
+    console.note_other_work()
     with open_engine(request) as engine:
         lengths = _sides(request, drafts=engine.draft is not None)
         plan = _plan(engine, request, lengths, measuring)

@@ -64,6 +64,7 @@ def demo(
     for sentence in missing_gpu():
         console.note(sentence)
     if not as_json:
+        console.note_other_work()
         bench_display.demo_intro(model, length, demo_tokens(model, length, repeats, max_tokens))
     plan = BenchPlan(SamplingParams(temperature=0), (0, length), repeats, max_tokens)
     run: Callable[..., Iterator[PairResult | HybridResult]]

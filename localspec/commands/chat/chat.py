@@ -65,6 +65,8 @@ def chat(
         with open_screen(look, markdown=not plain, models=_model_names) as screen:
             document = pair_document(name, given, request, engine)
             conversation = Chat(engine, screen, options, pair=document, load_pair=pair.change)
+            if screen.interactive:
+                console.note_other_work()
             begin(conversation, saved, engine, shown=screen.interactive)
             conversation.system = system
             conversation.autosave = storing.autosave(saved, conversation)
