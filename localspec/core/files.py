@@ -154,8 +154,8 @@ def fingerprint(paths: Sequence[Path]) -> str:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             digest.update(b"%d " % size + file.read(_BEGINNING))
-            for i in range(_SAMPLES):
-                file.seek(size * i // _SAMPLES)
+            for i in range(1, _SAMPLES + 1):  # the last sample is the end
+                file.seek(max(0, size * i // _SAMPLES - _SAMPLE))
                 digest.update(file.read(_SAMPLE))
     return digest.hexdigest()
 

@@ -715,12 +715,12 @@ import resource, sys
 from pathlib import Path
 from localspec.core.options.load_options import LoadOptions
 from localspec.engine.engine import Engine
-from localspec.core.errors import EngineError
+from localspec.core.errors import NotEnoughMemory
 Engine.load(LoadOptions(Path(sys.argv[1]), threads=1)).close()
 resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31))
 try:
     Engine.load(LoadOptions(Path(sys.argv[1]), threads=1, ctx_size=10_000_000))
-except EngineError as problem:
+except NotEnoughMemory as problem:
     print(problem.message)
     print(problem.hint)
 """
@@ -729,8 +729,8 @@ except EngineError as problem:
     )
     assert done.returncode == 0, done.stderr
     message, hint = done.stdout.splitlines()
-    assert message.startswith("llama.cpp cannot make a context of 10000000 tokens")
-    assert "allocat" in message and "--ctx-size" in hint
+    assert message.startswith("target.gguf and a context of 10,000,000 tokens need ")
+    assert "of what this shell allows a process" in message and "ctx" in hint
 
 
 def test_paths_that_are_not_utf8(tiny: TinyFiles, tmp_path: Path) -> None:

@@ -256,7 +256,7 @@ def _usual_choice(choice: object) -> object:
         given = choice.get(kind)
         return {**(given if isinstance(given, dict) else choice), "type": kind}
     if kind in ("function", "tool"):
-        named = choice.get("function") or {"name": choice.get("name")}
+        named = choice.get("function") or {k: choice[k] for k in choice if k == "name"}
         return {"type": "function", "function": named}
     if kind in ("any", "required"):
         return "required"

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from localspec.core import paths, worker
-from localspec.core.errors import EngineError, IncompatiblePair, LocalspecError
+from localspec.core.errors import EngineError, IncompatiblePair, LocalspecError, WorkerLost
 from localspec.core.options.load_options import (
     KeyValue,
     LoadOptions,
@@ -359,7 +359,7 @@ def test_no_process_can_be_started(
     child: Child, tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.executable", "/no/python")
-    with pytest.raises(EngineError, match="No process"):
+    with pytest.raises(WorkerLost, match="No process"):
         usable_pair(options(tiny.target), None)
 
 

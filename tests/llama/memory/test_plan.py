@@ -129,7 +129,7 @@ def test_a_gpu_too_small_for_anything_is_left_alone() -> None:
 def test_layers_asked_for_beyond_the_gpu_are_refused() -> None:
     with pytest.raises(NotEnoughMemory) as caught:
         chosen(replace(OPEN, gpu_layers=99), FreeMemory(64 * GIB, (2 * GIB,)))
-    assert "-ngl" in caught.value.hint
+    assert "--n-gpu-layers" in caught.value.hint
     assert "on the GPU, where 2.0 GiB are free" in caught.value.message
     fine = chosen(replace(OPEN, gpu_layers=5), FreeMemory(64 * GIB, (2 * GIB,)))
     assert fine.gpu_layers == 5
