@@ -19,8 +19,10 @@ build llama-server.
 
 With --in-process the engine answers in this process, as ``localspec bench`` does, which also says
 whether a text that is not plain's is proven to be rounding. With --exact none may differ; answers
-then go on behind their end, up to --max-tokens. With --warm only plain decoding begins with empty
-caches: the others have read a part of the prompt before, another part each, behind other answers.
+then go on behind their end, up to --max-tokens. With --draft-anyway drafts are verified in passes
+of the class where --exact would decode one token at a time, because that is faster. With --warm
+only plain decoding begins with empty caches: the others have read a part of the prompt before,
+another part each, behind other answers.
 
 With --output each answer is kept in a file as soon as it is there, and the same command goes on
 where it was stopped, for example by --minutes. The last line is everything as JSON.
@@ -176,6 +178,8 @@ def in_process(args: argparse.Namespace) -> Iterator[dict[str, Ask]]:
         plan = BenchPlan(params, (0, "auto"), 1, args.max_tokens, args.lookup == "on")
         mine = InProcess(engine, plan)
         if args.exact:
+            if args.draft_anyway:
+                engine.target.use_class(replace(engine.target.passes, alone=False))
             print(engine.target.passes, file=sys.stderr)
             engine.is_stop = lambda token: False  # type: ignore[method-assign]
         warm = engine.encode_chat([{"role": "user", "content": "Say hello."}])
@@ -225,6 +229,9 @@ def main() -> None:
     parser.add_argument("--ik-server", type=Path, help="ik_llama.cpp's llama-server, likewise")
     parser.add_argument("--in-process", action="store_true", help="without servers")
     parser.add_argument("--exact", action="store_true", help="passes that round alike; in process")
+    parser.add_argument(
+        "--draft-anyway", action="store_true", help="with --exact, where that is slower too"
+    )
     parser.add_argument("--warm", action="store_true", help="prompts in the cache; in process")
     parser.add_argument("--branches", type=int, default=1, help="of a tree; in process")
     parser.add_argument("--temperature", type=float, default=0, help="in process")
@@ -240,7 +247,7 @@ def main() -> None:
     args = parser.parse_args()
     settings = [args.target.name, args.draft.name, args.max_tokens, args.lookup, args.in_process]
     if args.in_process:
-        settings += [args.exact, args.warm, args.branches, args.temperature]
+        settings += [args.exact, args.draft_anyway, args.warm, args.branches, args.temperature]
     kept = Records(args.output, settings)
     kept.read()
     measure(args, kept)
