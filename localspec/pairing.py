@@ -345,7 +345,7 @@ def _check_use(target: ModelHeader, draft: ModelHeader) -> Iterator[Finding]:
 
 def _check_draft(target: ModelHeader, draft: ModelHeader) -> Iterator[Finding]:
     """Whether a draft model is small and similar enough to be of use."""
-    yield from _check_parameters(target.parameters, draft.parameters)
+    yield from _check_weights(target, draft)
     n_target, n_draft = target.context_length, draft.context_length
     if n_target is not None and n_draft is not None and n_draft < n_target:
         message = f"The draft's context is {n_draft:,} tokens, the target's {n_target:,}."
@@ -359,7 +359,9 @@ def _check_draft(target: ModelHeader, draft: ModelHeader) -> Iterator[Finding]:
     yield from _check_quantization(draft)
 
 
-def _check_parameters(n_target: int, n_draft: int) -> Iterator[Finding]:
+def _check_weights(target: ModelHeader, draft: ModelHeader) -> Iterator[Finding]:
+    """Whether the draft is small enough: reading its weights is most of what a step costs."""
+    n_target, n_draft = target.parameters, draft.parameters
     if not n_target or not n_draft or n_target >= MIN_RATIO * n_draft:
         return
     sizes = f"the target has {count(n_target)} parameters, the draft {count(n_draft)}"
@@ -368,7 +370,7 @@ def _check_parameters(n_target: int, n_draft: int) -> Iterator[Finding]:
         yield make_finding("draft-not-smaller", message, "Are the roles swapped?")
     elif n_draft == n_target:
         yield make_finding("draft-not-smaller", f"The draft is as big as the target: {sizes}.")
-    else:
+    elif target.n_bytes < MIN_RATIO * draft.n_bytes:
         ratio = f"{n_target / n_draft:.1f}".removesuffix(".0")
         few = f"only {ratio} times as big as the draft" if ratio != "1" else "hardly bigger"
         message = f"The target is {few}: {sizes}."

@@ -16,6 +16,7 @@ from localspec.metadata.findings import LENIENT, RULES
 from localspec.metadata.header import ModelHeader, StagedHeader, read_header
 from localspec.metadata.trimmed import vocabulary_digest
 from localspec.pairing import (
+    MIN_RATIO,
     Finding,
     PairReport,
     _is_reserved,
@@ -444,6 +445,9 @@ def test_parameters(make: Make) -> None:
         assert rules(report.findings) == expected, (target, draft)
     finding = one(report, "draft-not-smaller")
     assert finding.hint == "Are the roles swapped?" and "1.0k" in finding.message
+    large = make(parameters=2999)
+    quantized = replace(make(parameters=1000), n_bytes=large.n_bytes // MIN_RATIO)
+    assert rules(check_pair(large, quantized).findings) == []  # a step reads few bytes
 
 
 def test_contexts(make: Make) -> None:

@@ -207,11 +207,13 @@ def _judge(
 def _by_kind(target: ModelHeader, draft: ModelHeader) -> tuple[list[str], float]:
     """The first reasons for a draft, by its kind and size, and its worth from these alone."""
     ratio = target.parameters / draft.parameters
-    worth = rule_of_thumb(tensor_bytes(draft) / max(1, tensor_bytes(target)), ratio)
+    read = tensor_bytes(draft) / max(1, tensor_bytes(target))
+    worth = rule_of_thumb(read, ratio)
     kind = draft_kind(draft)
     if kind.is_model:
         smaller = f"{ratio:.0f} times smaller" if ratio >= 9.5 else f"{ratio:.1f} times smaller"
-        return [smaller, *(["too large to gain much"] if ratio < MIN_RATIO else [])], worth
+        is_large = max(ratio, 1 / max(read, 1e-9)) < MIN_RATIO
+        return [smaller, *(["too large to gain much"] if is_large else [])], worth
     if is_named_for(draft.path, target.path):
         return [kind.words, size(draft.n_bytes)], worth + _HEADS_FIRST
     # The right sizes are no proof: many models share them.
