@@ -39,6 +39,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from client import ask
 from common import GREEDY, Parser, conditions, listening
@@ -51,6 +52,10 @@ from localspec.chat.answer import Answer
 from localspec.core import machine
 from localspec.core.options.load_options import DraftTokens, LoadOptions
 from localspec.engine.engine import Engine
+from localspec.engine.loading import pair
+from localspec.engine.loading.exact_passes import use_exact_passes
+from localspec.llama.model import LlamaModel
+from localspec.llama.pass_class import PassClass
 
 CTX_SIZE, SEED = 2048, 11
 PROMPTS = Path(__file__).with_name("real.jsonl")
@@ -160,6 +165,13 @@ class InProcess:
         )
 
 
+def drafting_passes(model: LlamaModel, *found: Any) -> PassClass:
+    """What `use_exact_passes` finds, without decoding one token at a time."""
+    passes = replace(use_exact_passes(model, *found), alone=False)
+    model.use_class(passes)
+    return passes
+
+
 def name_of(length: DraftTokens, part: float) -> str:
     """The variant of a draft length, and of a part of the prompt that is read before."""
     name = {0: PLAIN, "auto": "auto"}.get(length, f"draft {length}")
@@ -172,14 +184,14 @@ def in_process(args: argparse.Namespace) -> Iterator[dict[str, Ask]]:
     lengths: list[DraftTokens] = [0, "auto", *args.lengths]
     options = LoadOptions(args.target, exact=args.exact, ctx_size=CTX_SIZE, threads=args.threads)
     target = replace(options, branches=args.branches)
+    if args.draft_anyway:
+        vars(pair)["use_exact_passes"] = drafting_passes
     with Engine.load(target, replace(options, path=args.draft, exact=False)) as engine:
         print("\n".join(engine.notes), file=sys.stderr)
         params = replace(GREEDY, temperature=args.temperature, seed=SEED)
         plan = BenchPlan(params, (0, "auto"), 1, args.max_tokens, args.lookup == "on")
         mine = InProcess(engine, plan)
         if args.exact:
-            if args.draft_anyway:
-                engine.target.use_class(replace(engine.target.passes, alone=False))
             print(engine.target.passes, file=sys.stderr)
             engine.is_stop = lambda token: False  # type: ignore[method-assign]
         warm = engine.encode_chat([{"role": "user", "content": "Say hello."}])
