@@ -41,7 +41,7 @@ class BenchPlan:
         return -(-max(map(widest_pass, self.lengths)) // FILLED) * FILLED
 
     def extent(self, prompts: int, seconds: float) -> str:
-        """How much is measured over so many prompts, and how long it takes at these per answer."""
+        """Say how many answers the benchmark takes, and how long at ``seconds`` per answer."""
         kinds = (len(self.lengths), "setting"), (self.repeats, "repeat"), (prompts, "prompt")
         counts = " x ".join(f"{n} {name}{'' if n == 1 else 's'}" for n, name in kinds)
         total = seconds * len(self.lengths) * self.repeats * prompts

@@ -42,14 +42,14 @@ def make_request(
     parameters. Raises UsageError for two targets, and what `resolve_pair` does.
     """
     from localspec.commands.flags.pair import PAIR_ROWS
-    from localspec.commands.flags.settings import read_settings
+    from localspec.commands.flags.settings import default_target, read_settings
     from localspec.library.pairs.request import resolve_pair
 
     models = ModelOptions(**picked(given, ModelOptions))
     if name is not None and models.target is not None:
         raise UsageError(f"Two targets were given: {name} and {models.target}.", "Name one.")
     kept = read_settings()
-    model = name or models.target or kept.shared.get("target")
+    model = name or models.target or default_target()
     own, shared = (
         {name: value for name, value in each.items() if name in PAIR_ROWS and name != "target"}
         for each in (kept.of_model(model), kept.shared)

@@ -342,7 +342,7 @@ def _set_timer(seconds: float) -> None:
 
 
 def question() -> Any:
-    """In the child of `ask`: what it was asked. It exits when the parent does."""
+    """Read the question that `ask` sent to this child; end the child when its parent ends."""
     asked = json.loads(sys.stdin.readline())
     threading.Thread(target=_wait_for_end, daemon=True).start()
     return asked

@@ -25,7 +25,7 @@ _SPEEDS = (
     ("predicted_tokens_seconds", "Tokens generated per second.", "tokens_predicted",
      "tokens_predicted_seconds"),
 )  # fmt: skip
-# Sums over answers: name, help, and the attributes of `GenerationStats` of which each is the sum.
+# Counters: name, help, and the attributes of `GenerationStats` that each adds up over answers.
 _SUMS = (
     ("prompt_tokens", "Prompt tokens read, without those in the cache.", "prompt_tokens"),
     ("prompt_tokens_cached", "Prompt tokens that the cache held.", "cached_tokens"),

@@ -19,7 +19,7 @@ from localspec.commands.flags.conversation import ConversationFlags
 from localspec.commands.flags.grammar import GrammarFlags
 from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.pair import NameArgument, PairFlags
-from localspec.commands.flags.settings import read_settings
+from localspec.commands.flags.settings import default_target
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.session import make_request, require_prompt_cache
 from localspec.commands.start import choose_model, is_terminal
@@ -51,7 +51,7 @@ def chat(
     grammar = constraining.read()
     saved = storing.read()
     name, given, settings = with_saved_pair(saved, name, given)
-    if not (name or given.get("target") or read_settings().shared.get("target")) and is_terminal():
+    if not (name or given.get("target") or default_target()) and is_terminal():
         name = choose_model()
         if name is None:
             raise typer.Exit

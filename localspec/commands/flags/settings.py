@@ -82,6 +82,12 @@ def read_settings() -> Settings:
         ) from error
 
 
+def default_target() -> str | None:
+    """The model to use where a command line names none."""
+    target: str | None = read_settings().shared.get("target")
+    return target
+
+
 def filled_in(group: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     """What the file says of a group of flags, for a command that got these values."""
     if group not in groups_with_settings():

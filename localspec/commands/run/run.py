@@ -16,7 +16,7 @@ from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.pair import NameArgument, PairFlags
 from localspec.commands.flags.prompt import PromptFlags
 from localspec.commands.flags.rows import Given, given_flags
-from localspec.commands.flags.settings import read_settings
+from localspec.commands.flags.settings import default_target
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.run.batch import BatchFlags, run_batch
 from localspec.commands.session import (
@@ -120,7 +120,7 @@ def _is_prompt(name: str, given: Given) -> bool:
     """Whether the first word is none of a model, because flags or settings name one."""
     if given.get("target") is not None:
         return True
-    return _is_sentence(name) and "target" in read_settings().shared
+    return _is_sentence(name) and default_target() is not None
 
 
 def _is_sentence(name: str) -> bool:

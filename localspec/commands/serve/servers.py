@@ -96,7 +96,7 @@ def _chosen(name: str | None) -> "RunningServer":
 
 
 def _state(server: "RunningServer") -> tuple[str, list[tuple[int, int]]]:
-    """Whether it answers and its slots make progress; what is read of the prompts that are read.
+    """Say whether the server answers and its slots make progress, and list the prompts being read.
 
     A server with several models has slots only by a model's name, and says no prompts.
     """

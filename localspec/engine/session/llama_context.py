@@ -118,7 +118,7 @@ class SharedContext:
         self._doubted[sequence] = report
 
     def _empty(self) -> None:
-        """Forget all sequences and what is in their cells, and report the states from files."""
+        """Clear the cache of all sequences, and report the states that files gave."""
         reports, self._doubted = self._doubted, {}
         for end in self._ends:
             end.rewind(0, None)
