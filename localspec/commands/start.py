@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from localspec.core.formatting import size
+from localspec.core.paths import is_bundled
 from localspec.display import console
 
 if TYPE_CHECKING:
@@ -77,5 +78,5 @@ def _single(here: "Inventory", rows: "list[PairRow]") -> "Iterator[tuple[str, in
     of_pairs = {path for row in rows for path in resolver.files_of(row.name)}
     for model in here.models:
         fits = memory is None or model.n_bytes <= memory
-        if fits and model.path not in of_pairs and model.source != "bundled":
+        if fits and model.path not in of_pairs and not is_bundled(model.path):
             yield model.name, model.n_bytes

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from localspec.commands.flags.rows import Given
 from localspec.commands.flags.serving import ServingFlags
 from localspec.core.errors import FileProblem, MissingFile, UsageError
+from localspec.core.paths import is_bundled
 from localspec.display import console
 from localspec.hub.reference import parse_reference
 
@@ -129,7 +130,7 @@ def _on_disk(resolver: "Resolver") -> Iterator["Model"]:
             taken.update((name, *map(str, resolver.files_of(name))))
             yield model
     for single in resolver.inventory.models:
-        if single.source != "bundled" and taken.isdisjoint((single.path.stem, str(single.path))):
+        if not is_bundled(single.path) and taken.isdisjoint((single.path.stem, str(single.path))):
             taken.add(single.path.stem)
             yield _file(single)
 

@@ -290,6 +290,8 @@ def test_without_a_name_the_models_that_are_here_are_offered(
     with open(paths.models_folder() / "alone.gguf", "r+b") as file:  # another content
         file.seek(-1, 2)
         file.write(b"\x01")
+    for bundled in paths.bundled_folder().glob("*.gguf"):  # as in a checkout
+        (paths.models_folder() / bundled.name).symlink_to(bundled)
     out = localspec(*words).out
     assert "1  localspec chat mine" in out and "2  localspec chat alone.gguf" in out
     assert asked == chosen

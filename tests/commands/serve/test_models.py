@@ -15,6 +15,8 @@ def test_without_a_name_pairs_and_single_models_are_served(
     localspec("pair", "add", "mine", "-m", PAIR[0], "-md", PAIR[1])
     alone = paths.models_folder() / "alone.gguf"
     alone.write_bytes(fetched[0].read_bytes()[:-1] + b"\x01")  # another content
+    for bundled in paths.bundled_folder().glob("*.gguf"):  # as in a checkout
+        (paths.models_folder() / bundled.name).symlink_to(bundled)
     served = _models([], {}, ServingFlags())
     assert [model.name for model in served] == ["mine", "demo", "alone"]
     assert served[-1].source == str(alone)
