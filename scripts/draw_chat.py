@@ -1,4 +1,4 @@
-"""Draws docs/chat.svg: a chat with its meter, and where each token came from.
+"""Draws docs/start/chat.svg: a chat with its meter, and where each token came from.
 
     python scripts/draw_chat.py [--question TEXT]
 
@@ -18,7 +18,7 @@ from localspec.bench.demo import padded_pair
 from localspec.display.answer import meter
 from localspec.display.pieces import AnswerStyle, ShownPieces, legend
 
-PICTURE = Path(__file__).parents[1] / "docs" / "chat.svg"
+PICTURE = Path(__file__).parents[1] / "docs" / "start" / "chat.svg"
 QUESTION = "How is random.choice implemented?"
 COLUMNS = 80
 

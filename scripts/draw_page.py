@@ -1,4 +1,4 @@
-"""Draws docs/page.png: the server's page with an answer, in Chromium (Debian: chromium-driver).
+"""Draws docs/serve/page.png: the server's page with an answer, in Chromium (chromium-driver).
 
 localspec serve -m models/demo/target.gguf -md models/demo/draft.gguf --alias demo
 python scripts/draw_page.py [URL] [--question TEXT] [--width 400] [--scheme dark] [--plain]
@@ -14,7 +14,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
-PICTURE = Path(__file__).parents[1] / "docs" / "page.png"
+PICTURE = Path(__file__).parents[1] / "docs" / "serve" / "page.png"
 QUESTION = "How is random.choice implemented?"
 FLAGS = (
     "headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-sync",

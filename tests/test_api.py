@@ -450,8 +450,8 @@ def test_rejection_has_a_fixed_length(tiny: TinyFiles) -> None:
 
 
 def documented() -> dict[str, list[str]]:
-    """The built-in errors that docs/api.md names for each error."""
-    text = (paths.CHECKOUT / "docs" / "api.md").read_text(encoding="utf-8")
+    """The built-in errors that docs/library/api.md names for each error."""
+    text = (paths.CHECKOUT / "docs" / "library" / "api.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\|`(\w+)`\|((?:`\w+`(?:, )?)+)\|[^|]+\|$", text, re.MULTILINE)
     return {name: re.findall(r"\w+", others) for name, others in rows}
 

@@ -21,8 +21,9 @@ from localspec.server.metrics import Metrics
 from tests.support.llama.today import table
 
 ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 README = ROOT / "README.md"
-PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [README, *sorted(DOCS.rglob("*.md"))]
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -87,7 +88,9 @@ def test_the_tree_names_every_package_and_no_other() -> None:
 def test_files_that_architecture_names_exist() -> None:
     """A name without its folder is in that of one before it in the row."""
     named, missing = 0, []
-    for row in re.findall(r"^\|.*", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE):
+    for row in re.findall(
+        r"^\|.*", (DOCS / "internals" / "architecture.md").read_text(), re.MULTILINE
+    ):
         folders = [ROOT, ROOT / "localspec"]
         for name in re.findall(r"`([\w./-]+(?:\.(?:py|sh|md|toml|txt|js)|/))`", row):
             found = next((f / name for f in reversed(folders) if (f / name).exists()), None)
@@ -141,7 +144,7 @@ def test_commands_and_flags_of_the_pages_exist() -> None:
 
 
 @pytest.mark.llama
-@pytest.mark.parametrize("page", ["README.md", "docs/api.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/library/api.md"])
 def test_the_library_examples_run(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     examples = blocks(ROOT / page, "python")
     for example in examples:
@@ -151,7 +154,7 @@ def test_the_library_examples_run(page: str, capsys: pytest.CaptureFixture[str])
 
 
 def test_the_page_of_models_says_what_is_tested() -> None:
-    text = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    text = (DOCS / "choose" / "models.md").read_text(encoding="utf-8")
     shown = [line for line in text.splitlines() if re.match(r"\|[a-z][\w-]+\|", line)]
     assert shown[1:] == table()  # below its head
     items = re.findall(r"^- (\w[\w-]+(?:,\s+[\w-]+)+)$", text, re.M)
@@ -161,7 +164,7 @@ def test_the_page_of_models_says_what_is_tested() -> None:
 
 
 def test_the_page_of_the_server_names_every_flag_field_and_figure() -> None:
-    text = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+    text = (DOCS / "reference" / "http.md").read_text(encoding="utf-8")
     serve = typer.main.get_command(cli.app).commands["serve"]  # type: ignore[attr-defined]
     own = [each for each in serve.params if getattr(each, "rich_help_panel", None) == "Server"]
     assert own
@@ -190,13 +193,13 @@ def test_the_page_of_sampling_has_the_bounds_of_every_number() -> None:
         default = "random" if row.name == "seed" else f"{row.default:g}"
         served = bounds(request) if row.request else ""
         rows.append(f"|`{row.flags[0]}`|{default}|{bounds(asked)}|{served}|")
-    lines = (ROOT / "docs" / "sampling.md").read_text(encoding="utf-8").splitlines()
+    lines = (DOCS / "use" / "sampling.md").read_text(encoding="utf-8").splitlines()
     start = lines.index("|flag|default|bounds|in a request|") + 2
     assert lines[start : start + len(rows) + 1] == [*rows, ""], "\n".join(rows)
 
 
 def test_the_page_of_sampling_names_every_sampler() -> None:
-    text = (ROOT / "docs" / "sampling.md").read_text(encoding="utf-8")
+    text = (DOCS / "use" / "sampling.md").read_text(encoding="utf-8")
     table = text.partition("|step|flags|off at|")[2].partition("\n\n")[0]
     named = set(re.findall(r"`(--[\w-]+)`", table))
     flags = {row.flags[0] for row in options(SamplingParams).values()}
@@ -204,7 +207,7 @@ def test_the_page_of_sampling_names_every_sampler() -> None:
 
 
 def test_the_page_of_the_server_has_the_defaults() -> None:
-    text = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+    text = (DOCS / "reference" / "http.md").read_text(encoding="utf-8")
     shown = dict(re.findall(r"^\|`(--[\w-]+)`[^|]*\|([\d.]+)[^|]*\|", text, re.MULTILINE))
     rows = {row.flags[0]: row for row in options(ServingFlags).values()}
     assert len(shown) > 4
@@ -215,7 +218,7 @@ def test_the_page_of_the_server_has_the_defaults() -> None:
 
 def flag_rows() -> list[tuple[list[str], str]]:
     """llama.cpp's flags of each row, and the cell that says what they are here."""
-    text = (ROOT / "docs" / "llama-cpp-flags.md").read_text(encoding="utf-8")
+    text = (DOCS / "reference" / "llama-cpp-flags.md").read_text(encoding="utf-8")
     cells = [line.split("|") for line in text.splitlines() if line.startswith("|`")]
     return [(re.findall(r"`(-[\w-]+)`", there), here) for _, there, here, *_ in cells]
 

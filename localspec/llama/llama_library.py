@@ -19,12 +19,12 @@ from localspec.core.formatting import printable
 from localspec.core.interrupt import held_interrupt, is_unwanted, require_wanted
 
 # Iterations an idle libgomp thread spins before it sleeps, on a quiet machine and on a busy one;
-# see docs/threads.md. Unbounded spinning, libgomp's default, stalls a token for up to a second
+# see docs/hardware/cpu.md. Unbounded spinning, libgomp's default, stalls a token for up to a second
 # beside another busy process, and sleeping early costs up to 7 % where there is none.
 SPIN_COUNT, SPIN_COUNT_BUSY = "10000", "1000"
 
 # Mesa's Vulkan device in software. Shaders that llama.cpp fuses of several operations crash its
-# version 22.3, though Vulkan's validation layer objects to nothing; see docs/gpu.md.
+# version 22.3, though Vulkan's validation layer objects to nothing; see docs/hardware/gpu.md.
 _SOFTWARE = b"llvmpipe"
 
 _LOG_LINES = 50_000  # a model of many layers tells thousands about making a context
@@ -259,7 +259,7 @@ def leave_out_amx() -> None:
     """Keep the weights of models loaded from now on out of AMX buffers.
 
     As GCC 12 compiles llama.cpp's AMX kernels, the first pass with quantised weights ends the
-    process (docs/threads.md), and pip may have such a build in its cache.
+    process (docs/hardware/cpu.md), and pip may have such a build in its cache.
     """
     types = _extra_buffer_types()
     kept = [each for each, name in zip(types, extra_buffer_types(), strict=True) if name != "AMX"]

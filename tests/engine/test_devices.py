@@ -1,4 +1,4 @@
-"""Pairs on a device, held to the CPU; docs/gpu.md has one in software for machines without."""
+"""Pairs on a device, held to the CPU; docs/hardware/gpu.md has one in software."""
 
 import os
 
@@ -27,7 +27,7 @@ ROUNDING = 0.02  # of the greatest logit
 def device() -> llama_library.Device:
     found = [each for each in llama_library.devices() if each.is_gpu]
     if not found:
-        pytest.skip("no GPU that this build can use; docs/gpu.md has one in software")
+        pytest.skip("no GPU that this build can use; docs/hardware/gpu.md has one in software")
     return found[0]
 
 

@@ -11,7 +11,7 @@ from localspec.export.engines import export_pair
 from localspec.export.names import DIALECTS
 from tests.support.library.exports import Facts
 
-PAGE = Path(__file__).parents[2] / "docs" / "export.md"
+PAGE = Path(__file__).parents[2] / "docs" / "serve" / "export.md"
 COLUMNS = ("model", "own heads", "mtp", "eagle3", "dflash")
 
 

@@ -48,7 +48,7 @@ _IGNORED = {
 }
 _COMMANDS = {"-cnv": "localspec chat", "-i": "localspec chat", "-no-cnv": "localspec run --raw"}
 _SHORT = re.compile(r"-[A-Za-z]{2}[A-Za-z-]*")
-_FLAGS = "docs/llama-cpp-flags.md"
+_FLAGS = "docs/reference/llama-cpp-flags.md"
 _TABLE = f"What llama.cpp's flags are called here: {_FLAGS}."
 # Panels that the short help shows as one.
 _SHORT_PANELS: dict[str | None, str] = {

@@ -16,7 +16,7 @@ from localspec.core.worker import Limits, Worker, WorkerEnded, not_started
 
 LIMITS = Limits(10.0, 2 * 2**30)  # to read or compile a grammar, or for one position's tokens
 SPARE = 4  # idle children that wait for the next grammar
-HINT = "See docs/grammar.md for what is supported."
+HINT = "See docs/use/grammar.md for what is supported."
 _MOST_REPLY = 64 * 2**20  # bytes
 
 _idle: list["GrammarProcess"] = []

@@ -1,7 +1,7 @@
 """What is tested together: tiny targets, the ways they roll back, and what drafts for them.
 
-The names are those of `tests.support.files.architectures.specs`; `docs/models.md` has the same as
-a table.
+The names are those of `tests.support.files.architectures.specs`; `docs/choose/models.md` has the
+same as a table.
 """
 
 from collections.abc import Iterator, Sequence
