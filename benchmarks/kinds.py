@@ -5,6 +5,8 @@
 What one answer taught is carried into the next, of another kind: all of a kind in a row, kinds in
 turn, at random, three of a kind at a time. Each figure is of one kind of text: seconds of its
 answers with the best fixed length, or with plain decoding, over those with auto; 1 is as fast.
+`limit` is what the best policy could gain that knows the kind and how often tokens of each
+confidence are right in it, the draft's reading of prompts included, without prompt lookup.
 """
 
 import random
@@ -13,7 +15,7 @@ from dataclasses import dataclass
 
 from common import Parser
 from cost_tables import COST_TABLES, CostTable
-from replay import LENGTHS, Make, auto, fixed, plain, play
+from replay import LENGTHS, Make, auto, causal, fixed, plain, play
 from traces import Trace, chosen_traces, traces_parser
 
 from localspec.speculative.prompt_lookup import PromptLookup
@@ -69,16 +71,24 @@ def seconds(traces: Sequence[Trace], costs: CostTable, make: Make) -> Seconds:
 
 @dataclass
 class KindRow:
-    """Ratios of one kind with one table of costs: the best fixed length and auto, over plain."""
+    """Ratios of one kind and table of costs, over plain: the best fixed length, a limit, auto."""
 
     kind: str
     best: float
+    limit: float
     autos: dict[str, float]
 
     @property
     def over_best(self) -> float:
         """The least over all orders."""
         return min(self.autos.values()) / max(1.0, self.best)
+
+
+def limit(traces: Sequence[Trace], costs: CostTable) -> float:
+    """Seconds of answers of one kind that no policy falls much below; without a draft, as plain."""
+    reading = sum(costs.read(len(trace.prompt)) for trace in traces)
+    undrafted = sum(len(trace.tokens) for trace in traces) * costs.verify(1)
+    return min(undrafted, reading + causal(traces, costs))
 
 
 def measure(costs: CostTable, traces: Sequence[Trace], lookup: bool) -> list[KindRow]:
@@ -93,6 +103,7 @@ def measure(costs: CostTable, traces: Sequence[Trace], lookup: bool) -> list[Kin
         KindRow(
             kind,
             max(usual[kind] / each[kind] for each in lengths),
+            usual[kind] / limit([each for each in traces if each.task == kind], costs),
             {name: usual[kind] / each[kind] for name, each in autos.items()},
         )
         for kind in usual
@@ -104,6 +115,7 @@ def show(costs: CostTable, rows: Sequence[KindRow]) -> None:
     kinds = "".join(f"{row.kind:>10}" for row in rows)
     print(f"\n{costs.name:20}{kinds}")
     print(f"{'best fixed length':20}" + "".join(f"{row.best:10.2f}" for row in rows))
+    print(f"{'limit':20}" + "".join(f"{row.limit:10.2f}" for row in rows))
     for name in ORDERS:
         print(f"{name:20}" + "".join(f"{row.autos[name]:10.2f}" for row in rows))
     print(f"{'over the best, least':20}" + "".join(f"{row.over_best:10.2f}" for row in rows))

@@ -69,10 +69,14 @@ class _Seat:
         return SlotState(number, True, total, min(total, len(target.tokens) - target.pending))
 
     def shared(self, request: GenerationRequest) -> int:
-        """Tokens of the prompt in the owner's cache; 0 for too few to prefer this slot."""
+        """Tokens of the prompt in the owner's cache; 0 for too few to prefer this slot.
+
+        Few are enough where they are the whole prompt, or all that the slot holds.
+        """
         held = self.engine.target.tokens if request.owner == self._owner else []
         shared = common_prefix(held, list(request.prompt))
-        return shared if shared >= WORTH_KEEPING else 0
+        enough = min(WORTH_KEEPING, len(request.prompt) - 1, len(held))
+        return shared if shared >= enough else 0
 
     def claim(self, owner: str, prefixes: PrefixCache) -> None:
         """Let the slot hold nothing of another owner."""

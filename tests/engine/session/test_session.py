@@ -457,10 +457,16 @@ async def test_the_slot_that_knows_most_of_a_prompt_takes_it() -> None:
         held = [bytes(engine.target.tokens[:101]) for engine in engines]
         assert held == [texts["a"].encode() + b"c", texts["b"].encode() + b"c", b""]
         # A few tokens that prompts share are no reason: the one used longest ago takes it.
-        await tokens_of(one(queue, ask("abc", 4)))
-        await tokens_of(one(queue, ask("abd", 4)))
-        assert bytes(engines[2].target.tokens[:3]) == b"abc"
-        assert bytes(engines[0].target.tokens[:3]) == b"abd"
+        await tokens_of(one(queue, ask("abcd", 4)))
+        await tokens_of(one(queue, ask("abba", 4)))
+        assert bytes(engines[2].target.tokens[:4]) == b"abcd"
+        assert bytes(engines[0].target.tokens[:4]) == b"abba"
+        # The same prompt again, or one that goes on, is a reason, though the second is older.
+        held = bytes(engines[0].target.tokens)
+        await tokens_of(one(queue, ask("abcd", 4, seed=2)))
+        await tokens_of(one(queue, ask(held.decode() + "d", 4)))
+        assert bytes(engines[0].target.tokens).startswith(held + b"d")
+        assert [bytes(engine.target.tokens[:4]) for engine in engines[1:]] == [b"bbbb", b"abcd"]
 
 
 async def test_a_job_waits_for_its_slot_and_lets_others_pass() -> None:
