@@ -462,10 +462,10 @@ async def test_the_slot_that_knows_most_of_a_prompt_takes_it() -> None:
         assert bytes(engines[2].target.tokens[:4]) == b"abcd"
         assert bytes(engines[0].target.tokens[:4]) == b"abba"
         # The same prompt again, or one that goes on, is a reason, though the second is older.
-        held = bytes(engines[0].target.tokens)
+        whole = bytes(engines[0].target.tokens)
         await tokens_of(one(queue, ask("abcd", 4, seed=2)))
-        await tokens_of(one(queue, ask(held.decode() + "d", 4)))
-        assert bytes(engines[0].target.tokens).startswith(held + b"d")
+        await tokens_of(one(queue, ask(whole.decode() + "d", 4)))
+        assert bytes(engines[0].target.tokens).startswith(whole + b"d")
         assert [bytes(engine.target.tokens[:4]) for engine in engines[1:]] == [b"bbbb", b"abcd"]
 
 
