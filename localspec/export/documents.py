@@ -16,7 +16,7 @@ from localspec.metadata.header import ModelHeader
 _SIDECARS = ("draftMtpSidecar", "draftDsparkSidecar")  # kinds beside those of the dialect
 _PLAIN = ("temperature", "top_k")  # other sampling has a box that switches it on
 _FOLDER = "~/.lmstudio/.internal/user-concrete-model-default-config"
-_SHARED = ("flash_attention", "cache_type_k", "cache_type_v", "exact")  # by both models
+_SHARED = ("flash_attention", "exact")  # by both models
 _OLLAMA_LENGTH = 4  # its own; heads in the target's file draft only if a length is written down
 
 _SCRIPT = '''\
@@ -29,7 +29,7 @@ from pathlib import Path
 from localspec import Engine, GenerateOptions, LoadOptions, SamplingParams
 
 TARGET = LoadOptions({target})
-DRAFT = {draft}
+DRAFT = LoadOptions({draft})
 DRAFT_TOKENS = {length}  # {source}
 OPTIONS = GenerateOptions(SamplingParams({sampling}), DRAFT_TOKENS, max_tokens=256)
 
@@ -155,9 +155,7 @@ def python_script(dialect: Dialect, facts: PairFacts) -> Exported:
         # Names of files inside a docstring: without what would end it or begin an escape.
         title=facts.title.replace("\\", "/").replace('"', "'"),
         target=_load_options(dialect, facts, draft=False),
-        draft="TARGET  # with heads of its own"
-        if facts.own_heads
-        else f"LoadOptions({_load_options(dialect, facts, draft=True)})",
+        draft=_load_options(dialect, facts, draft=True),
         sampling=", ".join(f"{name}={value!r}" for name, value in sampling),
         length=length.tokens if length.given else '"auto"',
         source=length.source if length.given else "as many tokens as pay; or a number",
@@ -173,6 +171,8 @@ def _load_options(dialect: Dialect, facts: PairFacts, *, draft: bool) -> str:
     named = {name: given.pop(name) for name in _SHARED if name in given}
     if not draft:
         named["ctx_size"] = facts.ctx_size
+    elif facts.own_heads:
+        named["load_heads"] = True
     for name, value in given.items():
         if name.startswith("draft_") is draft:
             named[name.removeprefix("draft_")] = value

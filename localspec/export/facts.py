@@ -67,10 +67,9 @@ class PairFacts:
 
     @property
     def all_settings(self) -> dict[str, object]:
-        """The settings with the draft length, the context, and the caches of a draft model."""
+        """The settings with the draft length and the context."""
         first = {"draft_tokens": self.length.tokens, "ctx_size": self.ctx_size}
-        caches = {f"draft_{n}": v for n, v in self.settings.items() if n.startswith("cache_type")}
-        return {**first, **self.settings, **first, **(caches if self.kind.is_model else {})}
+        return {**first, **self.settings, **first}
 
     @property
     def whole_sampling(self) -> dict[str, object]:

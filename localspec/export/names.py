@@ -194,6 +194,7 @@ DIALECTS: Mapping[str, Dialect] = {
             *("flash_attention", "cache_type_k", "cache_type_v", "exact", "gpu_layers"),
             *("cpu_moe_layers", "threads", "threads_batch"),
             *("draft_ctx_size", "draft_gpu_layers", "draft_threads"),
+            *("draft_cache_type_k", "draft_cache_type_v"),
         ),
         _same(*sampling_fields()),
     ),

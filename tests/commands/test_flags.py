@@ -160,13 +160,12 @@ def test_llama_cpps_spellings_are_understood() -> None:
         *("--dry-sequence-breaker", r"\n", "--dry-sequence-breaker", "a b", "--ignore-eos"),
         *("-l", "5-inf", "--logit-bias", "7+1.5", "--acceptance", "match", "--word", "given"),
     )
-    shared: dict[str, Any] = {
-        "mlock": True, "flash_attention": "on", "cache_type_k": "q8_0", "cache_type_v": "q4_0",
-    }  # fmt: skip
+    shared: dict[str, Any] = {"mlock": True, "flash_attention": "on"}
     target, draft = pair_load_options(given, TARGET, DRAFT)
     assert target == LoadOptions(
         TARGET, ctx_size=64, gpu_layers=5, threads=3, threads_batch=4, device="none",
-        cpu_moe_layers=7, override_tensors=("a=CPU", "b=CPU"), exact=True, **shared,
+        cpu_moe_layers=7, override_tensors=("a=CPU", "b=CPU"), exact=True,
+        cache_type_k="q8_0", cache_type_v="q4_0", **shared,
     )  # fmt: skip
     assert draft == LoadOptions(
         DRAFT, ctx_size=32, gpu_layers=6, threads=2, threads_batch=2, device="cpu", **shared
@@ -202,6 +201,7 @@ def test_the_draft_follows_the_target() -> None:
 def test_the_draft_has_caches_and_tensors_of_its_own() -> None:
     target, draft = loaded("-ctk", "q8_0", "-ctkd", "q4_0", "-ctvd", "f32", "-otd", "a=CPU")
     assert target == LoadOptions(TARGET, cache_type_k="q8_0")
+    assert loaded("-ctk", "q8_0", "-ctv", "q8_0")[1] == LoadOptions(DRAFT)
     assert draft == LoadOptions(
         DRAFT, cache_type_k="q4_0", cache_type_v="f32", override_tensors=("a=CPU",)
     )

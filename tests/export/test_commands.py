@@ -67,6 +67,7 @@ def test_settings_and_sampling_of_a_pair(facts: Facts, tmp_path: Path) -> None:
             "threads": 3,
             "flash_attention": "on",
             "cache_type_k": "q8_0",
+            "draft_cache_type_k": "q4_0",
             "exact": True,
             "draft_ctx_size": 512,
         },
@@ -81,7 +82,7 @@ def test_settings_and_sampling_of_a_pair(facts: Facts, tmp_path: Path) -> None:
     )
     made = export_pair("llama-server", known)
     (words,) = arguments(made.text, tmp_path, programs=["llama-server"])
-    flags = {"-ngl": "999", "-ngld": "7", "-t": "3", "-fa": "on", "-ctk": "q8_0", "-ctkd": "q8_0"}
+    flags = {"-ngl": "999", "-ngld": "7", "-t": "3", "-fa": "on", "-ctk": "q8_0", "-ctkd": "q4_0"}
     flags |= {"--temp": "0.1234567", "--top-k": "12", "--seed": str(ALL_LAYERS)}
     assert {flag: option(words, flag) for flag in flags} == flags
     assert "--ignore-eos" in words
@@ -92,8 +93,9 @@ def test_settings_and_sampling_of_a_pair(facts: Facts, tmp_path: Path) -> None:
     assert note.endswith("no such setting: exact, draft_ctx_size, acceptance.")
 
 
-def test_heads_have_no_cache_types_of_their_own(facts: Facts) -> None:
-    text = export_pair("llama-server", facts("own heads", settings={"cache_type_k": "q8_0"})).text
+@pytest.mark.parametrize("kind", ["model", "own heads"])
+def test_caches_of_a_draft_keep_their_default(facts: Facts, kind: str) -> None:
+    text = export_pair("llama-server", facts(kind, settings={"cache_type_k": "q8_0"})).text
     assert "-ctk q8_0" in text and "-ctkd" not in text
 
 

@@ -159,7 +159,8 @@ def ran(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("own", [False, True])
 def test_it_runs_as_it_is(tmp_path: Path, own: bool) -> None:
     pair = [paths.demo_hybrid()] if own else paths.demo_pair()
-    settings = {"threads": 1, "draft_threads": 1, "draft_ctx_size": 256}
+    settings = {"threads": 1, "draft_threads": 1, "draft_ctx_size": 256, "cache_type_k": "q8_0"}
+    settings["draft_cache_type_v"] = "bf16"
     known = facts_of(
         *map(read_header, pair),
         length=DraftLength(3, "3, as given", given=True),
@@ -167,7 +168,10 @@ def test_it_runs_as_it_is(tmp_path: Path, own: bool) -> None:
         settings=settings,
         sampling={"temperature": 0.0},
     )
-    done = ran(export_pair("python", known).text, tmp_path)
+    text = export_pair("python", known).text
+    assert text.count("cache_type_k='q8_0'") == text.count("cache_type_v='bf16'") == 1
+    assert ("load_heads=True" in text) is own  # else a second copy of the whole model drafts
+    done = ran(text, tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
     accepted, _, drafted, *_ = done.stderr.split()

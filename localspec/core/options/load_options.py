@@ -284,7 +284,8 @@ class LoadOptions:
         stored=True,
         draft=DraftFlag(
             "--cache-type-k-draft -ctkd",
-            "Type of the draft's cached keys. Default: as --cache-type-k.",
+            "Type of the draft's cached keys. Default: f16, whatever the target's.",
+            stored=True,
         ),
     )
     cache_type_v: CacheType = _loading(
@@ -295,7 +296,8 @@ class LoadOptions:
         stored=True,
         draft=DraftFlag(
             "--cache-type-v-draft -ctvd",
-            "Type of the draft's cached values. Default: as --cache-type-v.",
+            "Type of the draft's cached values. Default: f16, whatever the target's.",
+            stored=True,
         ),
     )
     exact: bool = _loading(

@@ -141,7 +141,7 @@ def _place(header: ModelHeader, draft_header: ModelHeader | None, variant: Varia
         context, layers = plan.draft_ctx_size, plan.draft_gpu_layers
         draft = replace(draft, ctx_size=context, gpu_layers=layers, window_copies=copies)
     second = None if draft is None else Model(draft_header or header, draft)
-    first, loading = Model(header, target), announcement(plan, free)
+    first, loading = Model(header, target), announcement(plan, free, draft)
     return Placed(first, second, plan.use.total, chain, notes, plan.notes, loading)
 
 

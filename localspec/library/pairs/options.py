@@ -38,12 +38,13 @@ def _draft(given: Given, path: Path, target: LoadOptions) -> LoadOptions:
     """The draft is loaded as the target but for what has flags of its own, or is the target's.
 
     Shares and numbers of GPUs count the devices of a model: they follow the target's where the
-    draft's devices do. Rope, adapters, --exact and RPC servers belong to the target.
+    draft's devices do. Rope, adapters, --exact and RPC servers belong to the target. Quantised
+    caches of a draft lower its acceptance, so their default is F16 beside any target.
     """
     of_target = LoadOptions(path)
     has_own_devices = "draft_device" in given or bool(target.rpc)
     names = ["ctx_size", "gpu_layers", "cpu_moe_layers", "override_tensors", "rope", "loras"]
-    names += ["exact", "rpc", "trust_rpc_network"]
+    names += ["exact", "rpc", "trust_rpc_network", "cache_type_k", "cache_type_v"]
     if has_own_devices:
         names += ["device", "tensor_split", "main_gpu", "split_mode"]
     changes: dict[str, Any] = {name: getattr(of_target, name) for name in names}

@@ -22,6 +22,7 @@ from localspec.metadata.header import ModelHeader
 from localspec.speculative.loop import Logits
 
 _HINT = "See the whole log with --verbose."
+_OF_CONTEXT = ("flash_attention", "cache_type_k", "cache_type_v")  # the target's file has others
 
 
 class HeadContext:
@@ -42,10 +43,7 @@ class HeadContext:
         n_ctx: int,
     ) -> None:
         self._llama = llama_library.library()
-        flash = options.flash_attention
-        if flash == "auto":  # a cache that is shared with the target has one layout
-            flash = target.options.flash_attention
-        self._options = replace(options, exact=False, load_heads=mtp, flash_attention=flash)
+        self._options = replace(options, exact=False, load_heads=mtp)
         self._threads = options.threads or target.threads
         self._loaded = None if header is None else Weights(header, self._options)
         self._weights = self._loaded or target.weights
@@ -73,7 +71,8 @@ class HeadContext:
 
     def settings(self) -> dict[str, object]:
         """Which file is loaded, and how, as plain data."""
-        return self._weights.settings(self._n_ctx, self._threads)
+        own = {name: getattr(self._options, name) for name in _OF_CONTEXT}
+        return self._weights.settings(self._n_ctx, self._threads) | own
 
     def decode(
         self,

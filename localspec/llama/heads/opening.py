@@ -11,6 +11,7 @@ from localspec.llama.heads.eagle3 import Eagle3Head
 from localspec.llama.heads.head import ROOM, Head
 from localspec.llama.heads.hidden_states import Tap, unstable
 from localspec.llama.heads.mtp import ChainedHead, MtpHead, SharedHead
+from localspec.llama.memory.attention import is_quantized
 from localspec.llama.model import LlamaModel
 from localspec.metadata.checks.heads import check_embedded, check_heads, check_heads_of
 from localspec.metadata.draft_kind import (
@@ -40,12 +41,24 @@ def open_head(target: LlamaModel, header: ModelHeader | None, options: LoadOptio
     if kind.kind == "eagle3":  # whose graph makes room for the logits of a whole batch
         options = replace(options, batch_size=BATCH.low, ubatch_size=BATCH.low)
     n_ctx = target.n_ctx + (0 if shares_cache else ROOM)
+    options = _with_cache(options, target.options, shares_cache)
     context = HeadContext(target, header, options, mtp=kind.kind == "mtp", n_ctx=n_ctx)
     try:
         return _make_head(target, context, kind, shares_cache)
     except BaseException:
         context.close()
         raise
+
+
+def _with_cache(options: LoadOptions, target: LoadOptions, shares_cache: bool) -> LoadOptions:
+    """The options with a layout and types of the cache that llama.cpp takes beside the target's."""
+    flash = options.flash_attention
+    if shares_cache:
+        types = {"cache_type_k": target.cache_type_k, "cache_type_v": target.cache_type_v}
+        return replace(options, **types, flash_attention=target.flash_attention)
+    if flash == "auto":
+        flash = "on" if is_quantized(options.cache_type_v) else target.flash_attention
+    return replace(options, flash_attention=flash)
 
 
 def _require_fit(target: ModelHeader, header: ModelHeader | None, kind: DraftKind) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import NamedTuple
 
-from localspec.core.options.load_options import BATCH, LoadOptions
+from localspec.core.options.load_options import BATCH, CacheType, LoadOptions
 from localspec.metadata.header import ModelHeader
 
 # One to a few tokens behind 200 others cost the same with and without it on CPUs, of any geometry:
@@ -35,13 +35,18 @@ def choose_attention(
         return AttentionChoice(options.flash_attention == "on", "as requested")
     if on_device:
         return AttentionChoice(True, "layers are on a device")
-    if options.cache_type_v not in ("f16", "bf16", "f32"):
+    if is_quantized(options.cache_type_v):
         return AttentionChoice(True, "a quantised V cache requires it")
     if options.parallel * ctx_size <= _SHORT_CTX:
         return AttentionChoice(True, f"the context has at most {_SHORT_CTX} tokens")
     if not _has_uniform_values(header):
         return AttentionChoice(True, "without it, V caches of different widths take more memory")
     return AttentionChoice(False, "on a CPU, verifying several tokens is faster without it")
+
+
+def is_quantized(cache_type: CacheType) -> bool:
+    """Whether a cache of this type stores blocks, which flash attention alone reads as values."""
+    return cache_type not in ("f16", "bf16", "f32")
 
 
 def with_attention(

@@ -34,7 +34,8 @@ class MemoryEstimate:
 
     ``embedding`` stays in RAM; ``output`` is what follows the last layer. A model whose output
     matrix is its embedding again needs a copy of it on a GPU, of ``copied`` bytes. ``anchors`` are
-    copies of states and windows, in RAM wherever the layers are.
+    copies of states and windows, in RAM wherever the layers are. The last ``heads`` layers are
+    prediction heads beside the model's own.
     """
 
     embedding: int
@@ -44,12 +45,18 @@ class MemoryEstimate:
     compute: int
     copied: int = 0
     anchors: int = 0
+    heads: int = 0
 
     @property
     def use(self) -> MemoryUse:
         """All of it, as if on one device."""
         weights = self.embedding + sum(self.layers) + self.output
         return MemoryUse(weights, sum(self.kv) + self.anchors, self.compute)
+
+    @property
+    def heads_kv(self) -> int:
+        """Bytes of the KV cache of the heads."""
+        return sum(self.kv[len(self.kv) - self.heads :])
 
     def on_gpu(self, n_layers: int) -> int:
         """Bytes on the GPU with the last ``n_layers`` there, the output counted as one more layer.
@@ -93,15 +100,18 @@ def tensor_bytes(header: ModelHeader) -> int:
     return sum(tensor.n_bytes for tensor in header.tensors)
 
 
-def estimate_run(header: ModelHeader, ctx_size: int, options: LoadOptions) -> MemoryEstimate:
+def estimate_run(
+    header: ModelHeader, ctx_size: int, options: LoadOptions, heads: LoadOptions | None = None
+) -> MemoryEstimate:
     """The most that generating takes, with all copies of states to return to.
 
-    For ``options.parallel`` sequences at the same time, each of ``ctx_size`` tokens.
+    For ``options.parallel`` sequences at the same time, each of ``ctx_size`` tokens. ``heads`` is
+    how heads in its file are loaded, as the model where they are loaded and it is None.
     The rollback strategy is not known before the weights are loaded: `Snapshots` takes the most,
     and one copy more than `Fork` (see `llama.cache.rollback`). Where no state is recurrent, copies
     of sliding windows take no more than the cache.
     """
-    heads = options.load_heads
+    heads = (heads or options) if options.load_heads else None
     once = estimate_memory(header, ctx_size, options, heads=heads)
     run = estimate_memory(header, ctx_size, options, snapshots=SNAPSHOTS, heads=heads)
     state = (sum(run.kv) - sum(once.kv)) // SNAPSHOTS
@@ -132,7 +142,7 @@ def estimate_memory(
     *,
     sequences: int = 1,
     snapshots: int = 0,
-    heads: bool = False,
+    heads: LoadOptions | None = None,
 ) -> MemoryEstimate:
     """Estimate what ``header``'s model takes with ``ctx_size`` tokens of context.
 
@@ -141,13 +151,13 @@ def estimate_memory(
     Recurrent layers keep a state for each of the ``sequences`` (`n_seq_max`; the attention's cells
     they share, as with `kv_unified`), and each as many ``snapshots`` of it (`n_rs_seq`). With
     ``heads``, NextN layers behind the model's own are loaded (`load_mtp`) and have a context of
-    their own, as long.
+    their own, as long, with caches of these types.
     Repeats llama.cpp's arithmetic for weights and caches; the compute buffers follow a formula that
     was fitted to what it logs. Recurrent layers have what they convolve twice in addition.
     """
     options = with_attention(header, options, ctx_size, on_device=bool(options.gpu_layers))
     alone = not draft_kind(header).is_model  # a file of heads holds nothing else
-    with_heads = alone or (heads and has_heads(header))
+    with_heads = alone or (heads is not None and has_heads(header))
     blocks, embedding, output, copied = _by_place(header, with_heads)
     output += sum(path.stat().st_size for path, _ in options.loras)
     sequences = max(sequences, options.parallel)
@@ -161,7 +171,7 @@ def estimate_memory(
     of_heads = padded(asked + MAX_DRAFT_TOKENS + 2)  # `heads.head.ROOM`
     kv = tuple(
         (windowed if slides[i] else cells if i < own else of_heads)
-        * token_bytes(header, i, shapes, options)
+        * token_bytes(header, i, shapes, options if i < own else heads or options)
         + states * state_bytes(header) * is_recurrent(header, shapes)
         for i, shapes in enumerate(map(_shapes, blocks))
     )
@@ -175,7 +185,8 @@ def estimate_memory(
             output_width(header) or 0
         )
     layers = tuple(sum(tensor.n_bytes for tensor in block) for block in blocks)
-    return MemoryEstimate(embedding, layers, output, kv, compute, copied)
+    beside = len(kv) - own if with_heads and not alone else 0
+    return MemoryEstimate(embedding, layers, output, kv, compute, copied, heads=beside)
 
 
 def _by_place(

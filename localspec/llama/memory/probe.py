@@ -103,7 +103,7 @@ def plan_here(
         ctx_size: int, draft_ctx: int, copies: bool = False
     ) -> tuple[MemoryEstimate, MemoryEstimate | None]:
         load = replace(target_options, window_copies=copies)
-        first = estimate_run(target, ctx_size, load).scaled(*scales[0])
+        first = estimate_run(target, ctx_size, load, draft_options).scaled(*scales[0])
         if draft is None or draft_options is None:
             return first, None
         load = replace(draft_options, window_copies=copies)
@@ -148,13 +148,22 @@ def _placeable(free: FreeMemory, target: LoadOptions, draft: LoadOptions | None)
     return free
 
 
-def announcement(chosen: MemoryPlan, free: FreeMemory) -> str | None:
-    """A line for before the weights are read, where reading them takes a while."""
+def announcement(
+    chosen: MemoryPlan, free: FreeMemory, draft: LoadOptions | None = None
+) -> str | None:
+    """A line for before the weights are read, where reading them takes a while.
+
+    ``draft`` is how the draft or the heads are loaded.
+    """
     if chosen.use.total < _WORTH_TELLING:
         return None
     where = f", {size(chosen.on_gpu)} of it on {free.where}" if chosen.on_gpu else ""
+    cache = ""
+    if draft is not None and chosen.draft_kv:
+        types = " and ".join(dict.fromkeys((draft.cache_type_k, draft.cache_type_v)))
+        cache = f" ({size(chosen.draft_kv)} of KV the draft's, {types})"
     return (
-        f"Loading {size(chosen.use.total)}{where}: {chosen.use.parts} for a context of "
+        f"Loading {size(chosen.use.total)}{where}: {chosen.use.parts}{cache} for a context of "
         f"{chosen.ctx_size:,} tokens; {size(free.ram)} of RAM free."
     )
 
@@ -180,7 +189,8 @@ def _is_hopeless(models: tuple[MemoryEstimate, MemoryEstimate | None], free: Fre
 def _correction(header: ModelHeader, ctx_size: int, options: LoadOptions) -> tuple[float, float]:
     """How many times the estimate's caches and buffers llama.cpp plans with, at one context."""
     exact = would_allocate(header.path, replace(options, ctx_size=ctx_size))
-    rough = estimate_memory(header, ctx_size, options, sequences=2, heads=options.load_heads).use
+    heads = options if options.load_heads else None
+    rough = estimate_memory(header, ctx_size, options, sequences=2, heads=heads).use
     if exact is None or not (rough.kv and rough.compute and exact.kv and exact.compute):
         return 1.0, 1.0
     return exact.kv / rough.kv, exact.compute / rough.compute

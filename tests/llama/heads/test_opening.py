@@ -13,8 +13,9 @@ from localspec.llama import llama_library
 from localspec.llama.heads import hidden_states
 from localspec.llama.heads.hidden_states import Tap
 from localspec.llama.heads.opening import open_head
+from localspec.llama.memory.estimate import estimate_memory
 from localspec.metadata.header import read_header
-from tests.support.llama.heads import head_pair
+from tests.support.llama.heads import PAIRS, head_pair
 from tests.support.real_pair import load_model, options, random_ids
 
 pytestmark = pytest.mark.llama
@@ -88,3 +89,31 @@ def test_a_target_without_the_tap_gives_zeros(architecture: Files) -> None:
         tap.switch(True)
         target.decode(random_ids(8), 0)
         assert not tap.rows(8).any()
+
+
+@pytest.mark.parametrize(("target", "heads"), PAIRS)
+@pytest.mark.parametrize(
+    ("of_target", "of_heads"),
+    [("q8_0", "f16"), ("f16", "q8_0"), ("f32", "q4_0")],  # without flash attention: f32, f16
+)
+def test_heads_have_caches_of_their_own_type(
+    architecture: Files, target: str, heads: str | None, of_target: str, of_heads: str
+) -> None:
+    """An assistant reads its target's cache, whatever it was given."""
+    path = architecture(target)
+    flash = "on" if of_target == "q8_0" else "off"
+    types = {"cache_type_k": of_target, "cache_type_v": of_target, "flash_attention": flash}
+    with closing(load_model(path, ctx_size=2048, load_heads=heads is None, **types)) as model:
+        own = path if heads is None else architecture(heads)
+        given = options(own, ctx_size=2048, cache_type_k=of_heads, cache_type_v=of_heads)
+        head = open_head(model, None if heads is None else read_header(own), given)
+        with closing(head):
+            model.decode(random_ids(8), 0)
+            assert not np.isnan(head.decode([*random_ids(8), 1], 1)).any()
+            if heads == "gemma4-assistant":
+                assert head.settings()["cache_type_k"] == of_target
+                return
+            assert head.settings()["cache_type_k"] == of_heads
+            estimate = estimate_memory(head.header, 2048, given, heads=given)
+            planned = estimate.heads_kv or sum(estimate.kv)
+            assert head.memory.kv == pytest.approx(planned, abs=0.01 * 2**20)  # as llama.cpp rounds

@@ -264,14 +264,18 @@ def test_a_window_is_kept_for_each_sequence(tmp_path: Path) -> None:
 def test_heads_that_are_used_have_weights_and_a_context(tmp_path: Path) -> None:
     header = hybrid(tmp_path)
     load = LoadOptions(header.path)
-    without, with_heads = (estimate_memory(header, 512, load, heads=flag) for flag in (False, True))
+    without, with_heads = (estimate_memory(header, 512, load, heads=each) for each in (None, load))
     held = sum(t.n_bytes for t in header.tensors if t.name.startswith("blk.4."))
     assert with_heads.layers[4] == held and without.layers[4] == 0
     assert with_heads.kv[4] == (512 + 256) * CELL and without.kv[4] == 0
     assert with_heads.compute > 1.5 * without.compute
     assert with_heads.use.weights == tensor_bytes(header)
+    assert with_heads.heads_kv == with_heads.kv[4] and without.heads_kv == 0
+    of_target = replace(load, cache_type_k="f32", cache_type_v="f32")
+    quantized = estimate_memory(header, 512, of_target, heads=load)
+    assert quantized.heads_kv == with_heads.heads_kv and quantized.kv[2] == 2 * without.kv[2]
     plain = hybrid(tmp_path, heads=0)
-    assert estimate_memory(plain, 512, load, heads=True) == estimate_memory(plain, 512, load)
+    assert estimate_memory(plain, 512, load, heads=load) == estimate_memory(plain, 512, load)
 
 
 def test_a_run_has_states_to_return_to(tmp_path: Path) -> None:
@@ -336,7 +340,9 @@ def test_recurrent_models_and_heads_take_what_is_estimated(
         allocated += head.memory
         head.close()
     model.close()
-    assert_within(0.2, estimate_memory(header, 1024, load, heads=heads, **states).use, allocated)
+    drafting = load if heads else None
+    use = estimate_memory(header, 1024, load, heads=drafting, **states).use
+    assert_within(0.2, use, allocated)
 
 
 def test_heads_alone(tmp_path: Path) -> None:

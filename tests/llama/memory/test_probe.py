@@ -162,6 +162,17 @@ def test_a_long_load_is_announced(tmp_path: Path) -> None:
     assert "64.0 GiB of RAM free" in line
 
 
+def test_the_cache_of_a_draft_is_announced(tmp_path: Path) -> None:
+    target, free = big_target(tmp_path), FreeMemory(64 * GIB)
+    load = options(target.path, cache_type_k="q8_0", cache_type_v="q8_0")
+    draft = options(target.path, cache_type_v="q8_0", ctx_size=1024)
+    chosen = plan_here(target, load, target, draft, free)
+    line = announcement(chosen, free, draft)
+    assert line is not None and " (392 MiB of KV the draft's, f16 and q8_0) for" in line
+    alone = plan_here(target, load, free=free)
+    assert alone.draft_kv == 0 and "draft" not in (announcement(alone, free, draft) or "")
+
+
 def test_a_context_that_cannot_fit_is_refused_without_asking(
     tmp_path: Path, asked: Sequence[tuple[Path, int | None]]
 ) -> None:
