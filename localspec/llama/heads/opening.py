@@ -52,10 +52,14 @@ def open_head(target: LlamaModel, header: ModelHeader | None, options: LoadOptio
 
 def _with_cache(options: LoadOptions, target: LoadOptions, shares_cache: bool) -> LoadOptions:
     """The options with a layout and types of the cache that llama.cpp takes beside the target's."""
-    flash = options.flash_attention
     if shares_cache:
-        types = {"cache_type_k": target.cache_type_k, "cache_type_v": target.cache_type_v}
-        return replace(options, **types, flash_attention=target.flash_attention)
+        return replace(
+            options,
+            flash_attention=target.flash_attention,
+            cache_type_k=target.cache_type_k,
+            cache_type_v=target.cache_type_v,
+        )
+    flash = options.flash_attention
     if flash == "auto":
         flash = "on" if is_quantized(options.cache_type_v) else target.flash_attention
     return replace(options, flash_attention=flash)
