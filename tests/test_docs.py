@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from localspec.metadata.draft_kind import MTP_CHAINS, MTP_GRAPHS
 from localspec.server.api.chat import ChatRequest
 from localspec.server.api.completions import CompletionRequest
 from localspec.server.metrics import Metrics
+from scripts import write_reference
 from tests.support.llama.today import table
 
 ROOT = Path(__file__).parents[1]
@@ -52,30 +54,86 @@ def command_lines() -> list[list[str]]:
     return [shlex.split(line, comments=True) for line in typed]
 
 
-def test_the_readme_shows_an_answer_and_a_speed() -> None:
-    text = README.read_text(encoding="utf-8")
+def section(page: Path, heading: str) -> str:
+    """What stands below a heading of the second level."""
+    text = page.read_text(encoding="utf-8")
+    (found,) = re.findall(rf"^## {heading}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+    return str(found)
+
+
+def links(page: Path) -> list[tuple[Path, str]]:
+    """The files that a page links to, each with its anchor."""
+    found = re.findall(r"\]\((?!https://)([^)#\s]*)#?([^)\s]*)\)", page.read_text(encoding="utf-8"))
+    return [((page.parent / target).resolve() if target else page, at) for target, at in found]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and the site make them."""
+    headings = re.findall(r"^#+ (.+)", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+def test_the_readme_shows_an_answer_and_its_speed() -> None:
     shown = r"^[\d.]+ tok/s · .*\nMeasured: [\d.]+x plain decoding"
     assert any(re.search(shown, block, re.MULTILINE) for block in blocks(README, "text"))
-    assert re.search(r"^## Speed\n.*?^\|.*tok/s.*\|$", text, re.DOTALL | re.MULTILINE)
+
+
+def test_the_figures_of_the_readme_have_their_source() -> None:
+    """Rows of measurements are rows of the results; gains are figures there, or quotients."""
+    results = (DOCS / "measurements" / "results.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\|.*\d.*", section(README, "Measured"), re.MULTILINE)
+    assert len(rows) > 3 and [row for row in rows if row not in results] == []
+    cells = [
+        row.split("|") for row in re.findall(r"^\|.*\]\(.*", section(README, "Who gains"), re.M)
+    ]
+    assert len(cells) >= 5
+    known = set(re.findall(r"\d+\.\d+", results))
+    for _, _, _, gain, source, *_ in cells:
+        assert re.search(r"results\.md#\S+\),.* \d{4}-\d\d-\d\d$", source), source
+        pairs = re.findall(r"([\d.]+) \(([\d.]+) for ([\d.]+)", gain)
+        quotients = {
+            ratio for ratio, new, old in pairs if f"{float(new) / float(old):.2f}" == ratio
+        }
+        figures = set(re.findall(r"\d+\.\d+", gain))
+        assert figures and figures <= known | quotients, gain
+
+
+def test_the_first_pairs_of_the_readme_are_the_catalogues() -> None:
+    rows = re.findall(r"^\|\d+ GB\|.*", section(README, "First chat"), re.MULTILINE)
+    every = (DOCS / "choose" / "memory.md").read_text(encoding="utf-8")
+    assert len(rows) > 2 and [row for row in rows if f"\n{row}" not in every] == []
+
+
+def test_generated_pages_are_up_to_date() -> None:
+    """`python scripts/write_reference.py` writes them."""
+    found = {path: path.read_text(encoding="utf-8") for path in write_reference.pages()}
+    assert found == write_reference.pages()
 
 
 def test_links_lead_somewhere() -> None:
     missing = [
-        f"{page.name}: {target}"
+        f"{page.name}: {target.name}#{at}"
         for page in PAGES
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8"))
-        if not target.startswith("https://") and not (page.parent / target).exists()
+        for target, at in links(page)
+        if not target.exists() or (at and at not in anchors(target))
     ]
     assert missing == []
 
 
-def test_every_page_is_reachable_from_the_readme() -> None:
-    text = README.read_text(encoding="utf-8")
-    assert [page.stem for page in PAGES[1:] if page.stem not in text] == []
+def test_every_page_is_linked_and_in_the_navigation() -> None:
+    """From the README by two links at most, and in the site's menu; a level has at most twelve."""
+    near = {target for page in (README, DOCS / "index.md") for target, _ in links(page)}
+    assert [page for page in PAGES[1:] if page not in near] == []
+    site = tomllib.loads((DOCS / "zensical.toml").read_text(encoding="utf-8"))["project"]
+    groups = [pages for group in site["nav"] for pages in group.values()]
+    assert max(len(groups), *map(len, groups)) <= 12
+    named = [DOCS / page for pages in groups for page in pages]
+    assert sorted(named) == PAGES[1:]
 
 
 def test_the_tree_names_every_package_and_no_other() -> None:
-    (tree,) = [block for block in blocks(README, "text") if block.startswith("localspec/\n")]
+    page = DOCS / "internals" / "architecture.md"
+    (tree,) = [block for block in blocks(page, "text") if block.startswith("localspec/\n")]
     named = set(re.findall(r"^  (\S+)", tree, re.MULTILINE))
     there = {
         f"{path.name}/" if path.is_dir() else path.name
@@ -163,8 +221,14 @@ def test_the_page_of_models_says_what_is_tested() -> None:
     assert {tuple(sorted(names)) for names in known} <= lists
 
 
-def test_the_page_of_the_server_names_every_flag_field_and_figure() -> None:
-    text = (DOCS / "reference" / "http.md").read_text(encoding="utf-8")
+def server_pages() -> str:
+    """The texts about the server, one behind the other."""
+    pages = [*(DOCS / "serve").glob("*.md"), DOCS / "reference" / "http.md"]
+    return "\n".join(page.read_text(encoding="utf-8") for page in pages)
+
+
+def test_the_pages_of_the_server_names_every_flag_field_and_figure() -> None:
+    text = server_pages()
     serve = typer.main.get_command(cli.app).commands["serve"]  # type: ignore[attr-defined]
     own = [each for each in serve.params if getattr(each, "rich_help_panel", None) == "Server"]
     assert own
@@ -206,8 +270,8 @@ def test_the_page_of_sampling_names_every_sampler() -> None:
     assert named == flags - {"--seed", "--acceptance"}
 
 
-def test_the_page_of_the_server_has_the_defaults() -> None:
-    text = (DOCS / "reference" / "http.md").read_text(encoding="utf-8")
+def test_the_pages_of_the_server_has_the_defaults() -> None:
+    text = server_pages()
     shown = dict(re.findall(r"^\|`(--[\w-]+)`[^|]*\|([\d.]+)[^|]*\|", text, re.MULTILINE))
     rows = {row.flags[0]: row for row in options(ServingFlags).values()}
     assert len(shown) > 4

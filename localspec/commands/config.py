@@ -45,7 +45,7 @@ _Model = Annotated[
         "--for", metavar="MODEL", help="Only for this pair or file name.", autocompletion=models
     ),
 ]
-_All = Annotated[bool, typer.Option("--all", help="Defaults too.")]
+_All = Annotated[bool, typer.Option("--all", help="Also list defaults.")]
 _SECRET = ("api_key",)
 _ANY_SPELLING = {"ignore_unknown_options": True}  # temperature, or --temp
 config_app = typer.Typer(

@@ -138,7 +138,7 @@ def not_started(purpose: str, error: OSError) -> WorkerLost:
     refused = refusal(error)
     return WorkerLost(
         f"No process could be started {purpose}: {error.strerror or error}.",
-        "Try again." if refused is None else refused.hint,
+        "End other programs, then try again." if refused is None else refused.hint,
     )
 
 

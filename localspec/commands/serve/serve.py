@@ -44,7 +44,7 @@ _PRIVATE |= {"port": 0, "ssl_key_file": None}
 def serve(
     serving: ServingFlags, templating: TemplateFlags, given: PairFlags, names: NamesArgument = None
 ) -> None:
-    """Serve OpenAI's API over HTTP: chats and completions with speculative decoding."""
+    """Serve the APIs of OpenAI, Anthropic and llama-server, and a page in the browser."""
     require_extra()
     from localspec.server.front.process import FrontHandshake
 
@@ -178,5 +178,5 @@ def require_extra() -> None:
     if missing:
         raise LocalspecError(
             f"The server needs a package that is not installed: {missing[0]}.",
-            "Install what it needs: pip install 'localspec[serve]'",
+            "Install the server's packages, in localspec's own folder: pip install '.[serve]'",
         )

@@ -80,7 +80,7 @@ class SamplingParams:
     min_p: float = _sampling(
         0.05,
         "--min-p",
-        "Least share of the best token's probability; 0: off.",
+        "Drop tokens below this share of the best token's probability; 0: off.",
         bounds=_SHARE,
         everyday=True,
         request=True,

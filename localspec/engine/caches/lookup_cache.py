@@ -58,7 +58,10 @@ class LookupCache:
             try:
                 self._write(self._path)
             except OSError as problem:
-                self._say(f"The lookup cache {self._path} cannot be written: {problem.strerror}.")
+                self._say(
+                    f"The lookup cache {self._path} cannot be written: {problem.strerror}. "
+                    "Make room on the disk, or name another file: --lookup-cache FILE."
+                )
 
     def _tokens(self, text: str) -> list[int]:
         """Token ids, tokenized in pieces cut at line ends."""

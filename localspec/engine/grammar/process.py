@@ -16,7 +16,7 @@ from localspec.core.worker import Limits, Worker, WorkerEnded, not_started
 
 LIMITS = Limits(10.0, 2 * 2**30)  # to read or compile a grammar, or for one position's tokens
 SPARE = 4  # idle children that wait for the next grammar
-HINT = "See docs/use/grammar.md for what is supported."
+HINT = "Change that part, or leave it out: docs/use/grammar.md lists what is supported."
 _MOST_REPLY = 64 * 2**20  # bytes
 
 _idle: list["GrammarProcess"] = []
@@ -59,7 +59,7 @@ class GrammarProcess:
     def _problem(self, lost: WorkerEnded) -> GrammarError | WorkerLost:
         return lost.outside(self._limits) or GrammarError(
             f"The grammar cannot be enforced: it {lost.excess(self._limits)}.",
-            "Simplify it: " + HINT[0].lower() + HINT[1:],
+            "Simplify it: docs/use/grammar.md lists what is supported.",
         )
 
     def close(self) -> None:

@@ -227,7 +227,10 @@ def options_of(schema: Mapping[str, Any]) -> dict[str, Any]:
     """
     given = schema.get("x-guidance", {})
     if not isinstance(given, dict):
-        raise GrammarError("x-guidance of the JSON schema is not an object.")
+        raise GrammarError(
+            "x-guidance of the JSON schema is not an object.",
+            'Give one such as {"whitespace_flexible": false}, or leave it out.',
+        )
     try:
         return {**completed(schema), "x-guidance": {**_OPTIONS, **given, "lenient": True}}
     except RecursionError as error:
@@ -304,7 +307,9 @@ def _require_text(text: object, what: str) -> None:
     if not isinstance(text, str):
         raise GrammarError(f"The {what} is {text!r:.60}, which is no text.", "Give a str.")
     if len(text) > MAX_CHARACTERS:
-        raise GrammarError(f"The {what} is longer than {MAX_CHARACTERS:,} characters.")
+        raise GrammarError(
+            f"The {what} is longer than {MAX_CHARACTERS:,} characters.", "Give a shorter one."
+        )
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -184,7 +184,10 @@ def _fields(schema: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         )
     properties, required = schema.get("properties", {}), schema.get("required", [])
     if not isinstance(properties, dict) or not isinstance(required, list):
-        raise GrammarError("properties must be an object, and required a list.")
+        raise GrammarError(
+            "properties must be an object, and required a list.",
+            'Write them as {"properties": {"city": {"type": "string"}}, "required": ["city"]}.',
+        )
     if missing := [name for name in required if name not in properties]:
         raise GrammarError(
             f"{missing[0]} is required, but not below properties.", "Describe it there."

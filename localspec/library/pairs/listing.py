@@ -16,7 +16,7 @@ from localspec.metadata.filenames import parts_of
 if TYPE_CHECKING:
     from localspec.library.pairs.schema import UserPair
 
-_CACHES = 1.15  # of the size of the files: what contexts and buffers add, roughly
+CACHES = 1.15  # of the size of the files: what contexts and buffers add, roughly
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +73,17 @@ def pair_row(name: str, local: Sequence[LocalModel]) -> PairRow:
     return replace(row, family="bundled", own=False) if is_bundled else row
 
 
-def recommended(rows: Sequence[PairRow]) -> PairRow | None:
-    """The known pair to try first on this machine: one on its disk, else the largest.
+def recommended(rows: Sequence[PairRow], memory: int | None = None) -> PairRow | None:
+    """The known pair to try first with this memory: one on this disk, else the largest.
 
-    It takes at most half of the memory; pairs whose vocabularies are known to fit come first, and
-    pairs that are expected to gain little are left out.
+    It takes at most half of ``memory`` bytes, by default this machine's; pairs whose vocabularies
+    are known to fit come first, and pairs that are expected to gain little are left out.
     """
-    memory = memory_for_models(total=True) or 0
+    memory = memory or memory_for_models(total=True) or 0
     roomy = [
         row
         for row in rows
-        if row.spec and row.size and 2 * _CACHES * row.size <= memory
+        if row.spec and row.size and 2 * CACHES * row.size <= memory
         if row.gain is None or row.gain.standing != "expected"
     ]
     fitting = [row for row in roomy if row.spec and row.spec.vocab in ("reported", "made-for")]
@@ -108,7 +108,7 @@ def _row(
         draft=pair.draft,
         size=size,
         here=(target is not None, draft is not None),
-        fits=None if size is None or memory is None else _CACHES * size <= memory,
+        fits=None if size is None or memory is None else CACHES * size <= memory,
         licenses=licenses,
         gain=spec.gain if spec else None,
         spec=spec,

@@ -55,7 +55,7 @@ def test_the_extra_is_named_where_it_is_missing(
     )
     done = localspec("serve", "-m", "model.gguf")
     assert done.code == 1
-    assert "not installed: uvicorn" in done.err and "pip install 'localspec[serve]'" in done.err
+    assert "not installed: uvicorn" in done.err and "pip install '.[serve]'" in done.err
 
 
 def test_keys_come_from_flag_environment_and_file(

@@ -1,0 +1,248 @@
+"""Writes the generated pages of docs/: commands, options, pairs by memory, and the library.
+
+    python scripts/write_reference.py
+
+They come from the command line, the table of options, the catalogue of pairs and the docstrings of
+the library. A test compares the files with them.
+"""
+
+import ast
+import inspect
+import re
+import sys
+import textwrap
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import typer.main
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import localspec  # noqa: E402
+from localspec import cli  # noqa: E402
+from localspec.commands.flags.settings import setting_rows  # noqa: E402
+from localspec.core.options.keywords import AnswerKeywords, LoadKeywords  # noqa: E402
+from localspec.library.pairs.catalog import PairSpec, load_catalog  # noqa: E402
+from localspec.library.pairs.listing import CACHES, pair_rows, recommended  # noqa: E402
+
+DOCS = ROOT / "docs"
+BY = "<!-- scripts/write_reference.py writes this page. -->"
+SIZES = (8, 16, 24, 48)  # GB of memory
+MEMORY = """# Which pair for this memory
+
+`localspec pairs` shows this list for the machine that it runs on, with the pair to try first. GB
+are 10^9 bytes. *With caches* is the size of both files times {caches:g}, for contexts and buffers
+of the default size. Long contexts take more; [`localspec inspect`](downloads.md#memory) computes
+the cache of a file.
+
+## The pair to try first
+
+In RAM a pair takes at most half of the memory, so that other programs have room. On a GPU it may
+take all of the memory. It is the largest pair whose vocabularies are known to fit (where there is
+none, the largest of the others); pairs from which little gain is expected are left out.
+
+TABLE
+
+None of these was run by us. The catalogue is from public reports; `localspec pair show NAME` names
+them. For a coding agent a model must call tools and hold a long context:
+[agents](../serve/agents.md#which-model) has the sums for 16 and 24 GB.
+
+## All pairs
+
+*RAM*: half of the memory holds the pair, so a computer with that much RAM can run it. *GPU*: a
+graphics card with that much memory holds it. *Gain* is what others reported; (?) stands for a claim
+of one user, or an expectation.
+"""
+SHARED = 2  # commands that have an option before it is among the shared ones
+
+
+def pages() -> dict[Path, str]:
+    """The text of each page by its file."""
+    written = {
+        DOCS / "reference" / "commands.md": commands(),
+        DOCS / "reference" / "options.md": shared_options(),
+        DOCS / "choose" / "memory.md": memory(),
+        DOCS / "library" / "reference.md": library(),
+    }
+    return {path: "\n".join([BY, "", *lines, ""]) for path, lines in written.items()}
+
+
+def commands() -> Iterator[str]:
+    """Every command, with the options that it alone has."""
+    yield "# Commands"
+    yield ""
+    yield "`--help` behind a command shows the same, `--help-all` every option."
+    yield "Options that several commands have are on the page of [options](options.md)."
+    shared = {option.opts[0] for option, where in _options() if len(where) >= SHARED}
+    for name, command in _commands():
+        arguments = [each for each in command.params if not each.opts[0].startswith("-")]
+        usage = " ".join([f"localspec {name}", *(each.metavar or "" for each in arguments)])
+        yield from ("", f"## `{name}`", "", _sentence(command.help), "", "```text", usage, "```")
+        own = [each for each in command.params if each.opts[0].startswith("-")]
+        if own := [each for each in own if each.opts[0] not in shared and not each.hidden]:
+            yield from ("", "|option|what|", "|---|---|")
+            yield from (f"|{_spelled(each)}|{_cell(each.help)}|" for each in own)
+
+
+def shared_options() -> Iterator[str]:
+    """The options that several commands have, by their panel in the help."""
+    names = {f"LOCALSPEC_{name.upper()}": name for name in setting_rows()}
+    yield "# Options"
+    yield ""
+    yield "Options that several commands have. Each with a name in the column *setting* may also be"
+    yield "kept by `localspec config set NAME VALUE`, or given in the environment variable"
+    yield "`LOCALSPEC_NAME`, in capitals: `temperature` as `LOCALSPEC_TEMPERATURE`. The order is in"
+    yield "[settings](../use/settings.md)."
+    panels: dict[str, list[str]] = defaultdict(list)
+    for option, where in _options():
+        if len(where) < SHARED or option.hidden or not option.opts[0].startswith("-"):
+            continue
+        setting = names.get(option.envvar or "", "")
+        setting = f"`{setting}`" if setting else ""
+        used = ", ".join(where)
+        panel = option.rich_help_panel or "All kinds"
+        panels[panel].append(f"|{_spelled(option)}|{setting}|{_cell(option.help)}|{used}|")
+    for panel, rows in panels.items():
+        yield from ("", f"## {panel}", "", "|option|setting|what|commands|", "|---|---|---|---|")
+        yield from rows
+
+
+def memory() -> Iterator[str]:
+    """The pairs of the catalogue by the memory that they take."""
+    rows = [row for row in pair_rows([]) if row.spec]
+    first, every = MEMORY.format(caches=CACHES).split("TABLE\n")
+    yield from first.splitlines()
+    yield "|memory|in RAM|download|with caches|on a GPU|download|with caches|"
+    yield "|---|---|---|---|---|---|---|"
+    for size in SIZES:
+        cells = [f"{size} GB"]
+        for memory in (size, 2 * size):  # of which a pair takes half
+            best = recommended(rows, memory * 10**9)
+            assert best and best.spec
+            gb = best.spec.size_gb
+            cells += [f"`localspec chat {best.name}`", f"{gb:.1f} GB", f"{CACHES * gb:.1f} GB"]
+        yield f"|{'|'.join(cells)}|"
+    yield from (*every.splitlines(), "")
+    yield f"|pair|target|draft|download|with caches|{'|'.join(f'{n} GB' for n in SIZES)}|gain|"
+    yield "|---" * (len(SIZES) + 6) + "|"
+    yield from (_pair_row(pair) for pair in sorted(load_catalog(), key=lambda pair: pair.size_gb))
+
+
+def library() -> Iterator[str]:
+    """Signatures and docstrings of the library's public names."""
+    yield "# Names of the library"
+    yield ""
+    yield "The [guide](api.md) has examples, and a list of [errors](api.md#errors)."
+    yield from ("", "## load", "", *_signature(localspec.load), "", _doc(localspec.load))
+    for cls in (localspec.Model, localspec.Answer, localspec.Piece):
+        yield from ("", f"## {cls.__name__}", "", _doc(cls))
+        if declared := _declared(cls):
+            yield from ("", "|field|type|", "|---|---|")
+            yield from (f"|`{name}`|`{_cell(kind)}`|" for name, kind in declared.items())
+        for name, member in vars(cls).items():
+            if not name.startswith("_") and isinstance(member, FunctionType | property):
+                signature = [] if isinstance(member, property) else [*_signature(member), ""]
+                yield from ("", f"### {cls.__name__}.{name}", "", *signature, _doc(member))
+    answer = _declared(AnswerKeywords)
+    yield from ("", "## Options of loading", "", "Keywords of `load`, besides those of an answer.")
+    yield from _keywords({k: v for k, v in _declared(LoadKeywords).items() if k not in answer})
+    yield from ("", "## Options of an answer", "")
+    yield f"Keywords of `load` and of each answer. {_doc(localspec.GenerateOptions)}"
+    yield from _keywords(answer)
+
+
+def _pair_row(pair: PairSpec) -> str:
+    """A row of the table of all pairs."""
+    total = CACHES * pair.size_gb
+    fits = ["RAM, GPU" if 2 * total <= n else "GPU" if total <= n else "" for n in SIZES]
+    gain = (
+        pair.gain.what + ("" if pair.gain.standing == "reported" else " (?)") if pair.gain else ""
+    )
+    draft = f"{pair.draft.size_gb:.1f} GB {pair.draft.quantization}" if pair.draft else "its heads"
+    target = f"{pair.target.size_gb:.1f} GB {pair.target.quantization}"
+    sizes = f"{target}|{draft}|{pair.size_gb:.1f} GB|{total:.1f} GB"
+    return f"|`{pair.name}`|{sizes}|{'|'.join(fits)}|{_cell(gain)}|"
+
+
+def _commands(command: Any = None, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Each command that help shows, by its name."""
+    command = command or typer.main.get_command(cli.app)
+    below = getattr(command, "commands", {})
+    if name and (not below or command.invoke_without_command):
+        yield name, command
+    for each, found in below.items():
+        if not found.hidden:
+            yield from _commands(found, f"{name} {each}".strip())
+
+
+def _options() -> list[tuple[Any, list[str]]]:
+    """Each option with the commands that have it."""
+    found: dict[tuple[object, ...], tuple[Any, list[str]]] = {}
+    for name, command in _commands():
+        for option in command.params:
+            found.setdefault((*option.opts, option.help), (option, []))[1].append(name)
+    return list(found.values())
+
+
+def _spelled(option: Any) -> str:
+    """The spellings of an option, with the word for its value."""
+    names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
+    return f"{names} {_cell(option.metavar)}" if option.metavar else names
+
+
+def _sentence(text: str) -> str:
+    return " ".join((text or "").split("\n\n")[0].split())
+
+
+def _cell(text: str | None) -> str:
+    return " ".join((text or "").split()).replace("|", "\\|")
+
+
+def _signature(function: Callable[..., object]) -> Iterator[str]:
+    """A function as it is declared, an argument a line."""
+    node = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    assert isinstance(node, ast.FunctionDef)
+    node.body, node.decorator_list = [ast.Pass()], []
+    node.args.args = [each for each in node.args.args if each.arg != "self"]
+    for index, default in enumerate(node.args.kw_defaults):
+        if isinstance(default, ast.Lambda):
+            node.args.kw_defaults[index] = ast.Constant(...)
+    (inside,) = re.findall(r"def (.*):\n", ast.unparse(node))
+    inside = re.sub(r"(?<=\()(?=\w)|(?<=, )(?=\*|\w+: )", "\n    ", inside)
+    yield from ("```text", *(line.rstrip() for line in inside.splitlines()), "```")
+
+
+def _doc(thing: object) -> str:
+    return inspect.cleandoc(thing.__doc__ or "").replace("``", "`")
+
+
+def _declared(kind: type) -> dict[str, str]:
+    """The fields of a class with their types, as they are declared."""
+    (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(body, ast.ClassDef)
+    return {
+        node.target.id: ast.unparse(node.annotation)
+        for node in body.body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+
+
+def _keywords(declared: dict[str, str]) -> Iterator[str]:
+    """A row for each option, with its help: `--no-mmap` is False."""
+    yield from ("", "|keyword|type|what|", "|---|---|---|")
+    for name, kind in declared.items():
+        row = setting_rows().get(name)
+        text = row.help_text if row else ""
+        if row and row.flags[0].startswith("--no-"):
+            text = f"False: {text[0].lower()}{text[1:]}"
+        yield f"|`{name}`|`{_cell(kind)}`|{_cell(text)}|"
+
+
+if __name__ == "__main__":
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
+        print(path.relative_to(ROOT))
