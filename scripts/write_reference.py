@@ -116,15 +116,15 @@ def memory() -> Iterator[str]:
     rows = [row for row in pair_rows([]) if row.spec]
     first, every = MEMORY.format(caches=CACHES).split("TABLE\n")
     yield from first.splitlines()
-    yield "|memory|in RAM|download|with caches|on a GPU|download|with caches|"
-    yield "|---|---|---|---|---|---|---|"
+    yield "|memory|in RAM|download (with caches)|on a GPU|download (with caches)|"
+    yield "|---|---|---|---|---|"
     for size in SIZES:
         cells = [f"{size} GB"]
         for memory in (size, 2 * size):  # of which a pair takes half
             best = recommended(rows, memory * 10**9)
             assert best and best.spec
             gb = best.spec.size_gb
-            cells += [f"`localspec chat {best.name}`", f"{gb:.1f} GB", f"{CACHES * gb:.1f} GB"]
+            cells += [f"`localspec chat {best.name}`", f"{gb:.1f} GB ({CACHES * gb:.1f})"]
         yield f"|{'|'.join(cells)}|"
     yield from (*every.splitlines(), "")
     yield f"|pair|target|draft|download|with caches|{'|'.join(f'{n} GB' for n in SIZES)}|gain|"
