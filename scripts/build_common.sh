@@ -25,9 +25,9 @@ command_line() { # its words, quoted only where a shell needs it
 
 variable() { tr a-z- A-Z_ <<<"${1#--}"; } # the one that holds a flag: WHEEL_DIR for --wheel-dir
 
-read_options() { # FLAGS set their variable to yes, VALUES to the next word
+read_options() { # FLAGS set their variable to yes, VALUES to the next word, OPERAND is one word
   local flag
-  for flag in $FLAGS $VALUES; do printf -v "$(variable "$flag")" ""; done
+  for flag in $FLAGS $VALUES ${OPERAND:-}; do printf -v "$(variable "$flag")" ""; done
   while [ $# -gt 0 ]; do
     case " $FLAGS  |  $VALUES " in
       *" $1 "*" | "*) printf -v "$(variable "$1")" yes ;;
@@ -36,7 +36,11 @@ read_options() { # FLAGS set their variable to yes, VALUES to the next word
         printf -v "$(variable "$1")" %s "$2"
         shift
         ;;
-      *) misused "There is no option $1." ;;
+      *)
+        [ "${1#-}" = "$1" ] && [ -n "${OPERAND:-}" ] && [ -z "${!OPERAND}" ] ||
+          misused "There is no option $1."
+        printf -v "$OPERAND" %s "$1"
+        ;;
     esac
     shift
     [ -z "$HELP" ] || { usage; exit; }

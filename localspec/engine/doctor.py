@@ -74,6 +74,15 @@ def _examine_build(result: DoctorReport) -> None:
     result.facts["features"] = build.features
     result.facts["gpu_offload"] = build.gpu_offload
     result.facts["rpc"] = build.rpc
+    backends = llama_library.backends(llama_library.libraries())
+    if backends:
+        loaded = [name for name, reason in backends.items() if reason is None]
+        result.facts["backends"] = ", ".join(loaded)
+    result.advice += [
+        f"llama.cpp's {name} backend is not loaded: {reason}. Its driver may be missing."
+        for name, reason in backends.items()
+        if reason is not None
+    ]
     result.facts["prediction_heads"] = _heads(result)
     result.facts["devices"] = [
         {"name": d.name, "description": d.description, "kind": d.kind, "free": d.free,

@@ -119,8 +119,71 @@ def library() -> Any:
 
     _keep_alive.append(on_log)
     llama.llama_log_set(on_log, ctypes.c_void_p(0))
+    _load_backends(llama._lib)
     llama.llama_backend_init()
     return llama
+
+
+def _load_backends(ggml: Any) -> None:
+    """Load backends that are libraries of their own, the CPU's in the form for this processor.
+
+    llama.cpp by itself looks in the current folder too, where a stranger's library may lie.
+    Raises EngineError where no backend can be loaded.
+    """
+    ggml.ggml_backend_reg_count.restype = ctypes.c_size_t
+    if ggml.ggml_backend_reg_count():
+        return
+    folder = libraries()
+    ggml.ggml_backend_load_all_from_path(os.fsencode(folder))
+    if not ggml.ggml_backend_reg_count():
+        raise EngineError(
+            f"llama.cpp has no backend for this processor in {folder}.",
+            "Reinstall llama-cpp-python: pip install --force-reinstall llama-cpp-python==0.3.36",
+        )
+
+
+def libraries() -> Path:
+    """The folder of llama.cpp's libraries."""
+    spec = PathFinder.find_spec("llama_cpp")
+    folders = spec.submodule_search_locations if spec else None
+    return Path(folders[0], "lib") if folders else Path(os.devnull)
+
+
+def backends(folder: Path) -> dict[str, str | None]:
+    """The backends in a folder that are libraries of their own: None for one that is loaded.
+
+    Otherwise the reason why not. Of the CPU's, one for each kind of processor, only the loaded
+    one is named; none at all where backends are part of llama.cpp.
+    """
+    if not any(folder.glob("libggml-cpu-*.so")):
+        return {}
+    found: dict[str, str | None] = {}
+    for file in sorted(folder.glob("libggml-*.so")):
+        name = file.stem.removeprefix("libggml-")
+        if name == "base":
+            continue
+        if _is_loaded(file):
+            found[name] = None
+        elif not name.startswith("cpu-"):
+            found[name] = _reason(file)
+    return found
+
+
+def _is_loaded(file: Path) -> bool:
+    try:
+        ctypes.CDLL(str(file), mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    except OSError:
+        return False
+    return True
+
+
+def _reason(file: Path) -> str:
+    """Why a backend's library is not loaded."""
+    try:
+        ctypes.CDLL(str(file))
+    except OSError as error:
+        return str(error)
+    return "it finds no device"
 
 
 @contextmanager
@@ -149,6 +212,7 @@ def ggml() -> Any:
     library()
     from llama_cpp._ggml import libggml
 
+    _load_backends(libggml)  # pip's copies of one library do not share their lists of backends
     for name, result, arguments in (
         ("ggml_backend_dev_count", ctypes.c_size_t, []),
         ("ggml_backend_dev_get", ctypes.c_void_p, [ctypes.c_size_t]),
@@ -268,9 +332,7 @@ def leave_out_amx() -> None:
 
 def identity() -> list[str]:
     """What tells the installed llama.cpp from others, without loading it."""
-    spec = PathFinder.find_spec("llama_cpp")
-    folders = spec.submodule_search_locations or () if spec else ()
-    files = sorted(file for folder in folders for file in Path(folder, "lib").glob("*"))
+    files = sorted(libraries().glob("*"))
     return [f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files]
 
 

@@ -1,9 +1,12 @@
 """Backend: llama.cpp's log kept and shown, its devices, its build, how its threads wait."""
 
+import ctypes
 import os
 import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -107,6 +110,7 @@ def test_idle_threads_spin_briefly_unless_the_user_chose(
 def test_a_missing_binding_is_an_error_with_a_way_out() -> None:
     code = """
 import sys
+from pathlib import Path
 sys.modules["llama_cpp"] = None
 from localspec.llama import llama_library as backend
 from localspec.core.errors import EngineError
@@ -175,3 +179,46 @@ def test_models_use_the_extra_buffer_types_of_the_build_but_amx() -> None:
     )
     before, after = found.stdout.strip().split("|")
     assert after.split() == [name for name in before.split() if name != "AMX"]
+
+
+class Backends:
+    """libggml with backends that are libraries of their own."""
+
+    def __init__(self, *found: bytes) -> None:
+        self.found, self.asked, self.loaded = found, list[bytes](), 0
+
+        def count() -> int:
+            return self.loaded
+
+        def load(folder: bytes) -> None:
+            self.asked.append(folder)
+            self.loaded = len(self.found)
+
+        self.ggml_backend_reg_count, self.ggml_backend_load_all_from_path = count, load
+
+
+def test_backends_are_loaded_from_llama_cpps_own_folder_alone() -> None:
+    ggml = Backends(b"CPU")
+    llama_library._load_backends(ggml)
+    llama_library._load_backends(ggml)
+    assert ggml.asked == [os.fsencode(llama_library.libraries())]
+    assert (llama_library.libraries() / "libllama.so").exists() or sys.platform != "linux"
+
+
+def test_no_backend_for_this_processor() -> None:
+    with pytest.raises(EngineError, match="no backend for this processor"):
+        llama_library._load_backends(Backends())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of libraries on Linux")
+def test_backends_that_are_not_loaded_have_a_reason(tmp_path: Path) -> None:
+    assert llama_library.backends(tmp_path) == {}
+    llama_library.library()
+    for name in "base", "cpu-x64", "cpu-haswell", "cuda":
+        shutil.copy(llama_library.libraries() / "libggml-base.so", tmp_path / f"libggml-{name}.so")
+    (tmp_path / "libggml-vulkan.so").write_bytes(b"no library")
+    ctypes.CDLL(str(tmp_path / "libggml-cpu-haswell.so"))
+    found = llama_library.backends(tmp_path)
+    assert list(found) == ["cpu-haswell", "cuda", "vulkan"]
+    assert found["cpu-haswell"] is None and found["cuda"] == "it finds no device"
+    assert "libggml-vulkan.so" in str(found["vulkan"])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-TOOLS = "awk bash cat dirname env find grep nproc sed sort tail tr uname wc".split()
+TOOLS = "awk bash cat cut dirname du env find grep nproc sed sort tail tr uname wc".split()
 TARGET = {"aarch64": "sbsa"}.get(platform.machine(), platform.machine())
 
 only_linux = pytest.mark.skipif(
@@ -24,11 +24,11 @@ class Machine:
     The script reads ``/usr/local`` and ``/proc/meminfo`` by name, so its copy here has other names.
     """
 
-    def __init__(self, root: Path, script: str) -> None:
+    def __init__(self, root: Path, script: str, *called: str) -> None:
         self.root, self.script = root, script
         self.toolkit, self.site = root / "usr/cuda-13.0", root / "site"
         self.env: dict[str, str] = {"PATH": str(root / "bin"), "PYTHONPATH": str(self.site)}
-        for file in (script, "build_common.sh"):
+        for file in (script, "build_common.sh", *called):
             source = (ROOT / "scripts" / file).read_text("utf-8")
             for name, here in ("/usr/local/cuda*", "usr/cuda*"), ("/proc/meminfo", "meminfo"):
                 source = source.replace(f" {name}", f" {shlex.quote(str(root))}/{here}")

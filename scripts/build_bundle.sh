@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Builds a folder that installs localspec without a compiler and without a network; --help says how.
+set -euo pipefail
+ROOT=$(cd "$(dirname "$0")/.." && pwd)
+. "$ROOT/scripts/build_common.sh"
+FLAGS="--vulkan --cuda --dry-run --help" VALUES="--python --jobs" OPERAND=OUT
+
+usage() {
+  cat <<EOF
+Builds a folder of wheels: localspec with the bundled pair, all that it needs in the versions of
+constraints.txt, and llama.cpp for every processor of this kind (x86-64, or ARM), which chooses its
+kernels when it is loaded. Needs a C++ compiler and a network for pip.
+
+  bash scripts/build_bundle.sh OUT [options]
+
+  --python PATH    build with this Python instead of the python3 of \$VIRTUAL_ENV
+  --vulkan         add llama.cpp's Vulkan backend: see build_vulkan.sh --help
+  --cuda           add llama.cpp's CUDA backend: see build_cuda.sh --help
+  --jobs N         compile N files at once; default: one per core and 2 GiB of free memory
+  --dry-run        check everything, print what was found and the commands, run none
+  --help           print this
+
+Copy the folder to another machine with the same system, the same version of Python and a C library
+that is not older, and install from it, in seconds:
+
+  python3 -m venv .venv && . .venv/bin/activate
+  pip install --no-index --find-links OUT 'localspec[serve]'
+
+Arguments for cmake in CMAKE_ARGS come after the script's own, so they win. There, localspec doctor
+names the backends that are loaded and why others are not.
+EOF
+}
+
+read_options "$@"
+[ -n "$OUT" ] || misused "Name the folder to build: bash scripts/build_bundle.sh OUT"
+ADVICE="If memory ran out: --jobs 1"
+# Backends are installed beside llama.cpp's library, where localspec looks for them.
+ARGS="-DGGML_NATIVE=OFF -DGGML_BACKEND_DL=ON -DGGML_CPU_ALL_VARIANTS=ON"
+ARGS="$ARGS -DCMAKE_INSTALL_BINDIR=llama_cpp/lib${CMAKE_ARGS:+ $CMAKE_ARGS}"
+find_python
+read_version
+find_compiler
+count_jobs
+printf '%s\n' "llama-cpp-python $VERSION for $PYTHON" "compiler: $COMPILER, jobs: $JOBS"
+WHEEL_DIR=$OUT
+if [ -n "$VULKAN$CUDA" ]; then # that script checks what its backend needs
+  SCRIPT=$ROOT/scripts/build_${CUDA:+cuda}.sh
+  [ -n "$CUDA" ] || SCRIPT=$ROOT/scripts/build_vulkan.sh
+  [ -z "$VULKAN" ] || [ -z "$CUDA" ] || ARGS="-DGGML_VULKAN=ON $ARGS"
+  CMAKE_ARGS=$ARGS bash "$SCRIPT" --python "$PYTHON" --jobs "$JOBS" --wheel-dir "$OUT" \
+    ${DRY_RUN:+--dry-run}
+else
+  build_wheel 'libggml-cpu-.*' "a choice of processors"
+fi
+run "$PYTHON" -m pip wheel --wheel-dir "$OUT" --find-links "$OUT" \
+  --constraint "$ROOT/constraints.txt" "$ROOT[serve]"
+[ -n "$DRY_RUN" ] || printf '%s\n' "" "Built: $OUT, $(du -sm "$OUT" | cut -f1) MiB. Install from it:" \
+  "$(command_line pip install --no-index --find-links "$OUT" 'localspec[serve]')"
