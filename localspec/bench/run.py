@@ -30,15 +30,18 @@ def run_bench(
     tasks: Mapping[str, Sequence[PromptIds]],
     plan: BenchPlan,
     on_answer: Callable[[str, int, int], None] = lambda task, done, total: None,
+    on_prompt: Callable[[Comparison], None] = lambda comparison: None,
 ) -> Iterator[Comparison]:
     """Compare the draft lengths of a plan task by task, after a warm-up.
 
     ``on_answer`` is called with the task, and how many of its answers there are and will be, for
-    the first time before there is one. Ctrl-C or a LocalspecError ends the measurement: the prompts
+    the first time before there is one; ``on_prompt`` with each prompt of several, once all sides
+    have answered it. Ctrl-C or a LocalspecError ends the measurement: the prompts
     that are complete by then are yielded as a comparison, then it is raised.
     """
     require_prompts_fit(engine, tasks, plan)
     variants = [Variant(str(length), engine, plan, length) for length in plan.lengths]
+    sides = range(len(variants))
     _warm_up(variants, next(iter(tasks.values()))[0])
     for task, prompts in tasks.items():
         named = {f"{task} {i}": prompt for i, prompt in enumerate(prompts, 1)}
@@ -47,10 +50,12 @@ def run_bench(
         try:
             for measured in _measure(variants, named, partial(on_answer, task)):
                 done.append(measured)
+                if len(named) > 1:
+                    on_prompt(_comparison(measured.name, variants, sides, [measured]))
         except (KeyboardInterrupt, LocalspecError) as error:
             problem = error
         if done:
-            yield _comparison(task, variants, range(len(variants)), done)
+            yield _comparison(task, variants, sides, done)
         if problem is not None:
             raise problem
 

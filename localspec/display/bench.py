@@ -82,6 +82,18 @@ class Scoreboard:
         self._out.print(line.rstrip(), style=style, markup=False)
 
 
+def prompt_note(comparison: Comparison) -> None:
+    """The speeds of one prompt as a note, while its task goes on."""
+    figures = comparison.figures()
+    found = [
+        f"draft {row.draft_tokens} {row.speedup:.2f}x"
+        if i
+        else f"plain {number(row.generation_tps)} tok/s"
+        for i, row in enumerate(figures)
+    ]
+    note(f"{comparison.task}: {', '.join(found) or 'left out, repeats itself'}")
+
+
 def _fit(text: str, width: int) -> str:
     """Exactly ``width`` columns of a terminal; wide characters take two."""
     if cell_len(text) > width:

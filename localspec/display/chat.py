@@ -259,7 +259,8 @@ class ChatScreen(_Screen):
         if self._live is None:
             from rich.live import Live
 
-            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+            live = Live(console=self._console, auto_refresh=False, transient=True)
+            self._live = console.resizable(live)
             self._live.start()
             self._echo.hide()
         return self._live

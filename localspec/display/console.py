@@ -17,8 +17,11 @@ from localspec.core.formatting import one_line, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.live import Live
 
+_CUTTING = ("linux", "screen", "st")  # terminals that cut long lines in a narrower window
 _quiet = False
+_redrawn = ""  # the line that `redraw_line` drew last
 
 
 def make_console(stderr: bool) -> "Console":
@@ -105,9 +108,59 @@ def redraw_line(words: str) -> None:
     from rich.control import Control
     from rich.segment import ControlType
 
-    out.control(Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2)))
+    global _redrawn
+    up = rows_in_view([_redrawn], out.width) - 1
+    erase, above = (ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1)
+    out.control(Control(ControlType.CARRIAGE_RETURN, erase, *(above, erase) * up))
+    _redrawn = words[: out.width - 1]
     if words:
-        out.print(words[: out.width - 1], style="dim", end="", markup=False, soft_wrap=True)
+        out.print(_redrawn, style="dim", end="", markup=False, soft_wrap=True)
+
+
+def rows_in_view(lines: Sequence[str], width: int) -> int:
+    """How many rows of a window lines take that may have been written in a wider one.
+
+    Most terminals wrap them anew when the window becomes narrower; some cut them.
+    """
+    from rich.cells import chop_cells
+
+    kind = os.environ.get("TERM", "").partition("-")[0]
+    if "TMUX" not in os.environ and (kind in _CUTTING or "XTERM_VERSION" in os.environ):
+        return len(lines)
+    return sum(max(1, len(chop_cells(line, width))) for line in lines)
+
+
+def resizable(live: "Live") -> "Live":
+    """Let a block be removed whole when the window has become narrower since it was drawn."""
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.control import Control
+    from rich.live_render import LiveRender
+    from rich.segment import Segment
+
+    class Wrapped(LiveRender):
+        lines: Sequence[str] = ()
+
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            parts = [*super().__rich_console__(console, options)]
+            self.lines = "".join(part.text for part in parts if isinstance(part, Segment)).split(
+                "\n"
+            )
+            yield from parts
+
+        def position_cursor(self) -> Control:
+            self._measure()
+            return super().position_cursor()
+
+        def restore_cursor(self) -> Control:
+            self._measure()
+            return super().restore_cursor()
+
+        def _measure(self) -> None:
+            if self.last_render_height:
+                self._shape = 0, rows_in_view(self.lines, live.console.width)
+
+    live._live_render = Wrapped(live.get_renderable(), vertical_overflow=live.vertical_overflow)
+    return live
 
 
 def be_quiet(wanted: bool) -> None:

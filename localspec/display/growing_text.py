@@ -1,5 +1,6 @@
 """Text of an answer while it grows: lines that are final, and the rest, which may still change."""
 
+import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -60,11 +61,46 @@ class _Block(NamedTuple):
     line: int  # of the source, where it begins
     gap: bool
 
+    @property
+    def grows_at_its_end(self) -> bool:
+        """Whether later text changes none but the last two rows: no markup can be open."""
+        kinds = [token.type for token in self.tokens]
+        if kinds[0] == "fence":
+            return True
+        if set(kinds) - _PLAIN_KINDS or kinds.count("inline") != 1:
+            return False
+        return not any(_OPEN.search(each.content) for each in self._inline)
+
+    @property
+    def is_complete_above(self) -> bool:
+        """Whether text that follows its first words cannot change what is above it."""
+        words = "".join(each.content for each in self._inline).split()
+        return self.grows_at_its_end and len(words) > 1
+
+    @property
+    def _inline(self) -> "list[Token]":
+        """What its text is made of, but for code spans."""
+        parts = [each for token in self.tokens for each in token.children or []]
+        return [each for each in parts if each.type != "code_inline"]
+
+
+_PLAIN_KINDS = {"inline"} | {
+    f"{name}_{end}"
+    for name in ("paragraph", "list_item", "bullet_list", "ordered_list")
+    for end in ("open", "close")
+}
+# What text that follows may make markup of: emphasis, code, a link, an address, or a table.
+_OPEN = re.compile(
+    r"\*(?!\s)|(?<!\w)_(?!\s)|~(?=~\S|~?$)|`|\[(?![^\]]*\][^(])|<(?=[A-Za-z][^\s<>]*$|$)|\|"
+)
+
 
 class MarkdownText:
-    """Markdown: a block is final when the next begins, an item of a list and a line of code too.
+    """Markdown: a block is final when the next begins, an item of a list too.
 
-    HTML is shown as it is written, and so is the address behind a link.
+    So are the rows of code and of a paragraph without open markup, all but the last two: the less
+    is redrawn, the less a window that becomes narrower can leave of it. HTML is shown as it is
+    written, and so is the address behind a link.
     """
 
     def __init__(self, console: "Console") -> None:
@@ -80,11 +116,11 @@ class MarkdownText:
         self._source += printable(text)
 
     def final(self, rows: int) -> "Iterator[RenderableType]":
-        """What is to be printed for good, once, so that the rest may fit into ``rows``."""
+        """What is to be printed for good, once."""
         if not (blocks := self._blocks()):
             return
-        begun = blocks[-1].line == self._source.count("\n")  # its first line is not complete
-        sure = max(0, len(blocks) - 1 - begun)
+        is_begun = blocks[-1].line == self._source.count("\n")  # its first line is not complete
+        sure = max(0, len(blocks) - 1 - (is_begun and not blocks[-1].is_complete_above))
         for block in blocks[:sure]:
             yield _joined(self._lines(block)[self._printed :])
             self._printed = 0
@@ -94,16 +130,19 @@ class MarkdownText:
         self._width = self._width if self._printed else self._console.width
         self._rows = self._lines(first)[self._printed :]
         self._rows += [line for block in others for line in self._lines(block)]
-        ready = 0 if others else len(self._rows) - max(rows, 2)
-        if first.tokens[0].type == "fence" and ready > 0:  # of which the last two lines may change
+        ready = 0 if others else len(self._rows) - 2
+        if ready > 0 and first.grows_at_its_end:
             yield _joined(self._rows[:ready])
             self._printed += ready
             del self._rows[:ready]
 
     def unfinished(self, rows: int) -> "Iterable[RenderableType]":
         """The last ``rows`` of what may still change."""
-        shown = self._rows[max(0, len(self._rows) - rows) :]
-        return [_joined(shown)] if shown else []
+        from rich.text import Text
+
+        # As texts, which wrap: the window may be narrower than these rows are by now.
+        for row in self._rows[max(0, len(self._rows) - rows) :]:
+            yield Text.assemble(*((part.text, part.style or "") for part in row))
 
     def end(self) -> "Iterator[RenderableType]":
         """All that was not printed, as the text is complete."""
@@ -142,9 +181,10 @@ class MarkdownText:
 def _parser() -> "MarkdownIt":
     from markdown_it import MarkdownIt
 
-    # No block depends on one far from it, and nothing is left out.
+    # No block depends on one far from it, nothing is left out, and no line below a paragraph makes
+    # a heading of it.
     parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
-    return parser.disable(["image", "reference"])
+    return parser.disable(["image", "reference", "lheading"])
 
 
 @cache

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from localspec.core.formatting import one_line
 from localspec.core.interrupt import end_suspension, on_suspension
-from localspec.display.console import is_quiet, make_console
+from localspec.display.console import is_quiet, make_console, resizable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,7 +26,9 @@ def progress(*, in_bytes: bool = False) -> Iterator[OnProgress]:
 
     out = make_console(stderr=True)
     columns, hidden = _columns(in_bytes), is_quiet() or not out.is_terminal
-    with Progress(*columns, console=out, transient=True, disable=hidden) as bar:
+    bar = Progress(*columns, console=out, transient=True, disable=hidden)
+    resizable(bar.live)
+    with bar:
         tasks: dict[str, TaskID] = {}
 
         def report(label: str, done: int, total: int) -> None:

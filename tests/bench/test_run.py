@@ -127,12 +127,13 @@ def test_what_is_complete_outlives_an_interruption(
         return made_answer(1.0)
 
     monkeypatch.setattr(Variant, "answer", answer)
-    found: list[Comparison] = []
+    found, prompts = list[Comparison](), list[Comparison]()
     tasks, toy = {"a": [[7], [8]], "b": [[9]]}, cast(Engine, ToyEngine())
     with pytest.raises(type(problem)):
-        for comparison in run_bench(toy, tasks, plan(0, 4, repeats=3)):
+        for comparison in run_bench(toy, tasks, plan(0, 4, repeats=3), on_prompt=prompts.append):
             found.append(comparison)
     assert [list(comparison.names) for comparison in found] == kept
+    assert [each.task for each in prompts] == [name for names in kept[:1] for name in names]
     for comparison in found:
         assert all(len(side.answers) == 3 for side in comparison.sides)
         assert comparison.figures()

@@ -55,6 +55,20 @@ Reciter.encode_chat = lambda self, turns: Prompt(
 )
 engine = """
 MARKDOWN = RECITE.replace("open_screen(", "open_screen(markdown=True, look=")
+# It rings the bell before some of its words, and goes on when the window has another size.
+RESIZED = """
+import os, time
+from tests.support.toy.chat import Reciter
+decode = Reciter.decode
+def decoded(self, tokens, rows):
+    if len(self.tokens) in (15, 30, 45, 60):
+        size = os.get_terminal_size()
+        os.write(1, b"\\a")
+        while os.get_terminal_size() == size:
+            time.sleep(0.005)
+    return decode(self, tokens, rows)
+Reciter.decode = decoded
+"""
 CLI = "from localspec.cli import main\nmain()\n"
 METER = re.compile(r"(?m)^[\d.–]+ tok/s")
 FIGURES = re.compile(r"(?m)^\d+ tokens · ")
@@ -323,6 +337,24 @@ def test_markdown_scrolls_and_nothing_is_lost_or_doubled() -> None:
         terminal.type("/copy code\n")
         terminal.prompt(3)
         assert terminal.window.clipboard == "".join(code[1:-1])
+
+
+@pytest.mark.parametrize("code", [RECITE, MARKDOWN])
+@pytest.mark.parametrize("sizes", [(38, 23, 60, 31), (80, 90, 30, 29)])
+def test_a_resized_window_keeps_no_line_twice_and_loses_none(
+    code: str, sizes: Sequence[int]
+) -> None:
+    pieces = ["before\n\n", *words(60), "\n\n", "- item\n", *words(30, "more")]
+    with Terminal(RESIZED + code, json.dumps([pieces]), "0.01", columns=60, rows=40) as terminal:
+        terminal.prompt(1)
+        terminal.type("ask\n")
+        for turn, columns in enumerate(sizes, 1):
+            terminal.wait(lambda _, turn=turn: terminal.raw.count("\a") == turn)  # type: ignore[misc]
+            terminal.resize(columns)
+        terminal.prompt(2)
+        shown, said = answer_of(terminal.window), "".join(pieces)
+        assert re.findall(r"[a-z]+\d*", shown) == re.findall(r"[a-z]+\d*", said)
+        leave(terminal)
 
 
 @pytest.mark.parametrize("command", ["/think hide", "/think show"])

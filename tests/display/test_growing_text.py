@@ -16,6 +16,8 @@ PARTS = [
     *("| a | b |\n", "|---|---|\n", "> quote\n", "# Head\n", "---\n", "===\n", "<div>html</div>\n"),
     *("[a **link**](c)", "![image](u)", "[r]: http://z\n", "[r]", "\\(", "**bold**", "*it"),
     *("long words that will wrap around the small width of the window ", "\t", "* * *\n", "\\\n"),
+    *("2 * 3 * 4 ", "snake_case _it_ ", "list[int] [1] ", "a < b ", "<http://a.b> "),
+    "~~gone~~ ~5 ",
 ]
 
 
@@ -54,6 +56,16 @@ def test_pieces_change_nothing(parts: list[str], size: int, rows: int) -> None:
 )
 def test_nothing_is_hidden(source: str, lines: list[str]) -> None:
     assert shown([source]) == lines
+
+
+def test_a_paragraph_is_final_but_for_its_last_rows_unless_markup_is_open() -> None:
+    console = Console(file=io.StringIO(), width=20)
+    for source, rows in (("word " * 20, 3), ("a * b_c " * 10, 2), ("**bold " * 20, 0)):
+        text, final = MarkdownText(console), list[object]()
+        for i in range(0, len(source), 5):
+            text.add(source[i : i + 5])
+            final += text.final(20)
+        assert len(final) == rows, source
 
 
 def test_code_is_padded_with_no_blanks() -> None:

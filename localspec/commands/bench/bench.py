@@ -179,6 +179,7 @@ def _measure(
 ) -> "tuple[list[Comparison], BaseException | None]":
     """Fill the table, each result saved first; also what ended it early."""
     from localspec.bench.run import run_bench
+    from localspec.display.bench import prompt_note
 
     found: list[Comparison] = []
     began = plan.clock()
@@ -194,7 +195,7 @@ def _measure(
                     console.note(plan.extent(prompts, plan.clock() - began) + ".")
                 on_progress(f"{task} ({len(found) + 1} of {len(tasks)})", done, total)
 
-            for comparison in run_bench(engine, tasks, plan, on_answer):
+            for comparison in run_bench(engine, tasks, plan, on_answer, prompt_note):
                 found.append(comparison)
                 report.save(found, complete=False)
                 board.add(comparison)

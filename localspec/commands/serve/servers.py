@@ -9,6 +9,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 from urllib.error import HTTPError
+from urllib.parse import quote
 from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
 import typer
@@ -37,8 +38,8 @@ def ps(as_json: JsonFlag = False, header: HeaderFlag = True) -> None:
     found = [(server, *_state(server), _busy(server)) for server in running_servers()]
     if as_json:
         listed = [
-            {**asdict(each), "state": state, "prompts": prompts, "busy": busy}
-            for each, state, prompts, busy in found
+            {**asdict(each), "state": state, "loading": loading, "prompts": prompts, "busy": busy}
+            for each, state, loading, prompts, busy in found
         ]
         console.json_line({"servers": listed})
     elif found:
@@ -47,11 +48,15 @@ def ps(as_json: JsonFlag = False, header: HeaderFlag = True) -> None:
                 ", ".join(server.models),
                 server.url,
                 f"{'?' if busy is None else busy} of {server.slots} busy",
-                "; ".join([state, *(reading(*prompt) for prompt in prompts)]),
+                "; ".join(
+                    [state]
+                    + [f"loading {name}" for name in loading]
+                    + [reading(*prompt) for prompt in prompts]
+                ),
                 f"{datetime.fromtimestamp(server.since):%Y-%m-%d %H:%M}",
                 str(server.pid),
             )
-            for server, state, prompts, busy in found
+            for server, state, loading, prompts, busy in found
         ]
         columns = ("MODEL", "URL", "SLOTS", "STATE", "SINCE", "PID")
         lists.table(columns, rows, ("PID", "SINCE"), header=header)
@@ -95,15 +100,22 @@ def _chosen(name: str | None) -> "RunningServer":
     raise UsageError(f"{len(fitting)} servers run here: {listed}.", "Give the port of one.")
 
 
-def _state(server: "RunningServer") -> tuple[str, list[tuple[int, int]]]:
-    """Say whether the server answers and its slots make progress, and list the prompts being read.
+def _state(server: "RunningServer") -> tuple[str, list[str], list[tuple[int, int]]]:
+    """Whether the server answers, the models that it loads, and the prompts that it reads.
 
-    A server with several models has slots only by a model's name, and says no prompts.
+    The state is "ready", "stuck" or "not answering"; a prompt is its tokens read and all of them.
     """
-    state = {None: "not answering", "": "stuck"}.get(_asked(server, "/health"), "ready")
-    slots = json.loads(_asked(server, "/slots") or "[]") if state == "ready" else []
+    health = _asked(server, "/health")
+    state = {None: "not answering", "": "stuck"}.get(health, "ready")
+    # A server with several models says the state of each, and has slots by a model's name.
+    models = json.loads(health or "{}").get("models", {})
+    asked = [f"/slots?model={quote(name)}" for name in models if models[name] == "loaded"]
+    if state == "ready" and not models:
+        asked = ["/slots"]
+    slots = [slot for path in asked for slot in json.loads(_asked(server, path) or "[]")]
     counts = [(slot["n_prompt_tokens_processed"], slot["n_prompt_tokens"]) for slot in slots]
-    return state, [(read, total) for read, total in counts if read < total]
+    loading = [name for name in models if models[name] == "loading"]
+    return state, loading, [(read, total) for read, total in counts if read < total]
 
 
 def _busy(server: "RunningServer") -> int | None:

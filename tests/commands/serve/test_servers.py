@@ -2,10 +2,12 @@
 
 import json
 import re
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -13,9 +15,10 @@ import pytest
 from localspec.server import running
 from localspec.server.running import announced, running_servers
 from tests.commands.serve.test_serve import running as served
+from tests.server.front.test_app import Slow, fronting
 from tests.support.command import Command
 from tests.support.real_pair import TinyFiles
-from tests.support.served import PATIENCE, ServedToy, gated_toy, serving
+from tests.support.served import COMPLETIONS, PATIENCE, ServedToy, gated_toy, serving
 
 
 def test_a_running_server_is_listed_until_it_ends(
@@ -30,6 +33,38 @@ def test_a_running_server_is_listed_until_it_ends(
     assert shown[:4] == ["toy", site.url, "0 of 2 busy", "ready"]
     assert localspec("ps").err.startswith("No server is running.")
     assert json.loads(localspec("ps", "--json").out) == {"servers": []}
+
+
+def test_the_models_of_a_front_are_listed_while_they_load_and_read(localspec: Command) -> None:
+    engine, gate = gated_toy()
+    may_load = threading.Event()
+
+    def listed() -> tuple[str, dict[str, Any]]:
+        (server,) = json.loads(localspec("ps", "--json").out)["servers"]
+        return localspec("ps", "--no-header").out.split("\t")[3], server
+
+    with serving(engine) as toy, ThreadPoolExecutor() as client:
+
+        class Loading(Slow):
+            def __init__(self, names: tuple[str, ...], port: int) -> None:
+                super().__init__(names, toy.port)
+
+        Loading.may_load = may_load
+        with fronting(stand=Loading) as site:
+            with announced(str(site.client.base_url).rstrip("/"), ["a", "b"], 1):
+                assert site.client.post("/models/load", json={"model": "a"}).is_success
+                loading, found = listed()
+                assert loading == "ready; loading a" and found["loading"] == ["a"]
+                may_load.set()
+                body = {"model": "a", "prompt": "the words of a prompt", "max_tokens": 4}
+                asked = client.submit(site.client.post, COMPLETIONS, json=body)
+                assert gate.began.acquire(timeout=PATIENCE)
+                reading, found = listed()
+                gate.let(10_000)
+                assert asked.result().is_success
+    ((read, total),) = found["prompts"]
+    assert found["loading"] == [] and found["state"] == "ready"
+    assert reading == f"ready; reading the prompt: {read} of {total} tokens"
 
 
 def test_a_prompt_that_is_read_is_listed(localspec: Command) -> None:

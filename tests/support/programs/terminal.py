@@ -103,6 +103,28 @@ class Window:
         elif kind != "m" and not sequence.startswith(("\x1b[?2004", "\x1b[?12", "\x1b[?1l")):
             raise AssertionError(f"{sequence!r} was written")
 
+    def resize(self, columns: int) -> None:
+        """Wrap all lines anew, as most terminals do; the cursor stays behind its character."""
+        rows = [*map(list, self.gone), *self.lines]
+        at, last = len(self.gone) + self.row, max(i for i, row in enumerate(rows) if row or i == 0)
+        made, wrapped, line = list[list[str]](), set[int](), list[str]()
+        for i, row in enumerate(rows[: max(at, last) + 1]):
+            if i == at:
+                cursor = len(made), len(line) + self.column
+            line += row
+            if i in self.wrapped:
+                continue
+            pieces = [line[j : j + columns] for j in range(0, len(line), columns)] or [[]]
+            wrapped |= {len(made) + j for j in range(len(pieces) - 1)}
+            made, line = made + pieces, []
+        first, offset = cursor
+        down = min(offset // columns, len(made) - 1 - first)
+        scrolled = max(0, len(made) - self.rows)
+        self.gone = ["".join(row) for row in made[:scrolled]]
+        self.lines = made[scrolled:] + [[] for _ in range(self.rows - len(made))]
+        self.row, self.column = first + down - scrolled, min(columns, offset - down * columns)
+        self.columns, self.wrapped = columns, wrapped
+
     @property
     def view(self) -> list[str]:
         """What is in view."""
@@ -126,7 +148,7 @@ class Terminal:
         self.window = Window(columns, rows)
         self.raw = ""
         self._master, slave = os.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self._set_size()
         environment = {
             name: value
             for name, value in os.environ.items()
@@ -140,6 +162,15 @@ class Terminal:
         )  # fmt: skip
         os.close(slave)
         self._partial = b""
+
+    def resize(self, columns: int) -> None:
+        """Make the window narrower or wider; the process gets SIGWINCH."""
+        self.window.resize(columns)
+        self._set_size()
+
+    def _set_size(self) -> None:
+        size = struct.pack("HHHH", self.window.rows, self.window.columns, 0, 0)
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, size)
 
     def __enter__(self) -> "Terminal":
         return self
