@@ -200,7 +200,7 @@ def _positions(rows: Iterable[Figures]) -> list[tuple[str, str]]:
     return [
         (f"--draft {row.draft_tokens}", by_position(row.acceptance_by_position))
         for row in rows
-        if row.drafted
+        if row.acceptance_by_position
     ]
 
 
