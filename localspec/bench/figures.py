@@ -52,6 +52,7 @@ class Figures:
     ``draft_prompt_s``. ``speedup`` is the ratio of seconds per token, from sums over all repeats;
     ``speedup_interval`` its 90 % interval over the prompts (None: too few, or plain itself).
     ``round_cost`` is in plain tokens: drafting pays when ``mean_accepted_length`` is larger.
+    ``acceptance_by_position`` is the accepted share of the first, second, ... drafted tokens.
     """
 
     draft_tokens: DraftTokens
@@ -68,6 +69,7 @@ class Figures:
     draft_prompt_s: float
     ttft_s: float
     text: SameText
+    acceptance_by_position: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,7 @@ def side_figures(side: Side, plain: Side, prompts: Sequence[int], text: SameText
         draft_prompt_s=sum(s.draft_prompt_seconds for s in flat) / len(flat),
         ttft_s=sum(s.ttft_s or 0 for s in flat) / len(flat),
         text=text,
+        acceptance_by_position=tuple(_merged([side], prompts).acceptance_by_position),
     )
 
 

@@ -49,8 +49,9 @@ class GenerationStats:
     the last pass over a prompt: that time is in ``prompt_seconds``, so tokens per second leave them
     out. Each has its own round. ``own_passes`` are the target's passes, a shared one divided by its
     sequences. ``plain_seconds`` is the estimated time of plain decoding, see `PlainTime`, 0 where
-    costs are not known. ``slowest_round`` is in seconds. ``drafter`` is the kind of draft that was
-    loaded, empty for none.
+    costs are not known. ``slowest_round`` is in seconds. ``outcomes`` counts rounds that drafted
+    something, by how many tokens they drafted and accepted. ``drafter`` is the kind of draft that
+    was loaded, empty for none.
     """
 
     answers: int = 0
@@ -71,7 +72,7 @@ class GenerationStats:
     plain_seconds: float = 0.0
     slowest_round: float = 0.0
     ttft_s: float | None = None
-    accepted_at: list[int] = field(default_factory=list)
+    outcomes: dict[tuple[int, int], int] = field(default_factory=dict)
     sources: dict[str, SourceStats] = field(default_factory=dict)
     passes: dict[int, PassStats] = field(default_factory=dict)
     drafter: Drafter = ""
@@ -98,9 +99,8 @@ class GenerationStats:
         if self.ttft_s is None:
             self.ttft_s = self.prompt_seconds + seconds
         if outcome.drafted:
-            missing = outcome.accepted + 1 - len(self.accepted_at)
-            self.accepted_at.extend([0] * missing)
-            self.accepted_at[outcome.accepted] += 1
+            found = outcome.drafted, outcome.accepted
+            self.outcomes[found] = self.outcomes.get(found, 0) + 1
         if outcome.width:
             passes = self.passes.get(outcome.width, PassStats())
             self.passes[outcome.width] = passes.plus(1, outcome.verify_seconds)
@@ -116,7 +116,7 @@ class GenerationStats:
     def snapshot(self) -> "GenerationStats":
         """A copy that later rounds do not change; made in each, faster than by `replace`."""
         copy = GenerationStats(*_values(self))
-        copy.accepted_at = copy.accepted_at.copy()
+        copy.outcomes = copy.outcomes.copy()
         copy.sources = copy.sources.copy()
         copy.passes = copy.passes.copy()
         return copy
@@ -135,8 +135,8 @@ class GenerationStats:
         self.drafter = self.drafter or other.drafter
         if self.ttft_s is None:
             self.ttft_s = other.ttft_s
-        both = zip_longest(self.accepted_at, other.accepted_at, fillvalue=0)
-        self.accepted_at = [ours + theirs for ours, theirs in both]
+        for outcome, rounds in other.outcomes.items():
+            self.outcomes[outcome] = self.outcomes.get(outcome, 0) + rounds
         for source, contribution in other.sources.items():
             self.sources[source] = self.sources.get(source, SourceStats()).plus(*contribution)
         for width, passes in other.passes.items():
@@ -178,7 +178,33 @@ class GenerationStats:
     @property
     def drafts(self) -> int:
         """Rounds that drafted something."""
-        return sum(self.accepted_at)
+        return sum(self.outcomes.values())
+
+    @property
+    def accepted_at(self) -> list[int]:
+        """Rounds that drafted something and accepted 0, 1, 2, ... tokens."""
+        counts = [0] * (1 + max((accepted for _, accepted in self.outcomes), default=-1))
+        for (_, accepted), rounds in self.outcomes.items():
+            counts[accepted] += rounds
+        return counts
+
+    @property
+    def accepted_by_position(self) -> list[int]:
+        """Rounds that accepted the first, second, ... drafted token."""
+        return [sum(self.accepted_at[i:]) for i in range(1, len(self.accepted_at))]
+
+    @property
+    def acceptance_by_position(self) -> list[float]:
+        """Share of the first, second, ... drafted tokens that were accepted.
+
+        In trees a position is that among all candidates of the round.
+        """
+        accepted, longest = self.accepted_by_position, max(self.outcomes, default=(0, 0))[0]
+        drafted = [
+            sum(rounds for (length, _), rounds in self.outcomes.items() if length > i)
+            for i in range(longest)
+        ]
+        return [yes / all_ for yes, all_ in zip_longest(accepted, drafted, fillvalue=0)]
 
     @property
     def mean_accepted_length(self) -> float | None:

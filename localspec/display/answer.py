@@ -1,5 +1,6 @@
 """The figures of an answer: the live meter, the last line, the comparison with plain decoding."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from localspec.chat.stats import GenerationStats
@@ -19,6 +20,7 @@ STATUS_WORDS = {
     DraftStatus.DRAFT_TOO_OFTEN_WRONG: "too often wrong",
     DraftStatus.ANSWER_TOO_SHORT: "reading the prompt costs more than it would gain",
 }
+_POSITIONS = 16  # of a draft, whose acceptance is shown
 _STOPPED = {
     "context": "stopped at the end of the context (--ctx-size)",
     "length": "stopped at --max-tokens",
@@ -77,6 +79,11 @@ def _generated(
         found.append(f"{number(stats.mean_accepted_length, 2)} tokens/round")
     speed = f"{number(stats.generation_tps)} tok/s"
     return [speed, *(found if full else found[:1])]
+
+
+def by_position(shares: Sequence[float]) -> str:
+    """Shares of the first, second, ... drafted tokens that were accepted, as many as are shown."""
+    return " ".join(map(percent, shares[:_POSITIONS]))
 
 
 def _accepted(stats: GenerationStats) -> str:

@@ -14,6 +14,7 @@ from localspec.bench.spent import FEWEST_PROMPTS
 from localspec.chat.stats import Interval
 from localspec.core.formatting import count, number, one_line, percent
 from localspec.core.options.load_options import DraftTokens
+from localspec.display.answer import by_position
 from localspec.display.console import make_console, note
 from localspec.llama.memory.use import MemoryUse
 
@@ -193,6 +194,7 @@ def _details(out: "Console", comparison: Comparison, figures: list[Figures]) -> 
         value = f"{ratio.ratio:.2f}x" + (f" (90% CI {span})" if span else "")
         measured.append((f"auto over the best fixed length, {ratio.length}", value))
     _rows(out, _COSTS, measured)
+    _rows(out, "Accepted by position in the draft", _positions(figures))
     if (limits := comparison.limits()) is not None:
         most = f"{limits.ceiling:.2f}x, {limits.ceiling_length} a round"
         possible = [
@@ -204,6 +206,14 @@ def _details(out: "Console", comparison: Comparison, figures: list[Figures]) -> 
         ]
         more = "; auto may exceed them by prompt lookup" if limits.prompt_lookup else ""
         _rows(out, f"Estimated limits of the draft alone, at these costs{more}", possible)
+
+
+def _positions(rows: Iterable[Figures]) -> list[tuple[str, str]]:
+    return [
+        (f"--draft {row.draft_tokens}", by_position(row.acceptance_by_position))
+        for row in rows
+        if row.acceptance_by_position
+    ]
 
 
 def _cost(row: Figures) -> str:

@@ -18,7 +18,7 @@ from localspec.core import paths
 from localspec.core.errors import FileProblem, LocalspecError, UsageError
 from localspec.core.interrupt import end_suspension, held_interrupt, on_suspension
 from localspec.display import clipboard, console
-from localspec.display.answer import compared, figures, meter, only_thoughts, reading
+from localspec.display.answer import by_position, compared, figures, meter, only_thoughts, reading
 from localspec.display.growing_text import MarkdownText, PlainText
 from localspec.display.pieces import PLAIN, AnswerStyle, AnswerWriter
 
@@ -91,6 +91,9 @@ class _Screen:
     def show_stats(self, stats: GenerationStats) -> None:
         """The sums of the conversation."""
         figures(stats, "stop", None)
+        if stats.drafted:
+            shares = by_position(stats.acceptance_by_position)
+            console.note(f"accepted by position in the draft: {shares}", asked=True)
 
     def say(self, sentence: str) -> None:
         """A message that is no answer."""

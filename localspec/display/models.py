@@ -220,6 +220,8 @@ def _known_facts(spec: PairSpec) -> Iterator[tuple[str, str]]:
         source = f" ({spec.gain.source})" if spec.gain.source else ""
         yield "gain", f"{spec.gain.standing}: {spec.gain.what}{source}"
     yield "advice", spec.advice
+    if spec.unseen:
+        yield "note", "The draft is known from public documents; its file was not opened here."
     yield from (("note", gotcha) for gotcha in spec.gotchas)
     yield from (("source", source) for source in spec.sources)
 

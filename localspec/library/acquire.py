@@ -30,7 +30,7 @@ from localspec.hub.provenance import Progress, require_named_bytes, sha256_of
 from localspec.hub.reference import Reference, parse_reference
 from localspec.hub.remote_header import PairCheck, compare, read_remote
 from localspec.library.resolve import MTP, SELF, Resolver
-from localspec.library.sidecars import mtp_beside, mtp_of
+from localspec.library.sidecars import mtp_of, sidecar_beside
 from localspec.metadata.checks.heads import check_embedded
 from localspec.metadata.draft_kind import draft_kind, has_heads
 from localspec.metadata.filenames import model_name, parts_of
@@ -210,7 +210,7 @@ def _heads_for(target: Place, name: str, ui: DownloadUI) -> Place:
         return target
     if isinstance(target, Path):
         try:
-            return mtp_beside(header)
+            return sidecar_beside(header, mtp_only=True)
         except IncompatiblePair:
             if reference is None:
                 raise

@@ -21,6 +21,11 @@ from localspec.pairing import check_pair
 SHOWN_REASONS = 3  # why sidecars do not fit, in one sentence each
 MAX_NEAR = 1_000  # models of one folder that a sidecar's name is compared with
 _FINEST = ("Q8_0", "F16", "BF16")  # heads are small: best quality first
+_ORDER = (
+    "mtp",
+    "dflash",
+    "eagle3",
+)  # in which llama.cpp takes them (`common_params_handle_models`)
 
 
 def by_model(inventory: Inventory) -> tuple[list[list[LocalModel]], list[LocalModel]]:
@@ -47,10 +52,17 @@ def by_model(inventory: Inventory) -> tuple[list[list[LocalModel]], list[LocalMo
     return placed, alone
 
 
-def mtp_files(target: Path) -> list[Path]:
-    """Sidecars beside a target that hold MTP heads, by their names; those named for it first."""
-    found = [path for path in files_beside(target) if heads_kind(path.as_posix()) == "mtp"]
-    return sorted(found, key=lambda path: not is_named_for(path, target))
+def sidecars_of(target: Path, *, mtp_only: bool = False) -> list[Path]:
+    """Sidecars beside a target that may draft for it, by their names; those named for it first.
+
+    MTP heads fit few targets. Others fit any of the same size, so they must be named for this one.
+    """
+    found = []
+    for path in files_beside(target):
+        kind, named = heads_kind(path.as_posix()), is_named_for(path, target)
+        if kind == "mtp" or (kind is not None and named and not mtp_only):
+            found.append((not named, _ORDER.index(kind), path))
+    return [path for _, _, path in sorted(found)]
 
 
 def is_named_for(sidecar: Path, target: Path) -> bool:
@@ -58,35 +70,36 @@ def is_named_for(sidecar: Path, target: Path) -> bool:
     return _begins(model_name(target.name), model_name(sidecar.name))
 
 
-def mtp_beside(target: ModelHeader) -> Path:
-    """The sidecar of MTP heads beside a target that fits it, preferably one named for it.
+def sidecar_beside(target: ModelHeader, *, mtp_only: bool = False) -> Path:
+    """The sidecar beside a target that fits it, preferably one named for it.
 
     Raises IncompatiblePair, which says why there is none and why the target has no heads itself.
     """
     reasons = []
-    for path in mtp_files(target.path):
-        reason = _unfit(target, path)
+    for path in sidecars_of(target.path, mtp_only=mtp_only):
+        reason = _unfit(target, path, mtp_only)
         if reason is None:
             return path
         reasons.append(reason)
     if len(reasons) > SHOWN_REASONS:
         reasons[SHOWN_REASONS:] = [f"{len(reasons) - SHOWN_REASONS} more beside it do not fit."]
     own = [finding.message for finding in check_embedded(target)]
+    wanted = ", ".join(f"{kind}-*.gguf" for kind in (_ORDER[:1] if mtp_only else _ORDER))
     raise IncompatiblePair(
-        " ".join([*own, *(reasons or ["No sidecar of heads (mtp-*.gguf) lies beside it."])]),
+        " ".join([*own, *(reasons or [f"No sidecar of heads ({wanted}) lies beside it."])]),
         "Get a conversion that has its heads, or use another draft.",
     )
 
 
-def _unfit(target: ModelHeader, path: Path) -> str | None:
-    """Why a file has no MTP heads for a target; None where it has."""
+def _unfit(target: ModelHeader, path: Path, mtp_only: bool) -> str | None:
+    """Why a file has no heads, or no MTP heads, for a target; None where it has."""
     try:
         header = read_header(path)
     except LocalspecError as problem:
         return problem.message
     kind, name = draft_kind(header), one_line(path.name)
-    if kind.kind != "mtp":
-        return f"{name} holds no MTP heads: it is {kind.words}."
+    if kind.is_model or (mtp_only and kind.kind != "mtp"):
+        return f"{name} holds no {'MTP ' * mtp_only}heads: it is {kind.words}."
     errors = check_pair(target, header).errors
     return f"{name}: {errors[0].message}" if errors else None
 

@@ -26,8 +26,11 @@ MAX_PARTS = 1000  # of a split model; real ones have some dozens
 
 # Heads inside a target put "-MTP-" into its name, so only a leading "mtp-" tells a lone head; in
 # flat caches the repository and "_" stand before it.
-_NO_DRAFT = re.compile(r"mmproj|imatrix|(?:^|[-_.])dspark[-_.]", re.IGNORECASE)
-_HEADS = re.compile(rf"(?:^|_)(mtp)-|(?:^|[-_.])(?!mtp)({'|'.join(HEADS)})(?=[-_.])", re.IGNORECASE)
+_NO_DRAFT = re.compile(r"mmproj|imatrix", re.IGNORECASE)
+_HEADS = re.compile(
+    rf"(?:^|_)(mtp)-|(?:^|[-_.])(?!mtp)({'|'.join((*HEADS, 'dspark'))})(?=[-_.])", re.IGNORECASE
+)
+_ALSO = {"dspark": "dflash"}  # an extension of it
 
 
 def is_sidecar(path: str) -> bool:
@@ -43,7 +46,8 @@ def heads_kind(path: str) -> str | None:
     folder, _, name = path.rpartition("/")
     found = None if _NO_DRAFT.search(name) else _HEADS.search(name)
     if found is not None:
-        return (found[1] or found[2]).lower()
+        kind = (found[1] or found[2]).lower()
+        return _ALSO.get(kind, kind)
     return "mtp" if folder.rpartition("/")[2].lower() == "mtp" else None
 
 

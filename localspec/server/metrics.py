@@ -1,4 +1,4 @@
-"""The server's metrics for Prometheus, under names of localspec and of llama-server."""
+"""The server's metrics for Prometheus, under names of localspec, llama-server and vLLM."""
 
 from collections.abc import Callable, Iterator
 
@@ -10,14 +10,21 @@ from localspec.chat.stats import GenerationStats
 from localspec.engine.session.session import Session
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
-_LLAMA_SERVER = {"localspec_rounds": "n_decode"} | {
-    f"localspec_{name}": name
-    for name in (
-        "prompt_tokens", "prompt_tokens_cached", "prompt_seconds", "tokens_predicted",
-        "tokens_predicted_seconds", "spec_decode_num_draft_tokens",
-        "spec_decode_num_accepted_tokens", "spec_decode_num_drafts", "requests_processing",
-        "requests_deferred", "n_tokens_max", "n_busy_slots_per_decode",
-    )
+_DRAFTING = (
+    "spec_decode_num_drafts", "spec_decode_num_draft_tokens", "spec_decode_num_accepted_tokens",
+)  # fmt: skip
+_PER_POSITION = "spec_decode_num_accepted_tokens_per_pos"
+# Names of our metrics in other servers.
+_ELSEWHERE = {
+    "llamacpp": {"rounds": "n_decode"} | {
+        name: name
+        for name in (
+            "prompt_tokens", "prompt_tokens_cached", "prompt_seconds", "tokens_predicted",
+            "tokens_predicted_seconds", *_DRAFTING, "requests_processing", "requests_deferred",
+            "n_tokens_max", "n_busy_slots_per_decode",
+        )
+    },
+    "vllm": {name: name for name in (*_DRAFTING, _PER_POSITION)},
 }  # fmt: skip
 # Gauges of llama-server: name, help, and the counters of which each is the quotient.
 _SPEEDS = (
@@ -69,29 +76,31 @@ class RequestMetrics:
         self._by_key.labels(key).inc()
 
     def text(self) -> bytes:
-        """All metrics in Prometheus' text format, those of llama-server a second time."""
-        return generate_latest(self._registry) + generate_latest(_LlamaServer(self._registry))
+        """All metrics in Prometheus' text format, those of other servers a second time."""
+        return generate_latest(self._registry) + generate_latest(_Elsewhere(self._registry))
 
 
-class _LlamaServer:
-    """The metrics that llama-server has too, under its names: for dashboards made for it."""
+class _Elsewhere:
+    """The metrics that other servers have too, under their names: for tools made for these."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
 
     def collect(self) -> Iterator[Metric]:
-        """Copies of the metrics, and the speeds that are computed from them."""
+        """Copies of the metrics, and llama-server's speeds that are computed from them."""
         totals: dict[str, float] = {}
         for family in self._registry.collect():
-            if (theirs := _LLAMA_SERVER.get(family.name)) is None:
-                continue
-            copy = Metric(f"llamacpp:{theirs}", family.documentation, family.type)
-            for each in family.samples:
-                if not each.name.endswith("_created"):
-                    name = each.name.replace(family.name, copy.name, 1)
-                    copy.samples.append(each._replace(name=name))
-                    totals[theirs] = each.value
-            yield copy
+            ours = family.name.removeprefix("localspec_")
+            for server, names in _ELSEWHERE.items():
+                if ours not in names:
+                    continue
+                copy = Metric(f"{server}:{names[ours]}", family.documentation, family.type)
+                for each in family.samples:
+                    if not each.name.endswith("_created"):
+                        name = each.name.replace(family.name, copy.name, 1)
+                        copy.samples.append(each._replace(name=name))
+                        totals[names[ours]] = each.value
+                yield copy
         for name, says, tokens, seconds in _SPEEDS:
             if took := totals.get(seconds):
                 yield GaugeMetricFamily(f"llamacpp:{name}", says, totals[tokens] / took)
@@ -111,6 +120,12 @@ class Metrics(RequestMetrics):
             attributes: Counter(f"localspec_{name}", says, registry=registry)
             for name, says, attributes in _SUMS
         }
+        self._by_position = Counter(
+            f"localspec_{_PER_POSITION}",
+            "Drafted tokens accepted, by their position in the draft.",
+            ["position"],
+            registry=registry,
+        )
         self._by_source = Counter(
             "localspec_accepted_tokens",
             "Drafted tokens accepted, by what drafted them.",
@@ -141,5 +156,7 @@ class Metrics(RequestMetrics):
         self._most_tokens = max(tokens, self._most_tokens)
         self._answering += sum(passes.passes for passes in stats.passes.values())
         self._passes += stats.own_passes
+        for position, accepted in enumerate(stats.accepted_by_position):
+            self._by_position.labels(str(position)).inc(accepted)
         for source, found in stats.sources.items():
             self._by_source.labels(source).inc(found.accepted)

@@ -66,6 +66,8 @@ def test_rounds_are_counted_by_accepted_tokens_and_passes_by_width() -> None:
     assert stats.accepted_at == [1, 2, 0, 1]
     assert sum(stats.accepted_at) == 4  # the first round drafted nothing
     assert sum(n * count for n, count in enumerate(stats.accepted_at)) == stats.accepted
+    assert stats.accepted_by_position == [3, 1, 1]
+    assert stats.acceptance_by_position == [3 / 4, 1 / 3, 1 / 3, 0]  # of 4, 3, 3 and 1 drafted
     assert stats.passes == {
         1: PassStats(1, 0.5), 4: PassStats(2, 1.5), 5: PassStats(1, 0.625), 2: PassStats(1, 0.375),
     }  # fmt: skip

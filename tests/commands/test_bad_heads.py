@@ -204,3 +204,18 @@ def test_heads_that_nobody_asked_for_end_no_command(
     assert (done.code, done.out) == (0, plain.out)
     assert "No heads are used. This build of llama-cpp-python cannot" in done.err
     assert asked.code == 1 and "This build of llama-cpp-python cannot" in asked.err
+
+
+@pytest.mark.parametrize(("heads", "kind"), [("eagle3", "EAGLE-3"), ("dflash", "DFlash")])
+def test_sidecars_of_all_kinds_are_found(
+    localspec: Command, architecture: Files, tmp_path: Path, heads: str, kind: str
+) -> None:
+    target = tmp_path / "Big-Q8_0.gguf"
+    target.write_bytes(architecture("llama").read_bytes())
+    (tmp_path / f"{heads}-Big.gguf").write_bytes(architecture(heads).read_bytes())
+    done = localspec("run", "-m", target, "--draft", "3", *ANSWER)
+    assert done.code == 0
+    note = f"Draft: the prediction heads of {heads}-Big.gguf ({kind}), beside the target."
+    assert done.err.splitlines().count(note) == 1 and "drafted tokens accepted" in done.err
+    localspec("config", "set", "draft_tokens", "off")
+    assert "Draft" not in localspec("run", "-m", target, *ANSWER).err

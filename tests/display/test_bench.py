@@ -305,6 +305,8 @@ def test_details_are_for_the_verbose(
         side(length, [made_answer(s, rounds=20, drafted=9 * (length != 0)) for _ in range(prompts)])
         for length, s in seconds
     ]
+    for each in (answer for one in sides[1:3] for answer in one.answers[0]):
+        each.stats.outcomes = {(3, 3): 2, (3, 1): 1, (1, 0): 1}
     assert len(summed_up(streams, compared(*sides))) == 1
     assert summed_up(streams, compared(*sides), verbose=True)[1:] == [
         "Measured (cost in plain tokens)",
@@ -312,6 +314,9 @@ def test_details_are_for_the_verbose(
         "  --draft auto                        2.00 tokens a round, cost 0.89",
         "  --draft 4                           2.00 tokens a round, cost 1.00",
         f"  auto over the best fixed length, 4  1.12x{interval}",
+        "Accepted by position in the draft",
+        "  --draft 2     75% 67% 67%",
+        "  --draft auto  75% 67% 67%",
         "Estimated limits of the draft alone, at these costs",
         "  every drafted token right               4.00x, 8 a round",
         "  oracle: the best length in every round  2.00x",

@@ -17,12 +17,15 @@ import pytest
 from localspec.chat.conversation import Chat
 from localspec.chat.input_loop import run
 from localspec.chat.slash_commands import COMMANDS
+from localspec.chat.stats import GenerationStats
 from localspec.core import paths
 from localspec.core.errors import FileProblem
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.display import chat as screen
+from localspec.display.chat import PlainChat
 from localspec.display.pieces import AnswerStyle
+from localspec.speculative.loop import Round
 from tests.support.real_pair import TinyFiles
 from tests.support.toy.chat import Reciter
 
@@ -484,6 +487,17 @@ def piped(monkeypatch: pytest.MonkeyPatch, text: str, answers: Sequence[Sequence
         chat = Chat(Reciter(answers), ui, GenerateOptions(SamplingParams(temperature=0), 0))  # type: ignore[arg-type]
         run(chat)
     return chat
+
+
+def test_stats_show_acceptance_by_position(capsys: pytest.CaptureFixture[str]) -> None:
+    stats = GenerationStats()
+    PlainChat().show_stats(stats)
+    assert "by position" not in capsys.readouterr().err
+    stats.add(Round((1, 2, 3), 3, 2, 0.1), 0.1)
+    stats.add(Round((4,), 1, 0, 0.1), 0.1)
+    PlainChat().show_stats(stats)
+    shown = "accepted by position in the draft: 50% 100% 0%"
+    assert shown in capsys.readouterr().err.splitlines()
 
 
 def test_pipes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -255,7 +255,6 @@ def test_near_tags_are_listed_first() -> None:
 
 OTHERS = (
     "mmproj-x-Q4_K_M.gguf", "X-Q4_K_M-mmproj.gguf", "imatrix-Q4_K_M.gguf", "x.imatrix.gguf",
-    "dspark-x-Q4_K_M.gguf",
 )  # fmt: skip
 HEADS = (
     "mtp-x-Q4_K_M.gguf", "MTP/x-Q4_K_M.gguf", "eagle3-x-Q4_K_M.gguf", "X-DFlash-Q4_K_M.gguf",

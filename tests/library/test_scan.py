@@ -18,12 +18,12 @@ from tests.support.library.model_folders import MODEL, found, names, some_model
 
 
 NO_MODELS = """
-mmproj-model-f16.gguf X-BF16-MMPROJ.gguf model.imatrix.gguf dspark-x.gguf .hidden.gguf .trash/a.gguf
+mmproj-model-f16.gguf X-BF16-MMPROJ.gguf model.imatrix.gguf .hidden.gguf .trash/a.gguf
 a.gguf.incomplete a.gguf.downloadInProgress a.gguf.part a.bin
 """.split()
 HEADS = """
 mtp-gemma-4-E4B-it.gguf MTP/gemma-4-E4B-it.gguf ggml-org_gemma_mtp-gemma-4-E4B-it.gguf
-eagle3-gpt-oss-20b-Q8_0.gguf Qwen3-8B-DFlash.Q8_0.gguf
+eagle3-gpt-oss-20b-Q8_0.gguf Qwen3-8B-DFlash.Q8_0.gguf dspark-x.gguf
 """.split()
 # The first is a whole model with its heads inside.
 MODELS = """

@@ -12,7 +12,13 @@ from localspec.library.local_models import find_models
 from localspec.library.scan import files_beside
 from localspec.metadata.filenames import heads_kind, model_name
 from localspec.metadata.header import read_header
-from tests.support.files.head_files import dflash_bytes, header_of, mtp_bytes, target_bytes
+from tests.support.files.head_files import (
+    dflash_bytes,
+    eagle3_bytes,
+    header_of,
+    mtp_bytes,
+    target_bytes,
+)
 from tests.support.library import zoo
 from tests.support.library.model_folders import some_model
 
@@ -29,7 +35,7 @@ from tests.support.library.model_folders import some_model
         ("dflash-Qwen3-8B-Q8_0.gguf", "dflash", "qwen38b"),
         ("Qwen3-8B-MTP-Q8_0.gguf", None, "qwen38bmtp"),
         ("mmproj-dflash-x.gguf", None, "mmprojx"),
-        ("dspark-x.gguf", None, "dsparkx"),
+        ("dspark-x.gguf", "dflash", "x"),
         ("mtp.gguf", None, "mtp"),
     ],
 )
@@ -96,15 +102,31 @@ def test_the_sidecar_of_its_name_comes_first(tmp_path: Path) -> None:
         zoo.put(tmp_path / name, mtp_bytes())
     zoo.put(tmp_path / "dflash-Big.gguf", dflash_bytes())
     zoo.put(tmp_path / "mtp-Big-broken.gguf", b"GGUF and no more")
-    assert sidecars.mtp_beside(target) == tmp_path / "mtp-Big.gguf"
+    assert sidecars.sidecar_beside(target, mtp_only=True) == tmp_path / "mtp-Big.gguf"
     (tmp_path / "mtp-Big.gguf").unlink()
-    assert sidecars.mtp_beside(target) == tmp_path / "mtp-Another.gguf"
+    assert sidecars.sidecar_beside(target, mtp_only=True) == tmp_path / "mtp-Another.gguf"
+
+
+def test_sidecars_are_taken_in_llama_cpps_order(tmp_path: Path) -> None:
+    target = header_of(tmp_path, target_bytes(heads=0), "Big-Q4_K_M.gguf")
+    files = {
+        "mtp-Big.gguf": mtp_bytes(), "dflash-Big.gguf": dflash_bytes(),
+        "eagle3-Big-Q8_0.gguf": eagle3_bytes(), "mtp-Another.gguf": mtp_bytes(),
+    }  # fmt: skip
+    for name, data in files.items():
+        zoo.put(tmp_path / name, data)
+    zoo.put(tmp_path / "dflash-Another.gguf", dflash_bytes())  # which would fit as well
+    for name in files:
+        assert sidecars.sidecar_beside(target) == tmp_path / name
+        (tmp_path / name).unlink()
+    with pytest.raises(IncompatiblePair, match="No sidecar of heads"):
+        sidecars.sidecar_beside(target)
 
 
 def test_why_there_are_no_heads(tmp_path: Path) -> None:
     def message(data: bytes) -> str:
         with pytest.raises(IncompatiblePair) as caught:
-            sidecars.mtp_beside(header_of(tmp_path, data, "Big.gguf"))
+            sidecars.sidecar_beside(header_of(tmp_path, data, "Big.gguf"), mtp_only=True)
         assert caught.value.hint
         return caught.value.message
 
@@ -132,7 +154,7 @@ def test_why_the_sidecars_beside_a_target_do_not_fit(tmp_path: Path) -> None:
         zoo.put(tmp_path / f"mtp-Other{number}.gguf", wide)
     zoo.put(tmp_path / "dflash-Big.gguf", dflash_bytes())
     with pytest.raises(IncompatiblePair) as caught:
-        sidecars.mtp_beside(target)
+        sidecars.sidecar_beside(target, mtp_only=True)
     message = caught.value.message
     assert message.startswith("Big.gguf has no prediction heads of its own. ")
     assert str(tmp_path / "mtp-Big.gguf") in message  # what is damaged is not passed over

@@ -151,6 +151,7 @@ def test_metrics_count_what_was_answered() -> None:
         text = site.get("/metrics").text
         metrics = dict(re.findall(r"^localspec_(\S+) (\S+)$", text, re.MULTILINE))
         theirs = dict(re.findall(r"^llamacpp:(\S+) (\S+)$", text, re.MULTILINE))
+        vllm = dict(re.findall(r"^vllm:spec_decode_num_(\S+) (\S+)$", text, re.MULTILINE))
     for name, key in (
         ("tokens_predicted_total", "predicted_n"),
         ("prompt_tokens_total", "prompt_n"),
@@ -163,6 +164,14 @@ def test_metrics_count_what_was_answered() -> None:
         assert theirs.get(name, metrics[name]) == metrics[name]
     assert theirs["n_decode_total"] == metrics["rounds_total"]
     assert 0 < float(theirs["spec_decode_num_drafts_total"]) <= float(theirs["n_decode_total"])
+    assert {
+        f"spec_decode_num_{name}": value for name, value in vllm.items()
+    }.items() <= metrics.items()
+    by_position = [
+        float(vllm[f'accepted_tokens_per_pos_total{{position="{i}"}}']) for i in range(4)
+    ]
+    assert sum(by_position) == float(vllm["accepted_tokens_total"])
+    assert by_position == sorted(by_position, reverse=True) and len(vllm) == 3 + 4
     longest = max(each["cache_n"] + each["prompt_n"] + each["predicted_n"] for each in told)
     assert float(theirs["n_tokens_max"]) == longest
     assert theirs["n_busy_slots_per_decode"] == "1.0"  # one after the other

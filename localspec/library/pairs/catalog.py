@@ -61,6 +61,7 @@ class PairSpec:
     `spec_type` is llama.cpp's name for the kind of draft; without a draft the target drafts with
     heads of its own. `advice` is about quantization, `gotchas` about everything else; all are whole
     sentences. `sources` are threads (owner/repository#number), files of a repository, or addresses.
+    `unseen`: known from public documents alone, since none of its files was ever opened here.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
@@ -74,6 +75,7 @@ class PairSpec:
     gotchas: tuple[str, ...] = ()
     gain: Gain | None = None
     sources: tuple[str, ...] = ()
+    unseen: bool = False
 
     @property
     def size_gb(self) -> float:

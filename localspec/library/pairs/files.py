@@ -9,15 +9,18 @@ from typing import NamedTuple
 from localspec.core.errors import EngineError, IncompatiblePair, LocalspecError, UsageError
 from localspec.core.options.load_options import DraftTokens
 from localspec.library.acquire import DownloadUI, ensure_local
-from localspec.library.pairs.catalog import MTP
+from localspec.library.pairs.catalog import MTP, load_catalog
 from localspec.library.pairs.options import Given, pair_load_options
 from localspec.library.resolve import FIND, SELF, Resolver
-from localspec.library.sidecars import is_named_for, mtp_beside, mtp_files
-from localspec.library.suggest import drafts_for
+from localspec.library.sidecars import is_named_for, sidecar_beside, sidecars_of
+from localspec.library.suggest import drafts_for, is_target_of
 from localspec.metadata.draft_kind import has_heads
+from localspec.metadata.filenames import heads_kind
 from localspec.metadata.header import read_header
 
-_BESIDE = "Draft: the prediction heads of {} (MTP), beside the target."
+_BESIDE = "Draft: the prediction heads of {} ({}), beside the target."
+_KINDS = {"mtp": "MTP", "eagle3": "EAGLE-3", "dflash": "DFlash"}
+_UNUSED = "No heads are used. {}"
 
 
 class PairFiles(NamedTuple):
@@ -33,7 +36,7 @@ class PairFinder:
     """Finds the files of one pair; what is chosen and fetched is told to the user.
 
     ``self_draft`` gives the draft made of a target, None where it does not pay. ``given`` are
-    options of loading, by name.
+    options of loading, by name. With ``parallel`` slots, heads draft only where they are named.
     """
 
     resolver: Resolver
@@ -41,6 +44,7 @@ class PairFinder:
     self_draft: Callable[[Path], Path | None]
     lenient: bool = False
     given: Given = field(default_factory=dict)
+    parallel: int = 1
 
     def find(self, target: str, draft: str | None, lengths: Sequence[DraftTokens]) -> PairFiles:
         """The files for a target and a draft as they were named; heads where no draft was.
@@ -56,10 +60,12 @@ class PairFinder:
             return PairFiles(file, found, own_heads=found == file)
         file, *rest = self._local(target, *([] if draft is None else [draft]))
         if draft == MTP and rest[0] != file:
-            self.ui.say(_BESIDE.format(rest[0].name))
+            self.ui.say(_beside(rest[0]))
         if rest:
             return PairFiles(file, rest[0], own_heads=draft == MTP and rest[0] == file)
         heads = self._heads(file)
+        if heads is None and not lengths:
+            self._tell_of_known(file)
         if heads is None and any(length not in (0, "auto") for length in lengths):
             raise UsageError(
                 "A draft length was given, but no draft model.",
@@ -79,19 +85,39 @@ class PairFinder:
 
         header = read_header(target, tuple(self.given.get("override_kv", ())))
         try:
-            found = target if has_heads(header) else mtp_beside(header)
+            found = target if has_heads(header) else sidecar_beside(header)
         except IncompatiblePair as problem:
-            if any(is_named_for(file, target) for file in mtp_files(target)):
-                self.ui.say(f"No heads are used. {problem.message}")
+            if any(is_named_for(file, target) for file in sidecars_of(target)):
+                self.ui.say(_UNUSED.format(problem.message))
             return None
         try:
             unstable()
         except EngineError as problem:
-            self.ui.say(f"No heads are used. {problem.message}")
+            self.ui.say(_UNUSED.format(problem.message))
+            return None
+        if self.parallel > 1:
+            name = "mtp" if found == target else found.name
+            reason = f"They draft for one sequence: --draft {name} answers one request at a time."
+            self.ui.say(_UNUSED.format(reason))
             return None
         own = "Draft: the model's own prediction heads (MTP)."
-        self.ui.say(own if found == target else _BESIDE.format(found.name))
+        self.ui.say(own if found == target else _beside(found))
         return found
+
+    def _tell_of_known(self, target: Path) -> None:
+        """Name a draft of the catalogue for a target that nothing here drafts for."""
+        header = read_header(target)
+        known = [
+            (pair, draft)
+            for pair in load_catalog()
+            if (draft := pair.draft) is not None and is_target_of(pair, header)
+        ]
+        for pair, draft in sorted(known, key=lambda each: each[0].gain is None)[:1]:
+            gain = f"; {pair.gain.standing}: {pair.gain.what}" if pair.gain else ""
+            self.ui.say(
+                f"No draft model is used. The pair {pair.name} has one ({draft.size_gb:g} GB"
+                f"{gain}): --draft {draft.reference} fetches it."
+            )
 
     def _best_draft(self, target: Path) -> Path:
         """The best draft on this disk that is worth using."""
@@ -120,3 +146,7 @@ class PairFinder:
             self.ui.say(f"{draft} is left out. {problem.message}")
             return False
         return True
+
+
+def _beside(sidecar: Path) -> str:
+    return _BESIDE.format(sidecar.name, _KINDS[heads_kind(sidecar.as_posix()) or MTP])

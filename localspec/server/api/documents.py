@@ -55,6 +55,30 @@ class Timings(TypedDict):
     rounds: int
 
 
+class SpeculativeDecoding(TypedDict):
+    """vLLM's figures of one answer: a step verified a draft.
+
+    ``mean_acceptance_length`` counts tokens per step with the one behind the accepted ones;
+    ``acceptance_histogram`` steps that accepted 0, 1, 2, ... tokens, of all drafts and by their
+    length; ``num_spec_tokens`` is the length of the longest draft.
+    """
+
+    mean_acceptance_length: float
+    draft_acceptance_rate: float
+    acceptance_histogram: list[int]
+    acceptance_histogram_by_draft_length: dict[str, list[int]]
+    num_spec_steps: int
+    num_accepted_draft_tokens: int
+    num_draft_tokens: int
+    num_spec_tokens: int
+
+
+class AnswerMetrics(TypedDict):
+    """``speculative_decoding`` is None for several answers together."""
+
+    speculative_decoding: SpeculativeDecoding | None
+
+
 class Candidate(TypedDict):
     token: str
     logprob: float
@@ -125,6 +149,7 @@ class _Reply(TypedDict):
     system_fingerprint: str
     usage: Usage
     timings: Timings
+    metrics: AnswerMetrics
     warnings: NotRequired[list[str]]
 
 
@@ -166,6 +191,7 @@ class ResponseObject(TypedDict):
     output: list[dict[str, Any]]
     usage: ResponseUsage
     timings: Timings
+    metrics: AnswerMetrics
     seed: int
     warnings: NotRequired[list[str]]
 
@@ -229,6 +255,7 @@ class AnthropicMessage(TypedDict):
     stop_sequence: str | None
     usage: MessageUsage
     timings: NotRequired[Timings]
+    metrics: NotRequired[AnswerMetrics]
     warnings: NotRequired[list[str]]
 
 

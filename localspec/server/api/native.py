@@ -23,11 +23,11 @@ from localspec.server.api.replies import (
     Json,
     Reply,
     event,
+    figures_of,
     finite,
     prompt_text,
     settings_of,
     text_of,
-    timings,
 )
 from localspec.server.api.requests import (
     MOST_ANSWERS,
@@ -213,7 +213,7 @@ class NativeReply(Reply):
             "tokens_cached": used,
             "has_new_line": "\n" in choice.text,
             "seed": choice.seed,
-            "timings": timings(choice.stats),
+            **figures_of(choice.stats),
             **self._warnings,
         }
 

@@ -18,7 +18,7 @@ from localspec.core.formatting import one_line
 from localspec.core.options.sampling_params import parse_logit_bias
 from localspec.server import BUILD
 from localspec.server.api.answers import Answers, Choice
-from localspec.server.api.documents import Timings, Usage
+from localspec.server.api.documents import SpeculativeDecoding, Timings, Usage
 from localspec.server.api.requests import AnswerRequest, Readable
 from localspec.server.errors import describe, presentable
 from localspec.speculative.sampling.logprobs import TokenLogprob
@@ -157,7 +157,7 @@ class OpenAIReply(Reply):
             if "role" not in delta.get("delta", ()):
                 body |= self.figures(piece)
             if delta["finish_reason"] and answers.complete and not self.request.includes_usage:
-                body |= {"timings": timings(answers.stats), **self._warnings}
+                body |= {**totals(answers), **self._warnings}
             yield body
 
     def _verbose(self, answers: Answers) -> Json:
@@ -172,7 +172,7 @@ class OpenAIReply(Reply):
 
     @staticmethod
     def _totals(answers: Answers) -> Json:
-        return {"usage": usage(answers.choices), "timings": timings(answers.stats)}
+        return {"usage": usage(answers.choices), **totals(answers)}
 
 
 async def with_comments(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -220,6 +220,42 @@ def usage(choices: Sequence[Choice]) -> Usage:
         "completion_tokens": generated,
         "total_tokens": read + generated,
         "prompt_tokens_details": {"cached_tokens": sum(c.stats.cached_tokens for c in first)},
+    }
+
+
+def totals(answers: Answers) -> Json:
+    """Figures of all answers; like vLLM without those of drafting where there are several."""
+    found = figures_of(answers.stats)
+    if len(answers.choices) > 1:
+        found["metrics"] = {"speculative_decoding": None}
+    return found
+
+
+def figures_of(stats: GenerationStats) -> Json:
+    """Figures of an answer under the names of llama-server and of vLLM."""
+    return {
+        "timings": timings(stats),
+        "metrics": {"speculative_decoding": speculative_decoding(stats)},
+    }
+
+
+def speculative_decoding(stats: GenerationStats) -> SpeculativeDecoding:
+    """Figures of drafting under vLLM's names."""
+    steps, longest = stats.drafts, max(stats.outcomes, default=(0, 0))[0]
+    by_length = {length: [0] * (length + 1) for length, _ in sorted(stats.outcomes)}
+    histogram = [0] * (longest + 1)
+    for (length, accepted), rounds in stats.outcomes.items():
+        by_length[length][accepted] += rounds
+        histogram[accepted] += rounds
+    return {
+        "mean_acceptance_length": 1 + stats.accepted / steps if steps else 1.0,
+        "draft_acceptance_rate": stats.acceptance_rate or 0.0,
+        "acceptance_histogram": histogram,
+        "acceptance_histogram_by_draft_length": {str(n): found for n, found in by_length.items()},
+        "num_spec_steps": steps,
+        "num_accepted_draft_tokens": stats.accepted,
+        "num_draft_tokens": stats.drafted,
+        "num_spec_tokens": longest,
     }
 
 

@@ -10,7 +10,7 @@ from prometheus_client.samples import Sample
 
 _SUMS = ("counter", "histogram")  # types that add up over processes
 _NOW = "requests_"  # in the names of gauges of what a process does now
-_THEIRS = "llamacpp:"
+_THEIRS = ("llamacpp:", "vllm:")  # metrics under the names of other servers
 
 
 class _Document:
@@ -55,7 +55,7 @@ def merged(
     """Metrics in Prometheus' text format, each sample with the label of its model.
 
     Models are keys; "" is the front's own. ``ended`` are the `totals` of processes that ended. Of
-    one model, llama-server's metrics have no label, as there.
+    one model, metrics under the names of other servers have no label, as there.
     """
     document = _Document()
     for found in (ended, texts):

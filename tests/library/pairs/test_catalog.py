@@ -20,7 +20,7 @@ PAIRS = load_catalog()
 
 def test_every_pair_is_there_once() -> None:
     kinds = Counter(pair.spec_type for pair in PAIRS)
-    assert kinds == {"draft-simple": 36, "draft-dflash": 2, "draft-mtp": 1, "draft-eagle3": 1}
+    assert kinds == {"draft-simple": 36, "draft-dflash": 2, "draft-mtp": 3, "draft-eagle3": 1}
     models = [(pair.spec_type, pair.target.repo, pair.draft and pair.draft.repo) for pair in PAIRS]
     assert len(set(models)) == len(PAIRS) == len({pair.name.lower() for pair in PAIRS})
 
@@ -31,6 +31,10 @@ def test_a_pair_without_a_draft_drafts_with_its_own_heads() -> None:
     pair = find_pair("qwen3.6-27b-mtp")
     assert (pair.draft_name, pair.size_gb) == ("mtp", 15.0)
     assert pair.as_json()["draft"] is None
+
+
+def test_sidecars_that_nobody_opened_are_marked() -> None:
+    assert {pair.unseen for pair in PAIRS if pair.spec_type != "draft-simple"} == {True}
 
 
 def test_a_name_can_be_typed(subtests: pytest.Subtests) -> None:
@@ -55,7 +59,7 @@ def test_a_pair_is_plausible(subtests: pytest.Subtests) -> None:
             assert max(vocabularies) - min(vocabularies) <= 128  # llama.cpp's limit
             for model in models:
                 assert model.license
-                if model.file is not None:
+                if model.file is not None and model.quantization != "unknown":
                     assert model.quantization.lower() in model.file.lower()
                     split = re.search(r"-00001-of-(\d{5})\.gguf$", model.file)
                     assert model.parts == (int(split[1]) if split else 1)

@@ -7,7 +7,7 @@ from itertools import groupby
 from localspec.chat.answer import Piece
 from localspec.chat.tools.tool import arguments_of
 from localspec.server.api.answers import Answers, Choice
-from localspec.server.api.replies import Json, Reply, event, timings
+from localspec.server.api.replies import Json, Reply, event, figures_of
 from localspec.server.errors import anthropic_error, describe
 
 _event = partial(event, named=True)
@@ -64,7 +64,7 @@ class MessagesReply(Reply):
         }
 
     def _figures(self, choice: Choice) -> Json:
-        figures = {"timings": timings(choice.stats)} if self.request.timings_per_token else {}
+        figures = figures_of(choice.stats) if self.request.timings_per_token else {}
         return {"usage": _usage(choice), **figures, **self._warnings}
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from localspec.chat.answer import Piece
 from localspec.chat.tools.tool import ToolCallDelta
 from localspec.server.api.answers import Answers, Choice
-from localspec.server.api.replies import Json, Reply, event, timings, usage
+from localspec.server.api.replies import Json, Reply, event, figures_of, usage
 from localspec.server.api.responses.output import Output
 from localspec.server.api.responses.request import ResponsesRequest
 from localspec.server.api.responses.stored import new_id
@@ -113,7 +113,7 @@ class ResponsesReply(Reply):
             "output": self._output.items,
             "usage": _usage(choice),
             "seed": choice.seed,
-            "timings": timings(choice.stats),
+            **figures_of(choice.stats),
             **self._warnings,
         }
         self.request.keep(response, self._output.messages())

@@ -1,0 +1,98 @@
+"""What drafts for a target where nothing was named, and what is said of it."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from localspec.core.options.load_options import DraftTokens
+from localspec.library.acquire import DownloadUI
+from localspec.library.pairs.files import PairFiles, PairFinder
+from localspec.library.resolve import Resolver
+from tests.support.files.gguf_files import Tensor
+from tests.support.files.head_files import dflash_bytes, eagle3_bytes, mtp_bytes, target_bytes
+from tests.support.library import zoo
+
+pytestmark = pytest.mark.llama
+
+
+def found(
+    target: Path, lengths: Sequence[DraftTokens] = (), parallel: int = 1
+) -> tuple[PairFiles, list[str]]:
+    """What drafts for the target, and the sentences about it."""
+    said: list[str] = []
+    ui = DownloadUI(said.append, lambda question: False, lambda: nullcontext(lambda *_: None))
+    finder = PairFinder(Resolver(), ui, lambda path: None, parallel=parallel)
+    return finder.find(str(target), None, lengths), said
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return zoo.put(tmp_path / "Big-Q4_K_M.gguf", target_bytes(heads=0))
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "kind"),
+    [
+        ("mtp-Big.gguf", mtp_bytes(), "MTP"),
+        ("MTP/Big-Q8_0.gguf", mtp_bytes(), "MTP"),
+        ("Big-DFlash.Q8_0.gguf", dflash_bytes(), "DFlash"),
+        ("eagle3-Big.gguf", eagle3_bytes(), "EAGLE-3"),
+    ],
+)
+def test_a_sidecar_drafts(target: Path, name: str, data: bytes, kind: str) -> None:
+    sidecar = zoo.put(target.parent / name, data)
+    note = f"Draft: the prediction heads of {sidecar.name} ({kind}), beside the target."
+    assert found(target) == (PairFiles(target, sidecar), [note])
+    assert found(target, (4,)) == (PairFiles(target, sidecar), [note])
+    assert found(target, (0,)) == (PairFiles(target), [])
+
+
+def test_heads_inside_come_before_a_sidecar(tmp_path: Path) -> None:
+    target = zoo.put(tmp_path / "Big.gguf", target_bytes())
+    zoo.put(tmp_path / "dflash-Big.gguf", dflash_bytes())
+    files, said = found(target)
+    assert files == PairFiles(target, target, own_heads=True)
+    assert said == ["Draft: the model's own prediction heads (MTP)."]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "reason"),
+    [
+        ("dflash-Big.gguf", dflash_bytes(keys={"embedding_length": 128}), "64 wide"),
+        ("eagle3-Big.gguf", target_bytes(heads=0), "holds no heads: it is a model"),
+        (
+            "dspark-Big.gguf",
+            dflash_bytes(tensors=[Tensor("markov_w1.weight", (64, 64))]),
+            "DSpark",
+        ),
+    ],
+)
+def test_a_sidecar_that_does_not_fit_is_named(
+    target: Path, name: str, data: bytes, reason: str
+) -> None:
+    zoo.put(target.parent / name, data)
+    files, (note,) = found(target)
+    assert files == PairFiles(target)
+    assert note.startswith("No heads are used. ") and f"{name}" in note and reason in note
+
+
+def test_several_slots_are_not_given_up_for_heads_that_nobody_named(target: Path) -> None:
+    zoo.put(target.parent / "mtp-Big.gguf", mtp_bytes())
+    files, (note,) = found(target, parallel=2)
+    assert files == PairFiles(target)
+    assert note.startswith("No heads are used. ") and "--draft mtp" in note
+
+
+def test_a_known_draft_is_named_where_none_is_here(tmp_path: Path) -> None:
+    known = zoo.put(tmp_path / "Qwen3-8B-Q4_K_M.gguf", target_bytes(heads=0))
+    files, (note,) = found(known)
+    assert files == PairFiles(known)
+    assert note == (
+        "No draft model is used. The pair qwen3-8b-dflash has one (1.1 GB): "
+        "--draft hf:ggml-org/Qwen3-8B-GGUF/dflash-Qwen3-8B-Q8_0.gguf fetches it."
+    )
+    assert found(known, (0,)) == (PairFiles(known), [])
+    other = zoo.put(tmp_path / "none.gguf", target_bytes(heads=0, keys={"vocab_size": 3}))
+    assert found(other) == (PairFiles(other), [])
