@@ -16,12 +16,14 @@ if TYPE_CHECKING:  # `--help` imports this file, and need not wait for numpy
 class TextPart(NamedTuple):
     """Text of one token, and where the token came from: a name of `core.origins.ORIGINS`.
 
-    Text that was held back belongs to the token that released it.
+    Text that was held back belongs to the token that released it; ``place`` is the index of the
+    token in its round.
     """
 
     text: str
     origin: str
     reasoning: bool = False
+    place: int = 0
 
 
 class Progress(NamedTuple):
@@ -41,8 +43,9 @@ class Piece:
     tokens; if the answer ends here, it follows. ``logprobs``, if requested, has one entry for each
     of ``tokens``; ``tool_calls`` are those that the round completed, and ``tool_deltas`` the parts
     of calls that it brought, in their order. ``stop_text`` is the stop string that ended the
-    answer, of the request or of the chat template. A piece with ``progress`` precedes those of the
-    answer: so far the prompt is read.
+    answer, of the request or of the chat template. ``rejected`` is the text that the draft proposed
+    in place of the last token, where that is another. A piece with ``progress`` precedes those of
+    the answer: so far the prompt is read.
     """
 
     parts: tuple[TextPart, ...]
@@ -57,6 +60,7 @@ class Piece:
     tool_deltas: tuple[ToolCallDelta, ...] = ()
     stop_text: str | None = None
     progress: "Progress | None" = None
+    rejected: str = ""
 
     def __str__(self) -> str:
         return self.text

@@ -65,6 +65,9 @@ class ChatUI(Protocol):
     def compare(self, drafted: Answer, plain: Answer, text_independent_of_draft: bool) -> None:
         """Show the speed of two answers to one question, and whether their texts should agree."""
 
+    def trace(self, path: Path, pieces: Sequence[Piece], answer: Answer) -> None:
+        """Write a page about an answer's rounds; raises FileProblem."""
+
     def fold_thoughts(self, fold: bool) -> None:
         """Replace the thoughts of an answer by one line when they end, or leave them."""
 

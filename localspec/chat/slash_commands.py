@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from localspec.chat.answer import collect
+from localspec.chat.answer import Piece, collect
 from localspec.chat.conversation import Chat, unseen
 from localspec.chat.conversation_store import read_conversation, write_conversation
 from localspec.chat.message import Message
@@ -24,6 +24,7 @@ from localspec.core.options.sampling_choice import (
 )
 from localspec.core.options.sampling_params import MAX_SEED, sampling_fields
 
+_PAGE = "Name a file that ends in .html."
 _MOST_READ = 4 * 2**20  # bytes of a file for a message
 _FENCE = re.compile(r"(?ms)^ *(`{3,}|~{3,})[^\n]*\n(.*?)(?:^ *\1[`~]*[ \t]*$|\Z)")
 
@@ -105,6 +106,21 @@ def _compare(chat: Chat, rest: str) -> None:
         chat.ui.say("Stopped.")
         return
     chat.ui.compare(drafted, plain, options.sampling.text_independent_of_draft)
+
+
+def _trace(chat: Chat, rest: str) -> None:
+    path = _named(rest, "/trace")
+    if path.suffix != ".html":
+        raise UsageError(f"/trace writes a page, and {path} is no name of one.", _PAGE)
+    prompt = chat.encode(_to_last_question(chat), chat.oldest)
+    chat.ui.say("Answering the last question again, with the facts of each round; Ctrl-C stops.")
+    history, chat.engine.history = chat.engine.history, None  # it holds this very answer
+    options, pieces = replace(chat.options, logprobs=0), list[Piece]()
+    try:
+        answer = collect(chat.engine.stream(prompt, options), pieces.append)
+    finally:
+        chat.engine.history = history
+    chat.ui.trace(path, pieces, answer)
 
 
 def _can_draft(chat: Chat) -> bool:
@@ -329,6 +345,7 @@ COMMANDS = {
         lambda: ["show", "hide"],
     ),
     "/compare": Command("", "answer the last question drafted and plain: speed, text", _compare),
+    "/trace": Command("FILE", "write a page about the last answer, by rounds", _trace),
     "/model": Command("NAME", "continue with another pair or model", _model),
     "/stats": Command("", "figures of the whole conversation", _stats),
     "/context": Command("", "how full the context is", _context),

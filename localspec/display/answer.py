@@ -45,6 +45,21 @@ def figures(
     if stats.rounds == 0 and finish_reason == "cancelled":
         note("cancelled while reading the prompt")
         return
+    line = figures_line(stats, finish_reason, seed, status, filled, full=full, estimate=estimate)
+    note(line, asked=full)
+
+
+def figures_line(
+    stats: GenerationStats,
+    finish_reason: str,
+    seed: int | None,
+    status: DraftStatus = DraftStatus.DRAFTING,
+    filled: float | None = None,
+    *,
+    full: bool = True,
+    estimate: bool = True,
+) -> str:
+    """The figures of an answer as `figures` shows them."""
     parts = _generated(stats, status, full=full, estimate=estimate)
     if full:
         parts = [f"{stats.tokens} tokens", *parts, _prompt(stats)]
@@ -56,7 +71,7 @@ def figures(
         parts.append(f"context {percent(filled)}")
     if finish_reason != "stop":
         parts.append(_STOPPED.get(finish_reason, finish_reason))
-    note(" · ".join(parts), asked=full)
+    return " · ".join(parts)
 
 
 def _generated(

@@ -3,7 +3,7 @@
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +18,18 @@ from localspec.core import paths
 from localspec.core.errors import FileProblem, LocalspecError, UsageError
 from localspec.core.interrupt import end_suspension, held_interrupt, on_suspension
 from localspec.display import clipboard, console
-from localspec.display.answer import by_position, compared, figures, meter, only_thoughts, reading
+from localspec.display.answer import (
+    by_position,
+    compared,
+    figures,
+    figures_line,
+    meter,
+    only_thoughts,
+    reading,
+)
 from localspec.display.growing_text import MarkdownText, PlainText
 from localspec.display.pieces import PLAIN, AnswerStyle, AnswerWriter
+from localspec.display.trace import write_trace
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -75,6 +84,12 @@ class _Screen:
             drafted.stats, drafted.finish_reason, None, drafted.status, full=full, estimate=False
         )
         compared(drafted, plain, text_independent_of_draft)
+
+    def trace(self, path: Path, pieces: Sequence[Piece], answer: Answer) -> None:
+        """Write a page about an answer's rounds."""
+        totals = figures_line(answer.stats, answer.finish_reason, None, answer.status)
+        write_trace(path, pieces, totals)
+        self.say(f"The trace is in {path}.")
 
     def show_thoughts(self, thoughts: str) -> None:
         """Thoughts of an answer, dimmed."""

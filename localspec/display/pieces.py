@@ -150,7 +150,7 @@ def legend(origins: Origins) -> "Text":
 
 def marked(parts: "Iterable[TextPart]") -> "Iterator[TextPart]":
     """The parts of one piece; those of one origin are joined, between its marks."""
-    for (origin, reasoning), run in groupby(parts, key=lambda part: part[1:]):
+    for (origin, reasoning), run in groupby(parts, key=lambda part: part[1:3]):
         first, *rest = run
         text = "".join(part.text for part in (first, *rest))
         yield first._replace(text=_between(text, origin), origin=origin, reasoning=reasoning)

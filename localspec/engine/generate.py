@@ -250,6 +250,7 @@ def _pieces(
             stream.take_calls(),
             stream.take_deltas(),
             stop_text=stream.stop_text,
+            rejected=_shown(outcome.rejected, bytes_of),
         )
         shown = clock()
         yield piece
@@ -420,15 +421,21 @@ def _read(
         if outcome.finish_reason == "stop" and i == len(outcome.tokens) - 1:
             break  # the stop token itself is no text
         origin = _origin(outcome, i)
-        pieces += [TextPart(text, origin, part) for text, part in stream.push(piece(token))]
+        pieces += [TextPart(text, origin, part, i) for text, part in stream.push(piece(token))]
         if stream.stopped:
             return tuple(pieces), _cut(outcome, i + 1)
     if outcome.finish_reason is not None:
-        origin = _origin(outcome, len(outcome.tokens) - 1)
-        pieces += [TextPart(text, origin, part) for text, part in stream.push(b"", final=True)]
+        last = len(outcome.tokens) - 1
+        final = stream.push(b"", final=True)
+        pieces += [TextPart(text, _origin(outcome, last), part, last) for text, part in final]
         if stream.stopped:
             outcome = replace(outcome, finish_reason="stop")
     return tuple(pieces), outcome
+
+
+def _shown(token: int | None, bytes_of: Callable[[int], bytes]) -> str:
+    """The text of a token that was not taken."""
+    return "" if token is None else bytes_of(token).decode(errors="replace")
 
 
 def _held(stream: TextStream) -> tuple[TextPart, ...]:
@@ -452,5 +459,6 @@ def _cut(outcome: Round, length: int) -> Round:
         accepted=min(outcome.accepted, length),
         branched=min(outcome.branched, length),
         sources=outcome.sources[:length],
+        rejected=outcome.rejected if length == len(outcome.tokens) else None,
         finish_reason="stop",
     )

@@ -203,12 +203,12 @@ class Round:
 
     ``tokens`` were emitted; ``drafted`` counts proposals up to a stop token, ``accepted`` those the
     target agreed with, ``branched`` those of them that are not the first candidate of their place;
-    ``sources`` are those of drafted tokens, the accepted ones first. ``corrected``: the last token
-    was no candidate. ``past`` is the number of tokens before the pass, ``width`` that in it (0:
-    there was no pass, the token was picked behind the prompt's last chunk), ``replayed`` of them
-    were read before and ``pending`` will be read again. Of a shared pass, ``width`` and
-    ``verify_seconds`` are those of the whole; see `BatchShare`. ``seconds`` include
-    ``draft_seconds`` and ``verify_seconds``, but not ``draft_prompt_seconds``.
+    ``sources`` are those of drafted tokens, the accepted ones first. ``rejected`` is the first
+    candidate in the last token's place, where none was right. ``past`` is the number of tokens
+    before the pass, ``width`` that in it (0: there was no pass, the token was picked behind the
+    prompt's last chunk), ``replayed`` of them were read before and ``pending`` will be read again.
+    Of a shared pass, ``width`` and ``verify_seconds`` are those of the whole; see `BatchShare`.
+    ``seconds`` include ``draft_seconds`` and ``verify_seconds``, but not ``draft_prompt_seconds``.
     """
 
     tokens: tuple[int, ...]
@@ -223,12 +223,17 @@ class Round:
     width: int = 1
     sources: tuple[str, ...] = ()
     branched: int = 0
-    corrected: bool = False
+    rejected: int | None = None
     replayed: int = 0
     pending: int = 0
     sequences: int = 1
     others: int = 0
     mixed: bool = False
+
+    @property
+    def corrected(self) -> bool:
+        """Whether the last token was no candidate."""
+        return self.rejected is not None
 
     @property
     def is_plain(self) -> bool:
@@ -362,7 +367,7 @@ def _one_round(
         pending=target.pending,
         sources=tuple(proposal.sources[row - 1] for row in found.judged if proposal.sources),
         branched=found.branched,
-        corrected=found.corrected,
+        rejected=found.rejected,
         sequences=batch_share.sequences,
         others=batch_share.others,
         mixed=batch_share.mixed,
@@ -380,7 +385,7 @@ class _Verification:
     judged: list[int] = field(default_factory=list)
     branched: int = 0
     stopped: bool = False
-    corrected: bool = False
+    rejected: int | None = None
 
 
 class _Draft:
@@ -446,7 +451,7 @@ class _Draft:
             found.stopped = is_stop(token)
             agreed = next((each for each in here if self._tokens[each - 1] == token), None)
             if agreed is None:
-                found.corrected = bool(here)
+                found.rejected = self._tokens[here[0] - 1] if here else None
                 break
             found.path.append(agreed)
             found.branched += agreed != here[0]

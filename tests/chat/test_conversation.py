@@ -46,6 +46,7 @@ class Person:
     filled: list[float] = field(default_factory=list)
     compared: list[tuple[Answer, Answer]] = field(default_factory=list)
     copied: list[str] = field(default_factory=list)
+    traced: list[tuple[Path, list[Piece], Answer]] = field(default_factory=list)
 
     def read(self) -> str:
         if not self.script:
@@ -75,6 +76,9 @@ class Person:
 
     def compare(self, drafted: Answer, plain: Answer, text_independent_of_draft: bool) -> None:
         self.compared.append((drafted, plain))
+
+    def trace(self, path: Path, pieces: Sequence[Piece], answer: Answer) -> None:
+        self.traced.append((path, list(pieces), answer))
 
     def fold_thoughts(self, fold: bool) -> None:
         self.said.append(f"fold {fold}")
@@ -514,6 +518,16 @@ def test_compare_answers_twice_and_leaves_the_conversation() -> None:
     person.script, chat.options = ["/compare"], replace(chat.options, draft_tokens=0)
     run(chat)
     assert len(person.compared) == 2 and chat.options.draft_tokens == 0
+
+
+def test_trace_answers_again_and_leaves_the_conversation(tmp_path: Path) -> None:
+    chat, person, _ = talked("one", f"/trace {tmp_path / 'a.html'}")
+    ((path, pieces, answer),) = person.traced
+    assert path == tmp_path / "a.html" and answer.tokens == person.answers[0].tokens
+    assert [token for piece in pieces for token in piece.tokens] == answer.tokens
+    assert len(answer.logprobs) == len(answer.tokens)
+    assert len(chat.turns) == 2 and chat.total.answers == 1
+    assert "ends in .html" in refused(chat, person, "/trace notes.txt").hint
 
 
 def test_read_begins_the_next_message(tmp_path: Path) -> None:

@@ -412,6 +412,11 @@ def test_a_draft_that_is_right_or_wrong(quirk: float, expected: set[str]) -> Non
     drafted_pieces = [p for r in responses for p in r.parts if p.origin == "draft"]
     assert len(drafted_pieces) <= accepted  # not every byte is a character
     assert bool(drafted_pieces) == (quirk == 0)
+    for response in responses:
+        corrected = [part.text for part in response.parts if part.origin == "corrected"]
+        assert bool(response.rejected) == bool(corrected) and response.rejected not in corrected
+        assert [part.place for part in response.parts] == sorted(p.place for p in response.parts)
+        assert all(part.place < len(response.tokens) for part in response.parts)
 
 
 # -- trees and thoughts --------------------------------------------------------------------

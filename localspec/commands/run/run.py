@@ -3,8 +3,9 @@
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -35,6 +36,7 @@ from localspec.core.options.sampling_params import SamplingParams
 from localspec.display import answer as answers
 from localspec.display import console
 from localspec.display.pieces import AnswerStyle, AnswerWriter
+from localspec.display.trace import write_trace
 
 if TYPE_CHECKING:
     from localspec.chat.answer import Answer, Piece
@@ -55,6 +57,15 @@ def run(
     compare: Annotated[
         bool, typer.Option("--compare", help="Also answer without drafting.", rich_help_panel=PANEL)
     ] = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            "--trace",
+            metavar="FILE.html",
+            help="Write a page: the answer by origin, with the facts of each round.",
+            rich_help_panel=PANEL,
+        ),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Answer one prompt: the text on stdout, the figures on stderr."""
@@ -65,12 +76,17 @@ def run(
         prompting, name = replace(prompting, prompt=(name, *prompting.prompt)), None
     _require_model(name)
     prompting.check(answering, templating)
-    modes = {"--compare": compare, "--json": as_json}
+    modes = {"--compare": compare, "--trace": trace is not None, "--json": as_json}
     batching.check([*_no_batch(prompting, answering), *(flag for flag, on in modes.items() if on)])
     grammar = constraining.read()
     if batching.batch is not None:
         run_batch(batching, answering, templating, grammar, make_request(name, given))
         return
+    if trace is not None and trace.suffix != ".html":
+        raise UsageError(
+            f"--trace writes a page, and {trace} is no name of one.",
+            "Name a file that ends in .html.",
+        )
     if as_json and answering.show_draft:
         raise UsageError(
             "--show-draft colours a text, and --json prints none.",
@@ -83,6 +99,9 @@ def run(
         ids = _encode(engine, text, prompting, templating, answering)
         asked = answering.options(request.draft_tokens, grammar)
         options = generate_options(engine, request, asked)
+        if trace is not None:
+            options = replace(options, logprobs=0)
+        traced: list[Piece] = []
         look = AnswerStyle.asked(answering.hide_reasoning, answering.show_draft, answering.stats)
         with (
             lookup_cache(engine, request, default=False),
@@ -91,7 +110,11 @@ def run(
             pieces = engine.stream(
                 ids, options, on_prompt=save_prompt, reports_progress=not as_json
             )
-            answer = collect(pieces) if as_json else _written(pieces, look)
+            keep = traced.append if trace else lambda piece: None
+            answer = collect(pieces, keep) if as_json else _written(pieces, look, keep)
+        if trace is not None:
+            totals = answers.figures_line(answer.stats, answer.finish_reason, None, answer.status)
+            write_trace(trace, traced, totals)
         if not as_json:
             _show_figures(answer, options.sampling, full=look.stats, estimate=not compare)
         plain = None
@@ -137,13 +160,20 @@ def _require_model(name: str | None) -> None:
         )
 
 
-def _written(pieces: "Iterator[Piece]", look: AnswerStyle) -> "Answer":
+def _written(
+    pieces: "Iterator[Piece]", look: AnswerStyle, keep: "Callable[[Piece], object]"
+) -> "Answer":
     """The answer, whose text is written as it comes."""
     from localspec.chat.answer import collect
 
     writer = AnswerWriter(look)
+
+    def write(piece: "Piece") -> None:
+        keep(piece)
+        writer.write(piece)
+
     try:
-        return collect(pieces, writer.write)
+        return collect(pieces, write)
     finally:
         writer.end(line=True)
 

@@ -20,6 +20,20 @@ from tests.support.real_pair import TinyFiles, interrupt
 pytestmark = pytest.mark.llama
 
 
+def test_the_trace_is_a_page_of_the_answers_rounds(
+    localspec: Command, tiny: TinyFiles, tmp_path: Path
+) -> None:
+    flags = (HELLO, "--seed", "3", "-n", "30", "-md", tiny.draft, "--draft", "4")
+    page, done = tmp_path / "trace.html", localspec("run", "-m", tiny.target, *flags)
+    traced = localspec("run", "-m", tiny.target, *flags, "--trace", page)
+    assert traced.out == done.out
+    written = page.read_text(encoding="utf-8")
+    assert written.count('<th scope="row">') == written.count('<span class="round"') > 1
+    assert "by the target" in written and "drafted tokens accepted" in written
+    refused = localspec("run", "-m", tiny.target, *flags, "--trace", tmp_path / "a.txt")
+    assert refused.code == 2 and "ends in .html" in refused.err
+
+
 def test_text_on_stdout_and_figures_on_stderr(
     run: Command, localspec: Command, tiny: TinyFiles
 ) -> None:
