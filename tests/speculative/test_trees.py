@@ -119,6 +119,7 @@ def test_any_tree_gives_the_same_text_and_rounds_tell_of_it(
         last = path[-1] if path else 0
         wrong = len(each.tokens) > len(path) and last in known.parents
         assert each.corrected == wrong
+        assert not wrong or each.rejected == known.tokens[known.parents.index(last)]
 
 
 def cut(grown: Proposal, n_vocab: int) -> Proposal:
