@@ -163,6 +163,7 @@ def _pair_row(pair: PairSpec) -> str:
         pair.gain.what + ("" if pair.gain.standing == "reported" else " (?)") if pair.gain else ""
     )
     draft = f"{pair.draft.size_gb:.1f} GB {pair.draft.quantization}" if pair.draft else "its heads"
+    draft = draft.removesuffix(" unknown")
     target = f"{pair.target.size_gb:.1f} GB {pair.target.quantization}"
     sizes = f"{target}|{draft}|{pair.size_gb:.1f} GB|{total:.1f} GB"
     return f"|`{pair.name}`|{sizes}|{'|'.join(fits)}|{_cell(gain)}|"
