@@ -1,6 +1,6 @@
 """Demo: the bundled pair or hybrid, padded to the cost of bigger models, plain beside drafted."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,8 +15,9 @@ from localspec.bench.padding.pad import (
     DEMO_TARGET_SHAPE,
     padded_copy,
 )
-from localspec.bench.plan import BenchPlan, Variant
+from localspec.bench.plan import BenchPlan, PromptIds, Variant
 from localspec.bench.run import compare_variants, run_bench
+from localspec.chat.answer import Piece
 from localspec.core import paths
 from localspec.core.options.load_options import DraftTokens, LoadOptions
 from localspec.engine.engine import Engine
@@ -24,6 +25,8 @@ from localspec.metadata.header import ModelHeader, read_header
 
 QUANTIZATIONS: tuple[Quantization, ...] = ("F16", "Q4_0")
 CTX_SIZE = 512  # tokens: a prompt and an answer
+_NARROW = 0.2  # of the speedup: an interval that shows what there is to see
+_WATCHED_TOKENS = 48
 # Three kinds of question, on packages the models have seen and (json, textwrap) have not; chosen
 # because the answers neither end after a few words nor loop.
 QUESTIONS = (
@@ -100,29 +103,45 @@ class HybridResult:
         }
 
 
-def demo_tokens(model: str, length: DraftTokens, repeats: int, max_tokens: int) -> int:
+def demo_tokens(model: str, plan: BenchPlan, quantizations: int) -> int:
     """How many tokens the demo of the "pair" or the "hybrid" generates at most."""
-    variants = 2 if model == "pair" else 4 if length == "auto" else 3
-    return len(QUANTIZATIONS) * len(QUESTIONS) * variants * repeats * max_tokens
+    variants = 2 if model == "pair" else 4 if plan.lengths[-1] == "auto" else 3
+    return quantizations * len(QUESTIONS) * variants * plan.repeats * plan.max_tokens
+
+
+def watch_demo(
+    plan: BenchPlan, files: tuple[Path, Path], threads: int | None
+) -> Iterator[tuple[DraftTokens, Piece]]:
+    """The pieces of one answer by plain decoding, then drafted, each with its draft length."""
+    plan = replace(plan, max_tokens=min(plan.max_tokens, _WATCHED_TOKENS))
+    with Engine.load(*_load_options(files, threads)) as engine:
+        prompt = engine.encode_chat([{"role": "user", "content": QUESTIONS[0]}])
+        for length in plan.lengths:
+            for piece in Variant(str(length), engine, plan, length).stream(prompt):
+                yield length, piece
 
 
 def run_demo(
     plan: BenchPlan,
     threads: int | None = None,
     on_progress: Progress = lambda label, done, total: None,
+    quantizations: Sequence[Quantization] = QUANTIZATIONS,
 ) -> Iterator[PairResult]:
-    """Measure every quantisation of the padded pair; one result at a time."""
+    """Measure quantisations of the padded pair; one result at a time."""
     bundled = read_header(paths.demo_pair()[0]), read_header(paths.demo_pair()[1])
-    for i, quantization in enumerate(QUANTIZATIONS):
+    for i, quantization in enumerate(quantizations):
         files = padded_pair(quantization, on_progress)
 
         def on_answer(task: str, done: int, total: int, before: int = i) -> None:
-            on_progress("measuring", before * total + done, len(QUANTIZATIONS) * total)
+            on_progress("measuring", before * total + done, len(quantizations) * total)
 
         with Engine.load(*_load_options(files, threads)) as engine:
             assert engine.draft is not None
             prompts = [engine.encode_chat([{"role": "user", "content": q}]) for q in QUESTIONS]
-            (found,) = run_bench(engine, {quantization: prompts}, plan, on_answer)
+            tasks: dict[str, Sequence[PromptIds]] = {quantization: prompts}
+            (found,) = run_bench(engine, tasks, plan, on_answer, is_enough=_is_narrow)
+            total = plan.repeats * len(plan.lengths) * len(prompts)
+            on_progress("measuring", (i + 1) * total, len(quantizations) * total)
             yield PairResult(bundled, engine.target.header, engine.draft.header, found)
 
 
@@ -130,13 +149,14 @@ def run_hybrid_demo(
     plan: BenchPlan,
     threads: int | None = None,
     on_progress: Progress = lambda label, done, total: None,
+    quantizations: Sequence[Quantization] = QUANTIZATIONS,
 ) -> Iterator[HybridResult]:
-    """Measure every quantisation of the padded hybrid; one result at a time."""
-    for i, quantization in enumerate(QUANTIZATIONS):
+    """Measure quantisations of the padded hybrid; one result at a time."""
+    for i, quantization in enumerate(quantizations):
         files = padded_hybrid(quantization, on_progress)
 
         def on_answer(done: int, total: int, before: int = i) -> None:
-            on_progress("measuring", before * total + done, len(QUANTIZATIONS) * total)
+            on_progress("measuring", before * total + done, len(quantizations) * total)
 
         with open_variants(files, plan, threads) as variants:
             engine = variants[0].engine
@@ -147,6 +167,15 @@ def run_hybrid_demo(
             found = tuple(compare_variants(variants, prompts, on_answer))
             target = engine.target.header
         yield HybridResult(quantization, read_header(paths.demo_hybrid()), target, found)
+
+
+def _is_narrow(comparison: Comparison) -> bool:
+    """Whether the intervals of all speedups are narrow."""
+    drafted = comparison.figures()[1:]
+    spans = [(row.speedup_interval, row.speedup) for row in drafted]
+    return bool(spans) and all(
+        each is not None and each[1] - each[0] <= _NARROW * speedup for each, speedup in spans
+    )
 
 
 @contextmanager

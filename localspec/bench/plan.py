@@ -1,10 +1,10 @@
 """Benchmark plans and variants: what answers which prompts, how often, in which context."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from localspec.chat.answer import Answer, collect
+from localspec.chat.answer import Answer, Piece, collect
 from localspec.core.errors import PromptTooLong
 from localspec.core.formatting import duration
 from localspec.core.options.generate_options import GenerateOptions
@@ -77,13 +77,21 @@ class Variant:
         self.empty_caches()
         return self.answer_warm(prompt)
 
-    def answer_warm(self, prompt: PromptIds) -> Answer:
-        """Generate once with what earlier answers left in the caches."""
-        engine, plan = self.engine, self.plan
+    def stream(self, prompt: PromptIds) -> Iterator[Piece]:
+        """The pieces of one answer, from empty caches."""
+        self.empty_caches()
+        return self._stream(prompt)
+
+    def _stream(self, prompt: PromptIds) -> Iterator[Piece]:
+        plan = self.plan
         options = GenerateOptions(
             plan.params, self.length, prompt_lookup=plan.prompt_lookup, max_tokens=plan.max_tokens
         )
-        result = collect(engine.stream(prompt, options, clock=plan.clock))
+        return self.engine.stream(prompt, options, clock=plan.clock)
+
+    def answer_warm(self, prompt: PromptIds) -> Answer:
+        """Generate once with what earlier answers left in the caches."""
+        result = collect(self._stream(prompt))
         if result.finish_reason == "cancelled":
             raise KeyboardInterrupt
         return result

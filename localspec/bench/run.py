@@ -31,13 +31,15 @@ def run_bench(
     plan: BenchPlan,
     on_answer: Callable[[str, int, int], None] = lambda task, done, total: None,
     on_prompt: Callable[[Comparison], None] = lambda comparison: None,
+    is_enough: Callable[[Comparison], bool] = lambda comparison: False,
 ) -> Iterator[Comparison]:
     """Compare the draft lengths of a plan task by task, after a warm-up.
 
     ``on_answer`` is called with the task, and how many of its answers there are and will be, for
     the first time before there is one; ``on_prompt`` with each prompt of several, once all sides
-    have answered it. Ctrl-C or a LocalspecError ends the measurement: the prompts
-    that are complete by then are yielded as a comparison, then it is raised.
+    have answered it. A task ends before its last prompt where what is measured ``is_enough``.
+    Ctrl-C or a LocalspecError ends the measurement: the prompts that are complete by then are
+    yielded as a comparison, then it is raised.
     """
     require_prompts_fit(engine, tasks, plan)
     variants = [Variant(str(length), engine, plan, length) for length in plan.lengths]
@@ -52,6 +54,8 @@ def run_bench(
                 done.append(measured)
                 if len(named) > 1:
                     on_prompt(_comparison(measured.name, variants, sides, [measured]))
+                if is_enough(_comparison(task, variants, sides, done)):
+                    break
         except (KeyboardInterrupt, LocalspecError) as error:
             problem = error
         if done:

@@ -139,6 +139,17 @@ def test_what_is_complete_outlives_an_interruption(
         assert comparison.figures()
 
 
+def test_a_task_ends_when_enough_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Variant, "answer", lambda *_: made_answer(1.0))
+    tasks, toy = {"a": [[7], [8], [9]], "b": [[9]]}, cast(Engine, ToyEngine())
+
+    def is_enough(comparison: Comparison) -> bool:
+        return len(comparison.names) == 2
+
+    found = run_bench(toy, tasks, plan(0, 4), is_enough=is_enough)
+    assert [comparison.names for comparison in found] == [("a 1", "a 2"), ("b 1",)]
+
+
 def test_guesses_are_those_of_the_draft_given_the_true_text() -> None:
     engine = ToyEngine(quirk=0.5)
     prompt = engine.encode("abc")

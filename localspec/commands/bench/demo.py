@@ -34,7 +34,7 @@ def demo(
     draft_tokens: Annotated[
         str, typer.Option("--draft-tokens", "--draft", metavar="N|auto", help="Draft length.")
     ] = "auto",
-    repeats: Annotated[int, typer.Option(min=1, help="Repeats, plain and drafted in turn.")] = 3,
+    repeats: Annotated[int, typer.Option(min=1, help="Repeats, plain and drafted in turn.")] = 1,
     max_tokens: Annotated[
         int, typer.Option("--max-tokens", "-n", min=1, max=256, help="Most tokens of an answer.")
     ] = 64,
@@ -44,6 +44,9 @@ def demo(
             "--threads", "-t", min=THREADS.low, max=THREADS.high, help="Default: physical cores."
         ),
     ] = None,
+    all_quantizations: Annotated[
+        bool, typer.Option("--all", help="F16 and Q4_0; default: F16 alone, about a minute.")
+    ] = False,
     verbose: Annotated[
         bool,
         typer.Option(
@@ -53,7 +56,7 @@ def demo(
     as_json: JsonFlag = False,
 ) -> None:
     """Compare plain and speculative decoding on the bundled models; no network."""
-    from localspec.bench.demo import demo_tokens, run_demo, run_hybrid_demo
+    from localspec.bench.demo import QUANTIZATIONS, demo_tokens, run_demo, run_hybrid_demo
     from localspec.bench.plan import BenchPlan
     from localspec.display import bench as bench_display
     from localspec.engine.loading.notes import missing_gpu
@@ -63,15 +66,19 @@ def demo(
         raise UsageError("The demo shows drafting.", "Give a draft length from 1 on, or auto.")
     for sentence in missing_gpu():
         console.note(sentence)
+    plan = BenchPlan(SamplingParams(temperature=0), (0, length), repeats, max_tokens)
+    quantizations = QUANTIZATIONS if all_quantizations else QUANTIZATIONS[:1]
     if not as_json:
         console.note_other_work()
-        bench_display.demo_intro(model, length, demo_tokens(model, length, repeats, max_tokens))
-    plan = BenchPlan(SamplingParams(temperature=0), (0, length), repeats, max_tokens)
+        tokens = demo_tokens(model, plan, len(quantizations))
+        bench_display.demo_intro(model, length, tokens)
+    if model == "pair" and not as_json and console.make_console(stderr=False).is_terminal:
+        _watch(plan, threads)
     run: Callable[..., Iterator[PairResult | HybridResult]]
     run = run_demo if model == "pair" else run_hybrid_demo
     results = []
     with progress() as on_progress:
-        for result in run(plan, threads, on_progress):
+        for result in run(plan, threads, on_progress, quantizations):
             results.append(result)
             if not as_json:
                 bench_display.demo_result(result, verbose=verbose)
@@ -79,6 +86,18 @@ def demo(
         console.json_line(_document(model, plan, threads, results))
     else:
         bench_display.demo_end(results, _next_command())
+
+
+def _watch(plan: "BenchPlan", threads: int | None) -> None:
+    """Show one answer as it comes, plain and drafted in two columns."""
+    from localspec.bench.demo import QUANTIZATIONS, padded_pair, watch_demo
+    from localspec.display.side_by_side import side_by_side
+
+    with progress() as on_progress:
+        files = padded_pair(QUANTIZATIONS[0], on_progress)
+    with side_by_side(plan.lengths) as show:
+        for length, piece in watch_demo(plan, files, threads):
+            show(length, piece)
 
 
 def _document(

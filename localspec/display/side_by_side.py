@@ -1,0 +1,63 @@
+"""Answers beside each other while they grow, by draft length: plain decoding and drafting."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from localspec.chat.answer import Piece
+from localspec.core.formatting import number, printable
+from localspec.core.options.load_options import DraftTokens
+from localspec.display import console
+from localspec.display.pieces import AnswerStyle, ShownPieces, legend, visible_origins
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Show = Callable[[DraftTokens, Piece], None]
+
+
+@contextmanager
+def side_by_side(lengths: Sequence[DraftTokens]) -> Iterator[Show]:
+    """A column for each draft length on stdout, whose answers grow by the pieces shown."""
+    from rich.live import Live
+
+    out = console.make_console(stderr=False)
+    look = AnswerStyle(origins=visible_origins(out))
+    columns = {length: _Column(length, look) for length in lengths}
+    out.print(legend(look.origins))
+    with console.resizable(Live(console=out, auto_refresh=False)) as live:
+
+        def show(length: DraftTokens, piece: Piece) -> None:
+            columns[length].add(piece)
+            live.update(_table([*columns.values()]), refresh=True)
+
+        yield show
+
+
+class _Column:
+    """One answer so far, with its speed above it."""
+
+    def __init__(self, length: DraftTokens, look: AnswerStyle) -> None:
+        from rich.text import Text
+
+        self.name = f"drafted ({length})" if length else "plain"
+        self.title, self.text = Text(self.name, "bold"), Text()
+        self._shown = ShownPieces(look)
+
+    def add(self, piece: Piece) -> None:
+        from rich.text import Text
+
+        for text, style in self._shown.styled(piece):
+            self.text.append(printable(text), style)
+        self.title = Text(f"{self.name}: {number(piece.stats.generation_tps)} tok/s", "bold")
+
+
+def _table(columns: Sequence[_Column]) -> "Table":
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 3, 0, 0), expand=True)
+    for _ in columns:
+        table.add_column(ratio=1, overflow="fold")
+    table.add_row(*(column.title for column in columns))
+    table.add_row(*(column.text for column in columns))
+    return table
