@@ -67,6 +67,9 @@ class BenchFlags:
     output: Path | None = option(
         None, "--output -o", "Save the JSON document to this file.", everyday=True
     )
+    report: Path | None = option(
+        None, "--report", "Save figures and tables to this file, as a page (HTML).", everyday=True
+    )
 
 
 @spread_groups
@@ -98,14 +101,14 @@ def bench(
     request = make_request(name, given, _SAMPLING)
     _sides(request, drafts=True)  # raises for bad flags before anything is loaded
     templating.check()
-    if measuring.output is not None:
-        require_writable(measuring.output)
+    for path in filter(None, (measuring.output, measuring.report)):
+        require_writable(path)
     console.note_other_work()
     with open_engine(request) as engine:
         lengths = _sides(request, drafts=engine.draft is not None)
         plan = _plan(engine, request, lengths, measuring)
         use_template(engine, templating)
-        report = Report(engine, plan, groups, measuring.output)
+        report = Report(engine, plan, groups, measuring.output, measuring.report)
         verbose = request.models.verbose
         found, problem = _run(engine, plan, groups, report, as_json=as_json, verbose=verbose)
     if isinstance(problem, LocalspecError):

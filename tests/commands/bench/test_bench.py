@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from localspec.bench.page.page import render
 from localspec.core.errors import EngineError, FileProblem
 from localspec.llama import llama_library
 from tests.support.command import Command, Done
@@ -60,13 +61,14 @@ def test_verbose_adds_details(bench: Command, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_bench_ends_with_one_json_document(bench: Command, tmp_path: Path) -> None:
-    path = tmp_path / "result.json"
-    flags = ("--draft", "2", "--temp", "0.8", "--seed", "9", "--audit")
+    path, page = tmp_path / "result.json", tmp_path / "page.html"
+    flags = ("--draft", "2", "--temp", "0.8", "--seed", "9", "--audit", "--report", page)
     done = bench(*flags, "--json", "--output", path)
     assert done.code == 0
     document = json.loads(done.out)
     assert done.out.count("\n") == 1 and "\ntask " in done.err
     assert json.loads(path.read_text()) == document
+    assert page.read_text() == render(document)
     assert document["complete"] is True
     assert document["settings"]["draft_tokens"] == [0, 2]
     assert document["settings"]["sampling"]["seed"] == 9
@@ -191,10 +193,10 @@ def test_results_survive_a_file_that_cannot_be_written(
     done = iter([True, True])
     write = report._write
 
-    def full(path: Path, document: Any) -> None:
+    def full(path: Path, text: str) -> None:
         if next(done, None) is None:
             raise FileProblem("No bench_run.", "Make some.")
-        write(path, document)
+        write(path, text)
 
     monkeypatch.setattr(report, "_write", full)
     finished = bench("--draft", "2", "--output", folder / "result.json", "--json")
@@ -225,6 +227,7 @@ def test_results_survive_a_reader_that_leaves(tiny: TinyFiles, tmp_path: Path) -
         (["--tasks", "one,three"], 2, "There is no task 'three'. Tasks here: one, two."),
         (["--prompts", "none.jsonl"], 1, "none.jsonl cannot be read: No such file"),
         (["--output", "none/result.json"], 1, "cannot be written to none/result.json"),
+        (["--report", "none/page.html"], 1, "cannot be written to none/page.html"),
         (["--repeats", "0"], 2, "whole number from 1 to"),
         (["--temp", "-1"], 2, "expected a number from 0 to 100, not '-1'."),
         (["--draft", "99"], 2, "exceeds what we verify"),
