@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from localspec import __version__
 from localspec.bench.comparison import Comparison, together
+from localspec.bench.document import FORMAT, Against, Document, compare_documents
 from localspec.bench.page.page import render
 from localspec.bench.plan import BenchPlan
 from localspec.bench.prompts import Prompt
@@ -22,15 +23,13 @@ from localspec.llama.memory.use import MemoryUse
 if TYPE_CHECKING:
     from localspec.engine.engine import Engine
 
-FORMAT = 3  # raise it when a key changes its name or meaning
-
 
 class Report:
     """The document of one run, written to ``path`` as JSON and to ``page`` as HTML (None: nowhere).
 
     ``prompts`` are by task. Speeds are in tokens per second, seconds end in ``_s``, memory is in
-    bytes; ``overall`` is None before the first result. It is written after each task; files are
-    always complete or untouched.
+    bytes; ``overall`` is None before the first result, and ``against`` is there with an ``earlier``
+    run. It is written after each task; files are always complete or untouched.
     """
 
     def __init__(
@@ -40,13 +39,16 @@ class Report:
         prompts: Mapping[str, Sequence[Prompt]],
         path: Path | None = None,
         page: Path | None = None,
+        earlier: Document | None = None,
     ) -> None:
         self._engine = engine
         self._plan = plan
         self._prompts = prompts
         self._path = path
         self._page = page
+        self._earlier = earlier
         self.document: dict[str, object] = {}
+        self.against: Against | None = None
 
     def save(self, comparisons: Sequence[Comparison], *, complete: bool) -> None:
         """Rebuild the document from the results so far, and write it.
@@ -77,6 +79,9 @@ class Report:
             "overall": together(comparisons).as_json() if comparisons else None,
             "answers": [row for comparison in comparisons for row in comparison.answers_as_json()],
         }
+        if self._earlier is not None:
+            self.against = compare_documents(self.document, self._earlier)
+            self.document["against"] = asdict(self.against)
         if self._path is not None:
             _write(self._path, json.dumps(self.document, indent=1, ensure_ascii=False) + "\n")
         if self._page is not None:

@@ -9,6 +9,7 @@ from rich.cells import cell_len, set_cell_size
 
 from localspec.bench.advice import advice, audited, explained, fastest, length_name
 from localspec.bench.comparison import Comparison, together
+from localspec.bench.document import Against
 from localspec.bench.figures import Figures
 from localspec.chat.stats import Interval
 from localspec.core.formatting import count, number, one_line, percent
@@ -132,8 +133,7 @@ def _details(out: "Console", comparison: Comparison, figures: list[Figures]) -> 
     """Tables of what a round costs, and of what drafting could reach at best."""
     measured = [(f"--draft {row.draft_tokens}", _cost(row)) for row in figures[1:] if row.drafted]
     if (ratio := comparison.auto_over_fixed()) is not None:
-        span = _span(ratio.interval, " to ")
-        value = f"{ratio.ratio:.2f}x" + (f" (90% CI {span})" if span else "")
+        value = f"{ratio.ratio:.2f}x{_ci(ratio.interval)}"
         measured.append((f"auto over the best fixed length, {ratio.length}", value))
     _rows(out, _COSTS, measured)
     _rows(out, "Accepted by position in the draft", _positions(figures))
@@ -160,6 +160,28 @@ def _positions(rows: Iterable[Figures]) -> list[tuple[str, str]]:
 
 def _cost(row: Figures) -> str:
     return f"{row.mean_accepted_length:.2f} tokens a round, cost {row.round_cost:.2f}"
+
+
+def show_against(out: "Console", found: Against) -> None:
+    """How fast each draft length is now and was before, and what else has changed."""
+    heading = f"Against {found.date}, localspec {found.version}, {found.prompts} prompts"
+    speeds = [
+        (
+            f"--draft {length_name(row.draft_tokens)}",
+            f"{row.ratio:.2f}x{_ci(row.interval)}, {number(row.before_tps)} tok/s before, "
+            f"{number(row.now_tps)} now",
+        )
+        for row in found.ratios
+    ]
+    _rows(out, one_line(heading), speeds)
+    changes = [
+        (one_line(name), one_line(f"{now}, was {before}")) for name, before, now in found.changes
+    ]
+    _rows(out, "Changed since", changes)
+
+
+def _ci(interval: Interval | None) -> str:
+    return f" (90% CI {_span(interval, ' to ')})" if interval else ""
 
 
 def _rows(out: "Console", heading: str, rows: Sequence[tuple[str, str]]) -> None:

@@ -1,20 +1,21 @@
 """Page of a benchmark: the document of a report as one HTML file that needs no network."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from localspec.bench.advice import audited, explained, fastest, length_name
+from localspec.bench.document import Document, flat
 from localspec.bench.equality import Audit, Difference
 from localspec.bench.figures import Figures
 from localspec.bench.page.scale import Scale, scale_of
+from localspec.chat.stats import Interval
 from localspec.core.formatting import number, one_line, percent, size
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-Document = Mapping[str, Any]
 Place = tuple[float, float]  # in percent from the left and from the bottom
 
 # Keys of `Limits`, and what they are.
@@ -53,19 +54,6 @@ def render(document: Document) -> str:
     return _environment().get_template("page.html").render(_view(document))
 
 
-def flat(value: object, name: str = "") -> Iterator[tuple[str, object]]:
-    """Plain data as names, joined by dots, and single values."""
-    items: Sequence[tuple[object, object]] = ()
-    if isinstance(value, Mapping):
-        items = [*value.items()]
-    elif isinstance(value, list | tuple) and any(isinstance(each, Mapping) for each in value):
-        items = [*enumerate(value, 1)]
-    else:
-        yield name, value
-    for key, each in items:
-        yield from flat(each, f"{name}.{key}" if name else str(key))
-
-
 @cache
 def _environment() -> "Environment":
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -82,17 +70,6 @@ def _environment() -> "Environment":
     return made
 
 
-def _facts(part: object) -> list[tuple[str, object]]:
-    """Names and values of settings, without those that are not set."""
-    return [(name, _words(value)) for name, value in flat(part) if value not in (None, [], ())]
-
-
-def _words(value: object) -> object:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
-
-
 def _shown(value: object) -> object:
     """Text with unprintable characters escaped; markup, which is our own, stays."""
     return one_line(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
@@ -103,11 +80,12 @@ def _view(document: Document) -> dict[str, Any]:
     overall, tasks = document["overall"] or {"sides": (), "left_out": ()}, document["tasks"]
     sides = [Figures(**side) for side in overall["sides"]]
     parts = ("machine", "target", "draft", "settings", "memory")
+    ratios = document["against"]["ratios"] if "against" in document else ()
     times = [_times(row) for row in sides]
     view = {
         "document": document,
         "overall": overall,
-        "facts": {part: _facts(document[part]) for part in parts},
+        "facts": {part: [*flat(document[part])] for part in parts},
         "sides": sides,
     }
     if not sides:
@@ -115,7 +93,12 @@ def _view(document: Document) -> dict[str, Any]:
     return view | {
         "advice": fastest(sides, overall["plain_noise"]),
         "groups": [overall, *tasks] if len(tasks) > 1 else tasks,
-        "speeds": _speeds([overall, *tasks]),
+        "speeds": _around_one(
+            (side["speedup"], side["speedup_interval"])
+            for group in (overall, *tasks)
+            for side in group["sides"]
+        ),
+        "ratios": _around_one((row["ratio"], row["interval"]) for row in ratios),
         "positions": _positions(sides),
         "rounds": scale_of([0, *(max(row.mean_accepted_length, row.round_cost) for row in sides)]),
         "staircase": _staircase(overall),
@@ -131,11 +114,9 @@ def _view(document: Document) -> dict[str, Any]:
     }
 
 
-def _speeds(groups: Sequence[Document]) -> Scale:
-    """The scale of all speedups, their intervals, and plain decoding."""
-    sides = [side for group in groups for side in group["sides"]]
-    ends = [end for side in sides for end in side["speedup_interval"] or ()]
-    return scale_of([1, *(side["speedup"] for side in sides), *ends])
+def _around_one(ratios: Iterable[tuple[float, Interval | None]]) -> Scale:
+    """The scale of ratios, their intervals, and 1."""
+    return scale_of([1, *(end for ratio, ends in ratios for end in (ratio, *(ends or ())))])
 
 
 def _positions(sides: Sequence[Figures]) -> Chart | None:

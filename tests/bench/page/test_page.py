@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec.bench.comparison import Comparison, together
+from localspec.bench.document import Against, Ratio
 from localspec.bench.equality import Audit
 from localspec.bench.figures import Limits
-from localspec.bench.page.page import flat, render
+from localspec.bench.page.page import render
 from localspec.chat.stats import PassStats, SourceStats
 from tests.support.answers import compared, difference, made_answer, made_comparison, side
 from tests.support.programs.browser import CONTRASTS, chromium
@@ -134,7 +135,17 @@ def test_facts_of_machine_and_settings() -> None:
         assert words in page.text
     assert "loras" not in page.text  # not set
     assert "stopped early" in page.text
-    assert [*flat({"a": {"b": [1, 2]}, "c": [{"d": None}]})] == [("a.b", [1, 2]), ("c.1.d", None)]
+
+
+def test_an_earlier_run_is_compared() -> None:
+    ratios = (Ratio(0, 40.0, 50.0, 1.25, (1.2, 1.3)), Ratio("auto", 50.0, 40.0, 0.8, None))
+    changes = (("machine.cpu", "A", "B"), ("draft.file", None, "d.gguf"))
+    found = asdict(Against("2026-01-01", "0.9", 7, ratios, changes))
+    page = _Page(render(document(measured(), against=found)))
+    assert ["off", "", "1.25x", "1.20 to 1.30", "40.0", "50.0"] in page.rows
+    assert ["auto", "", "0.80x", "–", "50.0", "40.0"] in page.rows
+    assert ["machine.cpu", "A", "B"] in page.rows
+    assert "2026-01-01 (localspec 0.9), over the\n7 prompts" in page.text
 
 
 @pytest.mark.parametrize("comparisons", [(), (made_comparison(loops=1),)])

@@ -84,6 +84,27 @@ def test_bench_ends_with_one_json_document(bench: Command, tmp_path: Path) -> No
     assert "\nAudit: 32 tokens of 8 drafted answers" in done.err
 
 
+def test_bench_against_an_earlier_run(bench: Command, tmp_path: Path) -> None:
+    path = tmp_path / "old.json"
+    assert bench("--draft", "2", "--output", path).code == 0
+    done = bench("--draft-tokens", "2,auto", "--repeats", "1", "--against", path, "--json")
+    assert done.code == 0
+    against = json.loads(done.out)["against"]
+    assert against["prompts"] == 4
+    assert [row["draft_tokens"] for row in against["ratios"]] == [0, 2]
+    assert [name for name, _, _ in against["changes"]] == [
+        "settings.draft_tokens", "settings.repeats",
+    ]  # fmt: skip
+    assert re.search(r"^Against 20.*, localspec .*, 4 prompts$", done.err, re.M)
+    assert re.search(
+        r"^  --draft 2 +\d+\.\d\dx \(90% CI .*\), .* tok/s before, .* now$", done.err, re.M
+    )
+    assert re.search(r"^  settings.repeats +1, was 2$", done.err, re.M)
+    path.write_text("{}")
+    refused = bench("--against", path)
+    assert refused.code == 1 and "is not the document of a benchmark" in refused.sentences
+
+
 def test_bench_of_rejection_explains_no_text(bench: Command) -> None:
     done = bench("--acceptance", "rejection", "--temp", "0.8", "-n", "20")
     assert done.code == 0
