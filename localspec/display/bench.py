@@ -175,9 +175,14 @@ def show_against(out: "Console", found: Against) -> None:
     ]
     _rows(out, one_line(heading), speeds)
     changes = [
-        (one_line(name), one_line(f"{now}, was {before}")) for name, before, now in found.changes
+        (one_line(name), one_line(f"{_set(now)}, was {_set(before)}"))
+        for name, before, now in found.changes
     ]
     _rows(out, "Changed since", changes)
+
+
+def _set(value: object) -> object:
+    return "not set" if value is None else value
 
 
 def _ci(interval: Interval | None) -> str:
