@@ -49,6 +49,7 @@ _COMMANDS: dict[str | None, dict[str, Any]] = {
         "sessions": conversations.sessions_app,
         "serve": serve.serve,
         "ps": servers.ps,
+        "top": servers.top,
         "stop": servers.stop,
         "bench": bench.bench,
     },

@@ -9,11 +9,13 @@ from dataclasses import asdict, dataclass
 from localspec.bench.equality import Audit, Difference
 from localspec.bench.figures import (
     AutoOverFixed,
+    Costs,
     Figures,
     Limits,
     Side,
     auto_over_fixed,
     hindsight_limits,
+    pass_costs,
     side_figures,
 )
 from localspec.chat.answer import Answer
@@ -55,6 +57,7 @@ class Comparison:
             "sides": [asdict(row) for row in self.figures()],
             "plain_noise": self.plain_noise(),
             "auto_over_fixed": None if (ratio := self.auto_over_fixed()) is None else asdict(ratio),
+            "costs": None if (costs := self.costs()) is None else asdict(costs),
             "limits": None if (limits := self.limits()) is None else asdict(limits),
             "differences": [asdict(each) for each in self.differences],
             "audits": [asdict(each) for each in self.audits],
@@ -107,6 +110,10 @@ class Comparison:
         """auto against the best fixed length; None where one of both was not measured."""
         used = self._used(prompts)
         return auto_over_fixed(self.sides, used) if used else None
+
+    def costs(self) -> Costs | None:
+        """What passes cost here; None without an answer that can be used."""
+        return pass_costs(self.sides, used) if (used := self._used(None)) else None
 
     def limits(self, prompts: Collection[str] | None = None) -> Limits | None:
         """What drafting could reach here, from measured costs; None where nothing was drafted."""

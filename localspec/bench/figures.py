@@ -17,6 +17,7 @@ from localspec.speculative.limits import (
     best_seconds,
     causal_seconds,
     ceiling,
+    ceilings,
     chains_along,
     shares,
 )
@@ -53,6 +54,7 @@ class Figures:
     ``speedup_interval`` its 90 % interval over the prompts (None: too few, or plain itself).
     ``round_cost`` is in plain tokens: drafting pays when ``mean_accepted_length`` is larger.
     ``acceptance_by_position`` is the accepted share of the first, second, ... drafted tokens.
+    ``generation_s`` is the time of all rounds; ``draft_s`` and ``verify_s`` are parts of it.
     """
 
     draft_tokens: DraftTokens
@@ -67,6 +69,9 @@ class Figures:
     acceptance_rate: float | None
     mean_accepted_length: float
     draft_prompt_s: float
+    generation_s: float
+    draft_s: float
+    verify_s: float
     ttft_s: float
     text: SameText
     acceptance_by_position: tuple[float, ...] = ()
@@ -83,6 +88,21 @@ class AutoOverFixed:
     length: DraftTokens
     ratio: float
     interval: Interval | None
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Mean seconds of the target's passes of 1, 2, ... tokens, and of a step of the draft.
+
+    Widths that no side used are interpolated: ``passes`` counts those that were seen. ``ceilings``
+    are the speedups over plain if every token in a pass of this width were right. They are empty,
+    and ``step_s`` is None, where no model drafted.
+    """
+
+    pass_s: tuple[float, ...]
+    passes: tuple[int, ...]
+    step_s: float | None
+    ceilings: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +148,9 @@ def side_figures(side: Side, plain: Side, prompts: Sequence[int], text: SameText
         acceptance_rate=accepted / drafted if drafted else None,
         mean_accepted_length=tokens / rounds,
         draft_prompt_s=sum(s.draft_prompt_seconds for s in flat) / len(flat),
+        generation_s=sum(s.seconds for s in flat),
+        draft_s=sum(s.draft_seconds for s in flat),
+        verify_s=sum(s.verify_seconds for s in flat),
         ttft_s=sum(s.ttft_s or 0 for s in flat) / len(flat),
         text=text,
         acceptance_by_position=tuple(_merged([side], prompts).acceptance_by_position),
@@ -156,14 +179,37 @@ def hindsight_limits(
 
     ``guesses`` holds for each prompt what the draft says at each token of the plain answer.
     """
+    costs = pass_costs(sides, prompts)
+    if costs is None or costs.step_s is None:
+        return None
+    prompt_lookup = "lookup" in _merged(sides, prompts).sources
+    return _limits(guesses, costs.pass_s, costs.step_s, prompt_lookup)
+
+
+def pass_costs(sides: Sequence[Side], prompts: Sequence[int]) -> Costs | None:
+    """What passes and draft steps cost over prompts by position, to the widest pass.
+
+    None without a pass: an answer of one token needs none.
+    """
+    passes = _merged(sides, prompts).passes
+    if not passes:
+        return None
+    costs = PassCosts()
+    for width, each in passes.items():
+        costs.observe(width, 0, each.seconds / each.passes)
+    widths = range(1, min(max(passes), LONGEST_AUTO + 1) + 1)
+    seconds = tuple(costs.seconds(width, 0) for width in widths)
     # auto's draft seconds are not all those of steps, so a fixed length tells more of them.
     fixed = [side for side in sides if side.draft_tokens not in (0, "auto")]
     steps = _merged(fixed or sides, prompts)
-    if "draft" not in steps.sources:
-        return None
-    step = steps.draft_seconds / steps.sources["draft"].drafted
-    prompt_lookup = "lookup" in _merged(sides, prompts).sources
-    return _limits(guesses, _pass_seconds(sides, prompts), step, prompt_lookup)
+    drafted = steps.sources.get("draft")
+    step = steps.draft_seconds / drafted.drafted if drafted else None
+    return Costs(
+        seconds,
+        tuple(passes[width].passes if width in passes else 0 for width in widths),
+        step,
+        () if step is None else tuple(ceilings(seconds, step)),
+    )
 
 
 def _merged(sides: Sequence[Side], prompts: Sequence[int]) -> GenerationStats:
@@ -175,17 +221,8 @@ def _merged(sides: Sequence[Side], prompts: Sequence[int]) -> GenerationStats:
     return total
 
 
-def _pass_seconds(sides: Sequence[Side], prompts: Sequence[int]) -> list[float]:
-    """Mean seconds of the target's passes of 1, 2, ... tokens to the widest, interpolated."""
-    passes = _merged(sides, prompts).passes
-    costs = PassCosts()
-    for width, each in passes.items():
-        costs.observe(width, 0, each.seconds / each.passes)
-    return [costs.seconds(width, 0) for width in range(1, min(max(passes), LONGEST_AUTO + 1) + 1)]
-
-
 def _limits(
-    guesses: Sequence[Sequence[Guess]], verify: list[float], step: float, prompt_lookup: bool
+    guesses: Sequence[Sequence[Guess]], verify: Sequence[float], step: float, prompt_lookup: bool
 ) -> Limits:
     agreed = [[guess.right for guess in one] for one in guesses]
     chains = [chains_along(one, len(verify) - 1) for one in guesses]

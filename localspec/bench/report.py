@@ -1,4 +1,4 @@
-"""Benchmark report: a JSON document with results, settings and the machine."""
+"""Benchmark report: a document with results, settings and the machine, as JSON and as a page."""
 
 import json
 import os
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from localspec import __version__
 from localspec.bench.comparison import Comparison, together
+from localspec.bench.document import FORMAT, Against, Document, compare_documents
+from localspec.bench.page.page import render
 from localspec.bench.plan import BenchPlan
 from localspec.bench.prompts import Prompt
 from localspec.core import machine
@@ -21,14 +23,13 @@ from localspec.llama.memory.use import MemoryUse
 if TYPE_CHECKING:
     from localspec.engine.engine import Engine
 
-FORMAT = 3  # raise it when a key changes its name or meaning
-
 
 class Report:
-    """The document of one run, written to a file (None: nowhere) after each task.
+    """The document of one run, written to ``path`` as JSON and to ``page`` as HTML (None: nowhere).
 
     ``prompts`` are by task. Speeds are in tokens per second, seconds end in ``_s``, memory is in
-    bytes; ``overall`` is None before the first result. The file is always complete or untouched.
+    bytes; ``overall`` is None before the first result, and ``against`` is there with an ``earlier``
+    run. It is written after each task; files are always complete or untouched.
     """
 
     def __init__(
@@ -36,18 +37,23 @@ class Report:
         engine: "Engine",
         plan: BenchPlan,
         prompts: Mapping[str, Sequence[Prompt]],
-        path: Path | None,
+        path: Path | None = None,
+        page: Path | None = None,
+        earlier: Document | None = None,
     ) -> None:
         self._engine = engine
         self._plan = plan
         self._prompts = prompts
         self._path = path
+        self._page = page
+        self._earlier = earlier
         self.document: dict[str, object] = {}
+        self.against: Against | None = None
 
     def save(self, comparisons: Sequence[Comparison], *, complete: bool) -> None:
         """Rebuild the document from the results so far, and write it.
 
-        Raises FileProblem when the file cannot be written; the document is there all the same.
+        Raises FileProblem when a file cannot be written; the document is there all the same.
         """
         engine, plan = self._engine, self._plan
         self.document = {
@@ -73,8 +79,13 @@ class Report:
             "overall": together(comparisons).as_json() if comparisons else None,
             "answers": [row for comparison in comparisons for row in comparison.answers_as_json()],
         }
+        if self._earlier is not None:
+            self.against = compare_documents(self.document, self._earlier)
+            self.document["against"] = asdict(self.against)
         if self._path is not None:
-            _write(self._path, self.document)
+            _write(self._path, json.dumps(self.document, indent=1, ensure_ascii=False) + "\n")
+        if self._page is not None:
+            _write(self._page, render(self.document))
 
 
 def memory_use(engine: "Engine") -> dict[str, MemoryUse | None]:
@@ -103,8 +114,7 @@ def require_writable(path: Path) -> None:
             raise _Enough
 
 
-def _write(path: Path, result: Mapping[str, object]) -> None:
-    text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
+def _write(path: Path, text: str) -> None:
     with _writing(path), appearing_when_complete(path) as partial:
         # Half a surrogate pair, as in a name that is not UTF-8, becomes the escape of JSON.
         partial.write_text(text, encoding="utf-8", errors="backslashreplace")
@@ -117,5 +127,5 @@ class _Enough(Exception):
 def _writing(path: Path) -> AbstractContextManager[None]:
     return file_problem(
         f"The results cannot be written to {path}",
-        "Give --output a file in a folder with room, that you may write to.",
+        "Give a file in a folder with room, that you may write to.",
     )

@@ -202,6 +202,13 @@ def resident_bytes(process: int) -> int:
     return int(kilobytes) * 1024 if kilobytes.isdecimal() else 0
 
 
+def family_bytes(process: int) -> int:
+    """Bytes of RAM that a process and its children use; 0 if unknown."""
+    lines = _output("ps", "-A", "-o", "pid=,ppid=,rss=").splitlines()
+    rows = [[*map(int, line.split())] for line in lines]
+    return 1024 * sum(kilobytes for *ids, kilobytes in rows if process in ids)
+
+
 def is_busy(seconds: float = 0.05) -> bool:
     """Whether other processes use half a core or more; True if unknown."""
     cores = cores_in_use(seconds)

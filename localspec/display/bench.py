@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
 
+from localspec.bench.advice import advice, audited, explained, fastest, length_name
 from localspec.bench.comparison import Comparison, together
-from localspec.bench.equality import Audit, Difference
+from localspec.bench.document import Against
 from localspec.bench.figures import Figures
-from localspec.bench.spent import FEWEST_PROMPTS
 from localspec.chat.stats import Interval
 from localspec.core.formatting import count, number, one_line, percent
-from localspec.core.options.load_options import DraftTokens
 from localspec.display.answer import by_position
 from localspec.display.console import make_console, note
 from localspec.llama.memory.use import MemoryUse
@@ -105,7 +104,7 @@ def _fit(text: str, width: int) -> str:
 def _cells(task: str, row: Figures, plain: bool) -> dict[str, str]:
     return {
         "task": task,
-        "draft": _length(row.draft_tokens),
+        "draft": length_name(row.draft_tokens),
         "tok/s": number(row.generation_tps),
         "speedup": "" if plain else f"{row.speedup:.2f}x",
         "90% CI": _span(row.speedup_interval, "-"),
@@ -129,69 +128,24 @@ def _span(interval: Interval | None, between: str) -> str:
     return "" if interval is None else f"{interval[0]:.2f}{between}{interval[1]:.2f}"
 
 
-def _length(length: DraftTokens) -> str:
-    return str(length) if length else "off"
-
-
 def summary(out: "Console", comparison: Comparison, *, verbose: bool = False) -> None:
     """One sentence of advice, and what went wrong; with ``verbose`` the details behind it."""
     figures = comparison.figures()
-    sentences = [_fastest(figures, comparison.plain_noise())] if figures else []
+    sentences = [fastest(figures, comparison.plain_noise())] if figures else []
     sentences += _differences(comparison, verbose=verbose)
     if comparison.audits:
-        sentences.append(_audited(comparison.audits))
+        sentences.append(audited(comparison.audits))
     for sentence in sentences:
         out.print(sentence, markup=False)
     if verbose and figures:
         _details(out, comparison, figures)
 
 
-def _fastest(figures: list[Figures], noise: float) -> str:
-    plain, *others = figures
-    rate = f"Plain decoding reaches {number(plain.generation_tps)} tok/s"
-    if not others:
-        return f"{rate}; name a draft to compare it."
-    if not any(row.drafted for row in others):
-        if others[-1].draft_tokens == "auto":
-            return f"{rate}; auto found nothing worth drafting."
-        return "Nothing was drafted: the answers are too short, or the draft's context is full."
-    drafted = [row for row in others if row.drafted and row.text != "different"]
-    if not drafted:
-        return "No draft length can be recommended: each gives another text than plain."
-    best = max(drafted, key=lambda row: row.speedup)
-    return _advice(best, f"--draft {best.draft_tokens}", "--draft off", noise)
-
-
-def _advice(best: Figures, drafting: str, plain: str, noise: float) -> str:
-    """Which of the two to use, from the figures of the fastest that drafts.
-
-    ``noise`` is by how much plain decoding alone differs between repeats.
-    """
-    if not best.accepted:
-        return f"Fastest here: {plain}; no drafted token was accepted."
-    reached = f"{best.speedup:.2f}x the speed of plain decoding"
-    low = high = best.speedup
-    if best.speedup_interval is None:
-        reached += f"; fewer than {FEWEST_PROMPTS} prompts decide nothing"
-    else:
-        low, high = best.speedup_interval
-        reached += f" (90% CI {low:.2f} to {high:.2f})"
-    if abs(best.speedup - 1) <= noise:
-        noisy = f"plain decoding alone differs by {percent(noise)} between repeats"
-        return f"No clear winner: {drafting} reaches {reached}; {noisy}."
-    if low <= 1 <= high:
-        return f"No clear winner: {drafting} reaches {reached}; more prompts must tell."
-    if best.speedup > 1:
-        return f"Fastest here: {drafting}, {reached}."
-    return f"Fastest here: {plain}; the best draft ({drafting}) reaches {reached}."
-
-
 def _details(out: "Console", comparison: Comparison, figures: list[Figures]) -> None:
     """Tables of what a round costs, and of what drafting could reach at best."""
     measured = [(f"--draft {row.draft_tokens}", _cost(row)) for row in figures[1:] if row.drafted]
     if (ratio := comparison.auto_over_fixed()) is not None:
-        span = _span(ratio.interval, " to ")
-        value = f"{ratio.ratio:.2f}x" + (f" (90% CI {span})" if span else "")
+        value = f"{ratio.ratio:.2f}x{_ci(ratio.interval)}"
         measured.append((f"auto over the best fixed length, {ratio.length}", value))
     _rows(out, _COSTS, measured)
     _rows(out, "Accepted by position in the draft", _positions(figures))
@@ -220,6 +174,33 @@ def _cost(row: Figures) -> str:
     return f"{row.mean_accepted_length:.2f} tokens a round, cost {row.round_cost:.2f}"
 
 
+def show_against(out: "Console", found: Against) -> None:
+    """How fast each draft length is now and was before, and what else has changed."""
+    heading = f"Against {found.date}, localspec {found.version}, {found.prompts} prompts"
+    speeds = [
+        (
+            f"--draft {length_name(row.draft_tokens)}",
+            f"{row.ratio:.2f}x{_ci(row.interval)}, {number(row.before_tps)} tok/s before, "
+            f"{number(row.now_tps)} now",
+        )
+        for row in found.ratios
+    ]
+    _rows(out, one_line(heading), speeds)
+    changes = [
+        (one_line(name), one_line(f"{_set(now)}, was {_set(before)}"))
+        for name, before, now in found.changes
+    ]
+    _rows(out, "Changed since", changes)
+
+
+def _set(value: object) -> object:
+    return "not set" if value is None else value
+
+
+def _ci(interval: Interval | None) -> str:
+    return f" (90% CI {_span(interval, ' to ')})" if interval else ""
+
+
 def _rows(out: "Console", heading: str, rows: Sequence[tuple[str, str]]) -> None:
     """A small table below its heading: a label and its value on each line."""
     if rows:
@@ -232,46 +213,10 @@ def _rows(out: "Console", heading: str, rows: Sequence[tuple[str, str]]) -> None
 def _differences(comparison: Comparison, *, verbose: bool, prefix: str = "") -> list[str]:
     """A sentence for each text that is not the plain one; proven rounding is only a detail."""
     return [
-        prefix + _explain(each)
+        prefix + explained(each)
         for each in comparison.differences
         if verbose or not each.is_rounding
     ]
-
-
-def _explain(difference: Difference) -> str:
-    margin = difference.margin
-    tie = "" if margin is None else f", the two likeliest tokens {margin:.2g} logits apart"
-    where = (
-        f"{one_line(difference.prompt)}, draft {_length(difference.draft_tokens)}: another text "
-        f"from token {difference.position + 1} on{tie}."
-    )
-    if not difference.repeatable:
-        return f"{where} NOT repeatable: answered again, the texts are others. Please report this."
-    if difference.apart is not None:
-        return (
-            f"{where} A near tie, closer than the {difference.apart:.2g} logits by which passes of "
-            "equal width differ on this device: rounding, as far as can be told."
-        )
-    if difference.proven_at is None:
-        return (
-            f"{where} NOT rounding: with passes of equal width the texts still differ. Please "
-            "report this."
-        )
-    return f"{where} By rounding only (a near tie); --exact prevents it."
-
-
-def _audited(audits: Sequence[Audit]) -> str:
-    tokens, same = sum(each.tokens for each in audits), sum(each.identical for each in audits)
-    shorts = [short for each in audits for _, short in each.misses]
-    said = f"Audit: {tokens:,} tokens of {len(audits)} drafted answers read again by plain decoding"
-    if None in shorts:
-        said += f", {len(shorts)} of them not its pick, some past the edge of truncation"
-    elif shorts:
-        most = max(short for short in shorts if short is not None)
-        said += f", {len(shorts)} of them not its pick, short of it by {most:.2g} logits at most"
-    else:
-        said += ", each its own pick"
-    return f"{said}; {same} of {len(audits)} answers are the same as plain's."
 
 
 def demo_intro(model: str, draft_tokens: object, n_tokens: int) -> None:
@@ -339,7 +284,7 @@ def _hybrid_result(out: "Console", result: "HybridResult", verbose: bool) -> Non
     rows = {each.task: figures[1] for each in variants if (figures := each.figures())}
     if rows:
         best = max(rows, key=lambda name: rows[name].speedup)
-        out.print(_advice(rows[best], best, "plain", first.plain_noise()), markup=False)
+        out.print(advice(rows[best], best, "plain", first.plain_noise()), markup=False)
     if verbose:
         _rows(out, _COSTS, [(name, _cost(row)) for name, row in rows.items() if row.drafted])
     for each in variants:

@@ -11,7 +11,7 @@ from localspec.chat.stats import GenerationStats
 from localspec.core.formatting import one_line
 from localspec.server.metrics import RequestMetrics
 
-_QUIET = ("/health", "/v1/health", "/metrics")  # polled every few seconds: not logged
+_QUIET = ("/health", "/v1/health", "/metrics", "/slots")  # polled every few seconds: not logged
 
 
 class AccessLog:

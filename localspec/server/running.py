@@ -4,16 +4,20 @@ import json
 import os
 import signal
 import socket
+import ssl
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
 from localspec.core import paths
 from localspec.core.files import read_at_most
 
 _MOST_BYTES = 2**16
+_SECONDS, _MOST_REPLY = 3, 2**22  # of a reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,26 @@ class RunningServer:
     def is_alive(self) -> bool:
         """Whether its process still holds the lock: a recorded pid may be another's by now."""
         return _is_locked(_path(self.pid))
+
+    def ask(self, path: str) -> str | None:
+        """What it replies to GET: nothing to a request that it refuses, None where none comes.
+
+        The first key of LOCALSPEC_API_KEY is sent.
+        """
+        local = self.url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+        key = os.environ.get("LOCALSPEC_API_KEY", "").partition(",")[0].strip()
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        # Its certificate names the machine as others know it, and perhaps nobody signed it.
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        opener = build_opener(ProxyHandler({}), HTTPSHandler(context=context))
+        try:
+            with opener.open(Request(local + path, headers=headers), timeout=_SECONDS) as reply:
+                return str(reply.read(_MOST_REPLY).decode())
+        except HTTPError:
+            return ""
+        except (OSError, ValueError):
+            return None
 
     def stop(self) -> bool:
         """Tell it to end; False where it has ended already."""

@@ -207,6 +207,18 @@ def ceiling(
     return usual_best(verify, step, 1.0, drafts_block=drafts_block)
 
 
+def ceilings(
+    verify: Sequence[float], step: float, chance: float = 1.0, *, drafts_block: bool = False
+) -> list[float]:
+    """Times plain speed with drafts of 0, 1, 2, ... tokens; the arguments are `usual_best`'s."""
+    tokens, found = 0.0, []
+    for k, seconds in enumerate(verify):
+        tokens += chance**k
+        steps = min(k, 1) if drafts_block else k
+        found.append(tokens * verify[0] / (seconds + steps * step))
+    return found
+
+
 def usual_best(
     verify: Sequence[float], step: float, chance: float, *, drafts_block: bool = False
 ) -> tuple[float, int]:
@@ -216,11 +228,6 @@ def usual_best(
     with this chance, for the measured cost of k draft steps and a pass of k + 1 tokens. With
     ``drafts_block``, one step gives all k tokens.
     """
-    tokens, best = 0.0, (1.0, 0)
-    for k in range(len(verify)):
-        tokens += chance**k
-        steps = min(k, 1) if drafts_block else k
-        gain = tokens * verify[0] / (verify[k] + steps * step)
-        if gain > best[0]:
-            best = gain, k
-    return best
+    found = ceilings(verify, step, chance, drafts_block=drafts_block)
+    length = max(range(len(found)), key=found.__getitem__)
+    return found[length], length

@@ -28,6 +28,7 @@ from localspec.display.progress import progress
 
 if TYPE_CHECKING:
     from localspec.bench.comparison import Comparison
+    from localspec.bench.document import Document
     from localspec.bench.plan import BenchPlan
     from localspec.bench.prompts import Prompt
     from localspec.bench.report import Report
@@ -67,6 +68,12 @@ class BenchFlags:
     output: Path | None = option(
         None, "--output -o", "Save the JSON document to this file.", everyday=True
     )
+    report: Path | None = option(
+        None, "--report", "Save figures and tables to this file, as a page (HTML).", everyday=True
+    )
+    against: Path | None = option(
+        None, "--against", "Compare with this document of an earlier --output or --json."
+    )
 
 
 @spread_groups
@@ -95,23 +102,32 @@ def bench(
             "Leave out --lookup-cache and --lookup-files.",
         )
     groups = by_task(read_prompts(measuring.prompts or SHIPPED), measuring.tasks)
+    earlier = _earlier(measuring.against, groups)
     request = make_request(name, given, _SAMPLING)
     _sides(request, drafts=True)  # raises for bad flags before anything is loaded
     templating.check()
-    if measuring.output is not None:
-        require_writable(measuring.output)
+    for path in filter(None, (measuring.output, measuring.report)):
+        require_writable(path)
     console.note_other_work()
     with open_engine(request) as engine:
         lengths = _sides(request, drafts=engine.draft is not None)
         plan = _plan(engine, request, lengths, measuring)
         use_template(engine, templating)
-        report = Report(engine, plan, groups, measuring.output)
+        report = Report(engine, plan, groups, measuring.output, measuring.report, earlier)
         verbose = request.models.verbose
         found, problem = _run(engine, plan, groups, report, as_json=as_json, verbose=verbose)
     if isinstance(problem, LocalspecError):
         raise problem
     unexplained = any(not d.is_rounding for one in found for d in one.differences)
     raise typer.Exit(130 if problem is not None else 1 if unexplained else 0)
+
+
+def _earlier(path: Path | None, groups: "Mapping[str, Sequence[Prompt]]") -> "Document | None":
+    """The document to compare with; raises what `read_document` does."""
+    from localspec.bench.document import read_document
+
+    prompts = [prompt for group in groups.values() for prompt in group]
+    return None if path is None else read_document(path, prompts)
 
 
 def _plan(
@@ -152,11 +168,12 @@ def _run(
     """Measure and show it; the report is saved whatever ends it early, which is returned too."""
     from localspec.bench.plan import require_prompts_fit
     from localspec.bench.report import memory_use
-    from localspec.display.bench import Scoreboard
+    from localspec.display.bench import Scoreboard, show_against
 
     ids = _encode_prompts(engine, groups)
     require_prompts_fit(engine, ids, plan)
-    board = Scoreboard(console.make_console(as_json), [*groups, "all"])
+    out = console.make_console(as_json)
+    board = Scoreboard(out, [*groups, "all"])
     found, problem = _measure(engine, ids, plan, report, board)
     with held_interrupt():  # a second Ctrl-C must not lose what the first one left
         if problem is not None:
@@ -164,6 +181,8 @@ def _run(
         board.finish(found, memory_use(engine) if verbose else None)
         try:
             report.save(found, complete=problem is None)
+            if report.against is not None:
+                show_against(out, report.against)
         finally:
             if as_json:
                 console.json_line(report.document)

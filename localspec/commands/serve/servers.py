@@ -1,16 +1,9 @@
 """The commands ps and stop: the running servers of this machine."""
 
-import json
-import os
-import re
-import ssl
 import time
 from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
-from urllib.error import HTTPError
-from urllib.parse import quote
-from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
 import typer
 
@@ -22,7 +15,6 @@ if TYPE_CHECKING:
     from localspec.server.running import RunningServer
 
 _START = "Start one: localspec serve NAME"
-_REPLY_SECONDS, _MOST_BYTES = 3, 2**22
 _END_SECONDS = 15.0  # more than answers under way have to complete
 
 
@@ -35,7 +27,7 @@ def ps(as_json: JsonFlag = False, header: HeaderFlag = True) -> None:
     from localspec.display.answer import reading
     from localspec.server.running import running_servers
 
-    found = [(server, *_state(server), _busy(server)) for server in running_servers()]
+    found = [(server, *_state(server)) for server in running_servers()]
     if as_json:
         listed = [
             {**asdict(each), "state": state, "loading": loading, "prompts": prompts, "busy": busy}
@@ -84,61 +76,69 @@ def stop(
     console.note(f"Stopped: {server.name}.")
 
 
-def _chosen(name: str | None) -> "RunningServer":
-    """The server of this name, or the only one; raises UsageError."""
+def top(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME|PORT]", help="A server's model or port; default: all."),
+    ] = None,
+    interval: Annotated[
+        float, typer.Option("--interval", min=0.1, max=3600, help="Seconds between two looks.")
+    ] = 2.0,
+    as_json: JsonFlag = False,
+) -> None:
+    """Watch the servers that run on this machine: requests, speed, acceptance, memory.
+
+    Ctrl-C ends it. Without a terminal they are listed once. Where they need a key, set
+    LOCALSPEC_API_KEY.
+    """
+    from localspec.display.top import watch
+    from localspec.server.watch import ServerFigures, look
+
+    def seen() -> list[ServerFigures]:
+        return [look(server) for server in _fitting(name)]
+
+    if as_json:
+        console.json_line({"servers": [asdict(each) for each in seen()]})
+    elif _fitting(name):
+        watch(seen, interval)
+    else:
+        console.note(f"No server is running. {_START}")
+
+
+def _fitting(name: str | None) -> "list[RunningServer]":
+    """The servers of this name, or all; raises UsageError where some run, but none of the name."""
     from localspec.server.running import running_servers
 
     found = running_servers()
     fitting = [each for each in found if name is None or each.is_called(name)]
-    if len(fitting) == 1:
-        return fitting[0]
-    listed = "; ".join(each.name for each in fitting or found)
-    if not found:
-        raise UsageError("No server is running.", _START)
-    if not fitting:
+    if found and not fitting:
+        listed = "; ".join(each.name for each in found)
         raise UsageError(f"No server is called {name!r}.", f"There are: {listed}.")
-    raise UsageError(f"{len(fitting)} servers run here: {listed}.", "Give the port of one.")
+    return fitting
 
 
-def _state(server: "RunningServer") -> tuple[str, list[str], list[tuple[int, int]]]:
-    """Whether the server answers, the models that it loads, and the prompts that it reads.
+def _chosen(name: str | None) -> "RunningServer":
+    """The server of this name, or the only one; raises UsageError."""
+    fitting = _fitting(name)
+    if not fitting:
+        raise UsageError("No server is running.", _START)
+    if len(fitting) > 1:
+        listed = "; ".join(each.name for each in fitting)
+        raise UsageError(f"{len(fitting)} servers run here: {listed}.", "Give the port of one.")
+    return fitting[0]
 
-    The state is "ready", "stuck" or "not answering"; a prompt is its tokens read and all of them.
+
+def _state(server: "RunningServer") -> tuple[str, list[str], list[tuple[int, int]], int | None]:
+    """Its state, the models that it loads, the prompts that it reads, the answers under way.
+
+    The state is "ready", "stuck" or "not answering"; a prompt is its tokens read and all of them;
+    answers are None where the server does not tell.
     """
-    health = _asked(server, "/health")
-    state = {None: "not answering", "": "stuck"}.get(health, "ready")
-    # A server with several models says the state of each, and has slots by a model's name.
-    models = json.loads(health or "{}").get("models", {})
-    asked = [f"/slots?model={quote(name)}" for name in models if models[name] == "loaded"]
-    if state == "ready" and not models:
-        asked = ["/slots"]
-    slots = [slot for path in asked for slot in json.loads(_asked(server, path) or "[]")]
-    counts = [(slot["n_prompt_tokens_processed"], slot["n_prompt_tokens"]) for slot in slots]
-    loading = [name for name in models if models[name] == "loading"]
-    return state, loading, [(read, total) for read, total in counts if read < total]
+    from localspec.server.watch import figures
 
-
-def _busy(server: "RunningServer") -> int | None:
-    """How many answers are under way; None where it does not tell."""
-    if not (text := _asked(server, "/metrics")):
-        return None
-    counts = re.findall(r"^localspec_requests_processing(?:\{.*\})? ([0-9.]+)$", text, re.MULTILINE)
-    return int(sum(map(float, counts)))
-
-
-def _asked(server: "RunningServer", path: str) -> str | None:
-    """What a server replies: nothing to a request that it refuses, None where none comes."""
-    local = server.url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
-    key = os.environ.get("LOCALSPEC_API_KEY", "").partition(",")[0].strip()
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    # Its certificate names the machine as others know it, and perhaps nobody signed it.
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    opener = build_opener(ProxyHandler({}), HTTPSHandler(context=context))
-    try:
-        with opener.open(Request(local + path, headers=headers), timeout=_REPLY_SECONDS) as reply:
-            return str(reply.read(_MOST_BYTES).decode())
-    except HTTPError:
-        return ""
-    except (OSError, ValueError):
-        return None
+    found = figures(server)
+    state = found[0].state if found[0].state in ("stuck", "not answering") else "ready"
+    loading = [model.model for model in found if model.state == "loading"]
+    prompts = [prompt for model in found for prompt in model.prompts]
+    busy = sum(model.running for model in found) if found[0].known else None
+    return state, loading, prompts, busy

@@ -38,12 +38,16 @@ _SAVE_PROFILE = 60.0  # seconds at least between two writes of the pair profile
 
 
 class SlotState(NamedTuple):
-    """A slot, whether it answers a request now, and how much of that prompt it has read."""
+    """A slot, whether it answers a request now, and how much of that prompt it has read.
+
+    ``n_decoded`` counts the tokens of the answer that its cache holds.
+    """
 
     id: int
     is_processing: bool
     n_prompt_tokens: int = 0
     n_prompt_tokens_processed: int = 0
+    n_decoded: int = 0
 
 
 class _Seat:
@@ -66,7 +70,8 @@ class _Seat:
         if job is None:
             return SlotState(number, False)
         target, total = self.engine.target, len(job.request.prompt)
-        return SlotState(number, True, total, min(total, len(target.tokens) - target.pending))
+        held = len(target.tokens) - target.pending
+        return SlotState(number, True, total, min(total, held), max(0, held - total))
 
     def shared(self, request: GenerationRequest) -> int:
         """Tokens of the prompt in the owner's cache; 0 for too few to prefer this slot.

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from localspec.bench.page.page import render
 from localspec.core.errors import EngineError, FileProblem
 from localspec.llama import llama_library
 from tests.support.command import Command, Done
@@ -62,13 +63,14 @@ def test_verbose_adds_details(bench: Command, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_bench_ends_with_one_json_document(bench: Command, tmp_path: Path) -> None:
-    path = tmp_path / "result.json"
-    flags = ("--draft", "2", "--temp", "0.8", "--seed", "9", "--audit")
+    path, page = tmp_path / "result.json", tmp_path / "page.html"
+    flags = ("--draft", "2", "--temp", "0.8", "--seed", "9", "--audit", "--report", page)
     done = bench(*flags, "--json", "--output", path)
     assert done.code == 0
     document = json.loads(done.out)
     assert done.out.count("\n") == 1 and "\ntask " in done.err
     assert json.loads(path.read_text()) == document
+    assert page.read_text() == render(document)
     assert document["complete"] is True
     assert document["settings"]["draft_tokens"] == [0, 2]
     assert document["settings"]["sampling"]["seed"] == 9
@@ -82,6 +84,27 @@ def test_bench_ends_with_one_json_document(bench: Command, tmp_path: Path) -> No
     low, high = document["overall"]["sides"][1]["speedup_interval"]
     assert 0 < low <= document["overall"]["sides"][1]["speedup"] <= high
     assert "\nAudit: 32 tokens of 8 drafted answers" in done.err
+
+
+def test_bench_against_an_earlier_run(bench: Command, tmp_path: Path) -> None:
+    path = tmp_path / "old.json"
+    assert bench("--draft", "2", "--output", path).code == 0
+    done = bench("--draft-tokens", "2,auto", "--repeats", "1", "--against", path, "--json")
+    assert done.code == 0
+    against = json.loads(done.out)["against"]
+    assert against["prompts"] == 4
+    assert [row["draft_tokens"] for row in against["ratios"]] == [0, 2]
+    assert [name for name, _, _ in against["changes"]] == [
+        "settings.draft_tokens", "settings.repeats",
+    ]  # fmt: skip
+    assert re.search(r"^Against 20.*, localspec .*, 4 prompts$", done.err, re.M)
+    assert re.search(
+        r"^  --draft 2 +\d+\.\d\dx \(90% CI .*\), .* tok/s before, .* now$", done.err, re.M
+    )
+    assert re.search(r"^  settings.repeats +1, was 2$", done.err, re.M)
+    path.write_text("{}")
+    refused = bench("--against", path)
+    assert refused.code == 1 and "is not the document of a benchmark" in refused.sentences
 
 
 def test_bench_of_rejection_explains_no_text(bench: Command) -> None:
@@ -193,10 +216,10 @@ def test_results_survive_a_file_that_cannot_be_written(
     done = iter([True, True])
     write = report._write
 
-    def full(path: Path, document: Any) -> None:
+    def full(path: Path, text: str) -> None:
         if next(done, None) is None:
             raise FileProblem("No bench_run.", "Make some.")
-        write(path, document)
+        write(path, text)
 
     monkeypatch.setattr(report, "_write", full)
     finished = bench("--draft", "2", "--output", folder / "result.json", "--json")
@@ -227,6 +250,7 @@ def test_results_survive_a_reader_that_leaves(tiny: TinyFiles, tmp_path: Path) -
         (["--tasks", "one,three"], 2, "There is no task 'three'. Tasks here: one, two."),
         (["--prompts", "none.jsonl"], 1, "none.jsonl cannot be read: No such file"),
         (["--output", "none/result.json"], 1, "cannot be written to none/result.json"),
+        (["--report", "none/page.html"], 1, "cannot be written to none/page.html"),
         (["--repeats", "0"], 2, "whole number from 1 to"),
         (["--temp", "-1"], 2, "expected a number from 0 to 100, not '-1'."),
         (["--draft", "99"], 2, "exceeds what we verify"),

@@ -67,6 +67,21 @@ def test_the_models_of_a_front_are_listed_while_they_load_and_read(localspec: Co
     assert reading == f"ready; reading the prompt: {read} of {total} tokens"
 
 
+def test_running_servers_are_watched(localspec: Command) -> None:
+    with serving(ServedToy()) as site, announced(site.url, ["toy"], 1):
+        site.ask(max_tokens=8)
+        (server,) = json.loads(localspec("top", "--json").out)["servers"]
+        shown = localspec("top", "toy").out.splitlines()
+        refused = localspec("top", "other")
+    (model,) = server["models"]
+    assert (model["model"], model["state"], model["tokens"]) == ("toy", "ready", 8)
+    assert server["url"] == site.url and server["memory"] > 0
+    assert shown[0] == f"toy at {site.url}: ready" and "  slots     0 of 1 busy" in shown
+    assert refused.code == 2 and "No server is called 'other'" in refused.sentences
+    assert localspec("top").err.startswith("No server is running.")
+    assert json.loads(localspec("top", "--json").out) == {"servers": []}
+
+
 def test_a_prompt_that_is_read_is_listed(localspec: Command) -> None:
     engine, gate = gated_toy()
     with serving(engine) as site, announced(site.url, ["toy"], 1), ThreadPoolExecutor() as client:

@@ -1,0 +1,93 @@
+"""Sentences that say what benchmark figures, differences of text and audits mean."""
+
+from collections.abc import Sequence
+
+from localspec.bench.equality import Audit, Difference
+from localspec.bench.figures import Figures
+from localspec.bench.spent import FEWEST_PROMPTS
+from localspec.core.formatting import number, one_line, percent
+from localspec.core.options.load_options import DraftTokens
+
+
+def length_name(length: DraftTokens) -> str:
+    """A draft length as a user gives it."""
+    return str(length) if length else "off"
+
+
+def fastest(figures: Sequence[Figures], noise: float) -> str:
+    """The fastest of all sides, plain first; ``noise`` is that of `advice`."""
+    plain, *others = figures
+    rate = f"Plain decoding reaches {number(plain.generation_tps)} tok/s"
+    if not others:
+        return f"{rate}; name a draft to compare it."
+    if not any(row.drafted for row in others):
+        if others[-1].draft_tokens == "auto":
+            return f"{rate}; auto found nothing worth drafting."
+        return "Nothing was drafted: the answers are too short, or the draft's context is full."
+    drafted = [row for row in others if row.drafted and row.text != "different"]
+    if not drafted:
+        return "No draft length can be recommended: each gives another text than plain."
+    best = max(drafted, key=lambda row: row.speedup)
+    return advice(best, f"--draft {best.draft_tokens}", "--draft off", noise)
+
+
+def advice(best: Figures, drafting: str, plain: str, noise: float) -> str:
+    """Which of the two to use, from the figures of the fastest that drafts.
+
+    ``noise`` is by how much plain decoding alone differs between repeats.
+    """
+    if not best.accepted:
+        return f"Fastest here: {plain}; no drafted token was accepted."
+    reached = f"{best.speedup:.2f}x the speed of plain decoding"
+    low = high = best.speedup
+    if best.speedup_interval is None:
+        reached += f"; fewer than {FEWEST_PROMPTS} prompts decide nothing"
+    else:
+        low, high = best.speedup_interval
+        reached += f" (90% CI {low:.2f} to {high:.2f})"
+    if abs(best.speedup - 1) <= noise:
+        noisy = f"plain decoding alone differs by {percent(noise)} between repeats"
+        return f"No clear winner: {drafting} reaches {reached}; {noisy}."
+    if low <= 1 <= high:
+        return f"No clear winner: {drafting} reaches {reached}; more prompts must tell."
+    if best.speedup > 1:
+        return f"Fastest here: {drafting}, {reached}."
+    return f"Fastest here: {plain}; the best draft ({drafting}) reaches {reached}."
+
+
+def explained(difference: Difference) -> str:
+    """Where a text differs from plain, and why."""
+    margin = difference.margin
+    tie = "" if margin is None else f", the two likeliest tokens {margin:.2g} logits apart"
+    where = (
+        f"{one_line(difference.prompt)}, draft {length_name(difference.draft_tokens)}: "
+        f"another text from token {difference.position + 1} on{tie}."
+    )
+    if not difference.repeatable:
+        return f"{where} NOT repeatable: answered again, the texts are others. Please report this."
+    if difference.apart is not None:
+        return (
+            f"{where} A near tie, closer than the {difference.apart:.2g} logits by which passes of "
+            "equal width differ on this device: rounding, as far as can be told."
+        )
+    if difference.proven_at is None:
+        return (
+            f"{where} NOT rounding: with passes of equal width the texts still differ. Please "
+            "report this."
+        )
+    return f"{where} By rounding only (a near tie); --exact prevents it."
+
+
+def audited(audits: Sequence[Audit]) -> str:
+    """How many tokens of drafted answers are the pick of plain decoding."""
+    tokens, same = sum(each.tokens for each in audits), sum(each.identical for each in audits)
+    shorts = [short for each in audits for _, short in each.misses]
+    said = f"Audit: {tokens:,} tokens of {len(audits)} drafted answers read again by plain decoding"
+    if None in shorts:
+        said += f", {len(shorts)} of them not its pick, some past the edge of truncation"
+    elif shorts:
+        most = max(short for short in shorts if short is not None)
+        said += f", {len(shorts)} of them not its pick, short of it by {most:.2g} logits at most"
+    else:
+        said += ", each its own pick"
+    return f"{said}; {same} of {len(audits)} answers are the same as plain's."

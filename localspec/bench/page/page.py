@@ -1,0 +1,168 @@
+"""Page of a benchmark: the document of a report as one HTML file that needs no network."""
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from localspec.bench.advice import audited, explained, fastest, length_name
+from localspec.bench.document import Document, flat
+from localspec.bench.equality import Audit, Difference
+from localspec.bench.figures import Figures
+from localspec.bench.page.scale import Scale, scale_of
+from localspec.chat.stats import Interval
+from localspec.core.formatting import number, one_line, percent, size
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+Place = tuple[float, float]  # in percent from the left and from the bottom
+
+# Keys of `Limits`, and what they are.
+_LIMITS = {
+    "fixed": "best fixed length",
+    "causal": "best causal policy (estimate)",
+    "oracle": "oracle: the best length in every round",
+    "ceiling": "every drafted token right",
+}
+_VERDICTS = {
+    "same": "the same text as plain decoding",
+    "rounding": "the same text but for rounding",
+    "different": "ANOTHER TEXT, and not by rounding",
+    "redrawn": "not compared: rejection draws other tokens",
+}
+
+
+class Line(NamedTuple):
+    """A line of a chart; ``dots`` marks its places."""
+
+    name: str
+    places: Sequence[Place]
+    dots: bool = True
+
+
+class Chart(NamedTuple):
+    """Lines above ``columns`` of equal width."""
+
+    columns: int
+    scale: Scale
+    lines: Sequence[Line]
+
+
+def render(document: Document) -> str:
+    """The page of a report's document; names in it are untrusted, and escaped."""
+    return _environment().get_template("page.html").render(_view(document))
+
+
+@cache
+def _environment() -> "Environment":
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    made = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_shown,
+    )
+    made.filters |= {"number": number, "percent": percent, "draft": length_name, "bytes": size}
+    return made
+
+
+def _shown(value: object) -> object:
+    """Text with unprintable characters escaped; markup, which is our own, stays."""
+    return one_line(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+
+
+def _view(document: Document) -> dict[str, Any]:
+    """What the template reads; ``sides`` is empty before the first prompt is measured."""
+    overall, tasks = document["overall"] or {"sides": (), "left_out": ()}, document["tasks"]
+    sides = [Figures(**side) for side in overall["sides"]]
+    parts = ("machine", "target", "draft", "settings", "memory")
+    ratios = document["against"]["ratios"] if "against" in document else ()
+    times = [_times(row) for row in sides]
+    view = {
+        "document": document,
+        "overall": overall,
+        "facts": {part: [*flat(document[part])] for part in parts},
+        "sides": sides,
+    }
+    if not sides:
+        return view
+    return view | {
+        "advice": fastest(sides, overall["plain_noise"]),
+        "groups": [overall, *tasks] if len(tasks) > 1 else tasks,
+        "speeds": _around_one(
+            (side["speedup"], side["speedup_interval"])
+            for group in (overall, *tasks)
+            for side in group["sides"]
+        ),
+        "ratios": _around_one((row["ratio"], row["interval"]) for row in ratios),
+        "positions": _positions(sides),
+        "rounds": scale_of([0, *(max(row.mean_accepted_length, row.round_cost) for row in sides)]),
+        "staircase": _staircase(overall),
+        "limits": _LIMITS,
+        "reachable": scale_of([0, *((overall["limits"] or {}).get(key, 1) for key in _LIMITS)]),
+        "times": times,
+        "spent": scale_of([0, *(sum(each.values()) for each in times)]),
+        "verdicts": _VERDICTS,
+        "texts": [explained(Difference(**each)) for each in overall["differences"]],
+        "audited": audited([Audit(**each) for each in overall["audits"]])
+        if overall["audits"]
+        else "",
+    }
+
+
+def _around_one(ratios: Iterable[tuple[float, Interval | None]]) -> Scale:
+    """The scale of ratios, their intervals, and 1."""
+    return scale_of([1, *(end for ratio, ends in ratios for end in (ratio, *(ends or ())))])
+
+
+def _positions(sides: Sequence[Figures]) -> Chart | None:
+    """Acceptance by position, a line for each side that drafted."""
+    drafted = [row for row in sides if row.acceptance_by_position]
+    if not drafted:
+        return None
+    columns = max(len(row.acceptance_by_position) for row in drafted)
+    scale = scale_of([0, 1])
+    lines = [
+        _line(f"draft {row.draft_tokens}", row.acceptance_by_position, columns, scale)
+        for row in drafted
+    ]
+    return Chart(columns, scale, lines)
+
+
+def _line(name: str, values: Sequence[float], columns: int, scale: Scale) -> Line:
+    places = [(100 * (i + 0.5) / columns, scale.at(value)) for i, value in enumerate(values)]
+    return Line(name, places)
+
+
+def _staircase(overall: Document) -> Chart | None:
+    """What passes cost in plain ones by width, and what they could gain, with the limits."""
+    costs, limits = overall["costs"], overall["limits"] or {}
+    if costs is None or len(costs["pass_s"]) < 2:
+        return None
+    plain, *_ = costs["pass_s"]
+    steps = [seconds / plain for seconds in costs["pass_s"]]
+    levels = [(_LIMITS[key], limits[key]) for key in ("causal", "oracle") if limits]
+    scale = scale_of([0, *steps, *costs["ceilings"], *(value for _, value in levels)])
+    columns = len(steps)
+    edges = [
+        (100 * edge / columns, scale.at(cost))
+        for i, cost in enumerate(steps)
+        for edge in (i, i + 1)
+    ]
+    lines = [Line("cost of a pass", edges, dots=False)]
+    if costs["ceilings"]:
+        lines.append(_line("speedup if every token is right", costs["ceilings"], columns, scale))
+    for name, value in levels:
+        lines.append(Line(name, [(0, scale.at(value)), (100, scale.at(value))], dots=False))
+    return Chart(columns, scale, lines)
+
+
+def _times(row: Figures) -> dict[str, float]:
+    """Milliseconds of a token by what they went into."""
+    rest = max(0.0, row.generation_s - row.draft_s - row.verify_s)
+    parts = {"draft": row.draft_s, "verify": row.verify_s, "rest": rest}
+    return {name: 1000 * seconds / row.tokens for name, seconds in parts.items()}

@@ -1,0 +1,117 @@
+"""Running servers: a block of lines for each model, refreshed on a terminal, once elsewhere."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from localspec.core.formatting import number, one_line, percent, size
+from localspec.core.origins import ORIGINS
+from localspec.display.answer import reading
+from localspec.display.console import make_console, note
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from localspec.server.watch import ModelFigures, ServerFigures
+
+    Look = Callable[[], Sequence[ServerFigures]]
+
+Tokens = Mapping[tuple[str, str], tuple[float, int]]  # time and count, by address and model
+
+_LABEL, _LONGEST_BAR, _SHARE = 18, 24, 5  # columns
+_POSITIONS = 8  # of a draft, whose acceptance is shown
+_UNKNOWN = "unknown: set LOCALSPEC_API_KEY"
+
+
+def watch(look: "Look", interval: float) -> None:
+    """Show all servers every ``interval`` seconds, until Ctrl-C or until none is left.
+
+    Without a terminal once.
+    """
+    from rich.live import Live
+
+    out = make_console(stderr=False)
+    before: Tokens = {}
+    now = look()
+    if not out.is_terminal or out.is_dumb_terminal:
+        for text in _lines(now, {}, bars=0):
+            out.print(text, style="")
+        return
+    try:
+        with Live(console=out, auto_refresh=False) as live:
+            while now:
+                live.update(_block(now, before, out.width), refresh=True)
+                before = _tokens(now)
+                time.sleep(interval)
+                now = look()
+    except KeyboardInterrupt:
+        return
+    note("No server is running any more.")
+
+
+def _tokens(servers: "Sequence[ServerFigures]") -> Tokens:
+    return {
+        (each.url, model.model): (each.at, model.tokens)
+        for each in servers
+        for model in each.models
+    }
+
+
+def _block(servers: "Sequence[ServerFigures]", before: Tokens, width: int) -> "Text":
+    from rich.text import Text
+
+    bars = max(0, min(_LONGEST_BAR, width - _LABEL - _SHARE - 1))
+    lines = [*_lines(servers, before, bars)]
+    for line in lines:
+        line.truncate(width, overflow="ellipsis")
+    return Text("\n").join(lines)
+
+
+def _lines(servers: "Sequence[ServerFigures]", before: Tokens, bars: int) -> "Iterator[Text]":
+    """Those of all servers; bars are at most so many columns wide."""
+    from rich.text import Text
+
+    for each in servers:
+        for model in each.models:
+            yield Text(one_line(f"{model.model} at {each.url}: {model.state}"), "bold")
+            moment, tokens = before.get((each.url, model.model), (each.at, 0))
+            passed = each.at - moment
+            speed = max(0, model.tokens - tokens) / passed if passed > 0 else None
+            for label, words in _rows(model, speed):
+                yield Text(one_line(f"  {label:<10}{words}"))
+            for label, share in _shares(model):
+                bar = f" {'█' * round(bars * min(1.0, share)):<{bars}}" if bars else ""
+                yield Text(one_line(f"    {label:<{_LABEL - 4}}{bar}{percent(share):>{_SHARE}}"))
+        memory = size(each.memory) if each.memory else "unknown"
+        yield Text(f"  {'memory':<10}{memory}")
+
+
+def _rows(model: "ModelFigures", speed: float | None) -> Iterator[tuple[str, str]]:
+    if not model.known:
+        if model.state not in ("stuck", "not answering"):
+            yield "requests", _UNKNOWN
+        return
+    yield "requests", f"{model.running} running, {model.waiting} waiting"
+    if model.slots:
+        yield "slots", f"{model.busy} of {model.slots} busy"
+    for read, total in model.prompts:
+        yield "prompt", reading(read, total).removeprefix("reading the prompt: ") + " read"
+    speeds = [f"{number(speed)} now"] if speed is not None else []
+    if model.generation_tps is not None:
+        speeds.append(f"average {number(model.generation_tps)}")
+    if speeds:
+        yield "tok/s", ", ".join(speeds)
+    a_round = f", {model.answered / model.rounds:.2f} a round" if model.rounds else ""
+    yield "tokens", f"{model.tokens:,}{a_round}"
+    if model.drafted:
+        yield "accepted", f"{percent(model.accepted / model.drafted)} of {model.drafted:,} drafted"
+
+
+def _shares(model: "ModelFigures") -> Iterator[tuple[str, float]]:
+    """Shares of all tokens by what drafted them, and of drafts whose n-th token was accepted."""
+    for name, accepted in model.by_source.items():
+        if accepted and model.answered:
+            yield ORIGINS[name].drafter if name in ORIGINS else name, accepted / model.answered
+    for i, accepted in enumerate(model.by_position[:_POSITIONS], 1):
+        if model.drafts:
+            yield f"position {i}", accepted / model.drafts

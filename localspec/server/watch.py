@@ -1,0 +1,136 @@
+"""Figures of running servers, by model: what their slots do, and what they have counted."""
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from localspec.core import machine
+from localspec.server.running import RunningServer
+
+Counts = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFigures:
+    """What a model does now, and sums over its answers since the server began.
+
+    ``tokens`` include those of answers under way, ``generation_tps`` and all that follows do not.
+    ``by_source`` holds accepted tokens by what drafted them, ``by_position`` by their place in the
+    draft, in ``drafts`` rounds. ``prompts`` are being read: tokens read, and all of them.
+    ``known`` is False where the server does not show its metrics.
+    """
+
+    model: str
+    state: str
+    known: bool = False
+    running: int = 0
+    waiting: int = 0
+    slots: int = 0
+    busy: int = 0
+    tokens: int = 0
+    generation_tps: float | None = None
+    answered: int = 0
+    rounds: int = 0
+    drafts: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    by_source: Mapping[str, int] = field(default_factory=dict)
+    by_position: tuple[int, ...] = ()
+    prompts: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFigures:
+    """The models of one server; ``memory`` is in bytes, 0 where unknown, ``at`` in Unix time."""
+
+    url: str
+    pid: int
+    at: float
+    memory: int
+    models: tuple[ModelFigures, ...]
+
+
+def look(server: RunningServer) -> ServerFigures:
+    """What a server and its models do now."""
+    models = tuple(figures(server))
+    memory = machine.family_bytes(server.pid)
+    return ServerFigures(server.url, server.pid, time.time(), memory, models)
+
+
+def figures(server: RunningServer) -> list[ModelFigures]:
+    """Those of each model of a server; their state says where it does not answer."""
+    health = server.ask("/health")
+    if not health:
+        state = "not answering" if health is None else "stuck"
+        return [ModelFigures(name, state) for name in server.models[:1]]
+    several = json.loads(health).get("models")
+    text = server.ask("/metrics")
+    counts = _counts(text or "")
+    found = []
+    for name, state in (several or {server.models[0]: "ready"}).items():
+        named = f"?model={quote(name, safe='')}" if several else ""
+        answers = state in ("ready", "loaded")
+        slots = json.loads(server.ask(f"/slots{named}") or "[]") if answers else []
+        known = counts.get(name if several else "", {}) if text else None
+        found.append(_figures(name, state, known, slots))
+    return found
+
+
+def _counts(text: str) -> dict[str, dict[str, float]]:
+    """Values by model, and by the metric's name with the other label behind a slash."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    found: dict[str, dict[str, float]] = defaultdict(dict)
+    for family in text_string_to_metric_families(text):
+        if family.name.startswith("localspec_"):
+            for each in family.samples:
+                labels = {**each.labels}
+                model = labels.pop("model", "")
+                name = "/".join([each.name.removeprefix("localspec_"), *labels.values()])
+                found[model][name] = each.value
+    return found
+
+
+def _figures(
+    name: str, state: str, counts: Counts | None, slots: list[dict[str, Any]]
+) -> ModelFigures:
+    busy = [slot for slot in slots if slot["is_processing"]]
+    reading = [(slot["n_prompt_tokens_processed"], slot["n_prompt_tokens"]) for slot in busy]
+    now = ModelFigures(name, state, slots=len(slots), busy=len(busy))
+    if counts is None:
+        return now
+
+    def total(metric: str) -> int:
+        return int(counts.get(f"{metric}_total", 0))
+
+    positions = dict(_labelled(counts, "spec_decode_num_accepted_tokens_per_pos_total"))
+    answered, seconds = total("tokens_predicted"), counts.get("tokens_predicted_seconds_total", 0)
+    return ModelFigures(
+        name,
+        state,
+        known=True,
+        running=int(counts.get("requests_processing", 0)),
+        waiting=int(counts.get("requests_deferred", 0)),
+        slots=len(slots),
+        busy=len(busy),
+        tokens=answered + sum(slot.get("n_decoded", 0) for slot in slots),
+        generation_tps=answered / seconds if seconds else None,
+        answered=answered,
+        rounds=total("rounds"),
+        drafts=total("spec_decode_num_drafts"),
+        drafted=total("spec_decode_num_draft_tokens"),
+        accepted=total("spec_decode_num_accepted_tokens"),
+        by_source=dict(_labelled(counts, "accepted_tokens_total")),
+        by_position=tuple(positions[key] for key in sorted(positions, key=int)),
+        prompts=tuple((read, all_) for read, all_ in reading if read < all_),
+    )
+
+
+def _labelled(counts: Counts, metric: str) -> Iterator[tuple[str, int]]:
+    for name, value in counts.items():
+        if name.startswith(f"{metric}/"):
+            yield name.removeprefix(f"{metric}/"), int(value)

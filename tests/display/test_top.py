@@ -1,0 +1,96 @@
+"""Servers on a terminal: one block for each model that fits, and plain lines in a pipe."""
+
+import re
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from localspec.display import top
+from localspec.server.watch import ModelFigures, ServerFigures
+from tests.support.programs.streams import Streams
+
+MODEL = ModelFigures(
+    "qwen", "ready", True, running=2, waiting=1, slots=4, busy=2, tokens=12345,
+    generation_tps=38.04, answered=10000, rounds=5000, drafts=4000, drafted=8000, accepted=5000,
+    by_source={"draft": 4000, "lookup": 1000, "forced": 0}, by_position=(3000, 2000),
+    prompts=((312, 1024),),
+)  # fmt: skip
+SERVER = ServerFigures("http://127.0.0.1:8080", 7, 100.0, 3 * 2**30, (MODEL,))
+LINES = [
+    "qwen at http://127.0.0.1:8080: ready",
+    "  requests  2 running, 1 waiting",
+    "  slots     2 of 4 busy",
+    "  prompt    312 of 1,024 tokens read",
+    "  tok/s     average 38.0",
+    "  tokens    12,345, 2.00 a round",
+    "  accepted  62% of 8,000 drafted",
+    "    draft model     40%",
+    "    prompt lookup   10%",
+    "    position 1      75%",
+    "    position 2      50%",
+    "  memory    3.0 GiB",
+]
+
+
+def test_in_a_pipe_it_is_listed_once(streams: Streams) -> None:
+    top.watch(lambda: [SERVER], 1.0)
+    out, err = streams.read()
+    assert (out.splitlines(), err) == (LINES, "")
+
+
+def watched(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch, columns: int, *looks: Sequence[ServerFigures]
+) -> tuple[str, str]:
+    """What a terminal gets while these are seen; then Ctrl-C."""
+    streams.make_terminals(monkeypatch, sys.stdout)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("LINES", "30")
+    monkeypatch.setenv("NO_COLOR", "1")
+    seen = iter(looks)
+
+    def look() -> Sequence[ServerFigures]:
+        found = next(seen, None)
+        if found is None:
+            raise KeyboardInterrupt
+        return found
+
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    top.watch(look, 2.0)
+    return streams.read()
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+def test_each_line_fits_and_the_speed_is_that_since_the_last_look(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    later = replace(SERVER, at=102.0, models=(replace(MODEL, tokens=12445),))
+    out, err = watched(streams, monkeypatch, columns, [SERVER], [later])
+    assert err == "" and "\x1b[3" not in out
+    lines = [re.sub(r"\x1b\[[\d;?]*[A-Za-z]|\r", "", line) for line in out.splitlines()]
+    assert all(len(line) <= columns for line in lines)
+    assert "  tok/s     50.0 now, average 38.0" in lines
+    (bar,) = {line for line in lines if line.startswith("    position 1")}
+    assert bar.count("█") == (18 if columns == 80 else 12) and bar.endswith(" 75%")
+
+
+def test_long_names_are_cut_and_escaped(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    hostile = replace(SERVER, models=(replace(MODEL, model="\x1b[2J" + "x" * 90),))
+    out, _ = watched(streams, monkeypatch, 40, [hostile])
+    assert "\\x1b[2Jxxx" in out and "\x1b[2J" not in out and "…" in out
+
+
+def test_it_ends_with_the_last_server(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, err = watched(streams, monkeypatch, 80, [SERVER], [])
+    assert "No server is running any more." in err
+
+
+@pytest.mark.parametrize("state", ["ready", "stuck"])
+def test_a_model_without_figures(streams: Streams, state: str) -> None:
+    top.watch(lambda: [replace(SERVER, memory=0, models=(ModelFigures("a", state),))], 1.0)
+    lines = streams.read()[0].splitlines()
+    assert lines[0] == f"a at http://127.0.0.1:8080: {state}"
+    assert ("  requests  unknown: set LOCALSPEC_API_KEY" in lines) == (state == "ready")
+    assert lines[-1] == "  memory    unknown"
