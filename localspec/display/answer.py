@@ -20,6 +20,7 @@ STATUS_WORDS = {
     DraftStatus.DRAFT_TOO_OFTEN_WRONG: "too often wrong",
     DraftStatus.ANSWER_TOO_SHORT: "reading the prompt costs more than it would gain",
 }
+_BARS = "▁▂▃▄▅▆▇█"
 _POSITIONS = 16  # of a draft, whose acceptance is shown
 _STOPPED = {
     "context": "stopped at the end of the context (--ctx-size)",
@@ -99,6 +100,11 @@ def _generated(
 def by_position(shares: Sequence[float]) -> str:
     """Shares of the first, second, ... drafted tokens that were accepted, as many as are shown."""
     return " ".join(map(percent, shares[:_POSITIONS]))
+
+
+def small_bars(shares: Sequence[float]) -> str:
+    """The same shares as bars of one column each: full is a full block."""
+    return "".join(_BARS[round(share * (len(_BARS) - 1))] for share in shares[:_POSITIONS])
 
 
 def _accepted(stats: GenerationStats) -> str:

@@ -26,6 +26,7 @@ from localspec.display.answer import (
     meter,
     only_thoughts,
     reading,
+    small_bars,
 )
 from localspec.display.growing_text import MarkdownText, PlainText
 from localspec.display.pieces import PLAIN, AnswerStyle, AnswerWriter
@@ -107,8 +108,12 @@ class _Screen:
         """The sums of the conversation."""
         figures(stats, "stop", None)
         if stats.drafted:
-            shares = by_position(stats.acceptance_by_position)
-            console.note(f"accepted by position in the draft: {shares}", asked=True)
+            shares = stats.acceptance_by_position
+            words = f"accepted by position in the draft: {by_position(shares)}"
+            bars = (
+                f"  {small_bars(shares)}" if console.make_console(stderr=True).is_terminal else ""
+            )
+            console.note(words + bars, asked=True)
 
     def say(self, sentence: str) -> None:
         """A message that is no answer."""

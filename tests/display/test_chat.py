@@ -26,6 +26,7 @@ from localspec.display import chat as screen
 from localspec.display.chat import PlainChat
 from localspec.display.pieces import AnswerStyle
 from localspec.speculative.loop import Round
+from tests.support.programs.streams import Streams
 from tests.support.real_pair import TinyFiles
 from tests.support.toy.chat import Reciter
 
@@ -498,6 +499,18 @@ def test_stats_show_acceptance_by_position(capsys: pytest.CaptureFixture[str]) -
     PlainChat().show_stats(stats)
     shown = "accepted by position in the draft: 50% 100% 0%"
     assert shown in capsys.readouterr().err.splitlines()
+
+
+def test_stats_on_a_terminal_have_small_bars(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams.make_terminals(monkeypatch, sys.stderr)
+    monkeypatch.setenv("COLUMNS", "80")
+    stats = GenerationStats()
+    for drafted, accepted in ((2, 2), (2, 1), (1, 0), (1, 1)):
+        stats.add(Round((0,) * (accepted + 1), drafted, accepted, 0.1), 0.1)
+    PlainChat().show_stats(stats)
+    assert "draft: 75% 50%  ▆▅" in streams.read()[1]
 
 
 def test_pipes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
