@@ -15,7 +15,7 @@ from glob import escape
 from io import BufferedReader
 from itertools import islice
 from pathlib import Path
-from typing import TextIO
+from typing import Literal, TextIO
 
 from localspec.core.errors import FileProblem, LocalspecError
 from localspec.core.formatting import one_line
@@ -270,3 +270,8 @@ def add_keys(path: Path, *keys: str) -> None:
     """Remember keys; the oldest are forgotten, and a failure to write is ignored."""
     others = (key for key in read_keys(path) if key not in keys)
     save_json(path, [*others, *keys][-MAX_KEYS:])
+
+
+def or_stream(path: Path, stream: Literal["stdin", "stdout"]) -> Path:
+    """The file, or where it is called "-" a standard stream of this process."""
+    return Path("/dev", stream) if str(path) == "-" else path

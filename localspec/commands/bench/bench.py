@@ -18,6 +18,7 @@ from localspec.commands.session import (
     use_template,
 )
 from localspec.core.errors import LocalspecError, TemplateError, UsageError
+from localspec.core.files import or_stream
 from localspec.core.interrupt import held_interrupt, terminated_as_interrupted
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import DraftTokens
@@ -48,6 +49,7 @@ class BenchFlags:
         None,
         "--prompts",
         'Own prompts, one a line: text or JSON, {"task": "code", "prompt": "..."}.',
+        everyday=True,
     )
     tasks: str | None = option(
         None, "--tasks", "Only these tasks, separated by commas.", everyday=True
@@ -101,7 +103,8 @@ def bench(
             "bench repeats each prompt, so earlier answers would only be copied.",
             "Leave out --lookup-cache and --lookup-files.",
         )
-    groups = by_task(read_prompts(measuring.prompts or SHIPPED), measuring.tasks)
+    prompts = read_prompts(or_stream(measuring.prompts or SHIPPED, "stdin"))
+    groups = by_task(prompts, measuring.tasks)
     earlier = _earlier(measuring.against, groups)
     request = make_request(name, given, _SAMPLING)
     _sides(request, drafts=True)  # raises for bad flags before anything is loaded

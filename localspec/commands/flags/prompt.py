@@ -18,6 +18,8 @@ from localspec.display import console
 _MOST_CHARACTERS = 2**26  # more than contexts hold; a model given by mistake is far larger
 
 
+_STDIN = "-"  # where a prompt or the name of its file is this, standard input is read
+
 _prompt = partial(option, panel=PANEL)
 
 
@@ -26,12 +28,17 @@ class PromptFlags:
     """The prompt of one answer, in a chat template or as it is."""
 
     prompt: tuple[str, ...] = option(
-        (), text="Piped text is added below it.", metavar="PROMPT", everyday=True
+        (),
+        text="Piped text is added below it; - is piped text alone.",
+        metavar="PROMPT",
+        everyday=True,
     )
     prompt_option: str | None = _prompt(
         None, "--prompt -p", "The prompt, as the argument.", metavar="PROMPT"
     )
-    file: Path | None = _prompt(None, "--file -f", "Read the prompt from a file.", everyday=True)
+    file: Path | None = _prompt(
+        None, "--file -f", "Read the prompt from a file; -: standard input.", everyday=True
+    )
     raw: bool = _prompt(False, "--raw", "Use no chat template.", everyday=True)
     special: bool = _prompt(
         False, "--special -sp", "With --raw: show control tokens in the answer."
@@ -63,10 +70,12 @@ class PromptFlags:
 
         Raises UsageError where there is none, FileProblem for what cannot be read.
         """
-        parts = [" ".join(self.prompt) or self.prompt_option or ""]
-        if self.file is not None:
+        typed = " ".join(self.prompt) or self.prompt_option or ""
+        parts = ["" if typed == _STDIN else typed]
+        piped = self.file is None and sys.stdin is not None and not sys.stdin.isatty()
+        if self.file is not None and str(self.file) != _STDIN:
             parts.append(_read_file(self.file))
-        elif sys.stdin is not None and not sys.stdin.isatty():
+        if piped or _STDIN in (typed, str(self.file)):
             parts.append(_read_stdin())
         text = "\n\n".join(part for part in parts if part.strip())
         if not text:

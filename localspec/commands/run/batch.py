@@ -17,7 +17,7 @@ from localspec.commands.serve.serve import make_service, require_extra
 from localspec.commands.session import lookup_cache, open_engine, use_template
 from localspec.core.compute import COMPUTE
 from localspec.core.errors import FileProblem, UsageError
-from localspec.core.files import file_problem, lock
+from localspec.core.files import file_problem, lock, or_stream
 from localspec.core.options.load_options import PARALLEL
 from localspec.core.options.option import option
 from localspec.display import answer as answers
@@ -34,11 +34,13 @@ _batch = partial(option, panel=PANEL)
 class BatchFlags:
     """A file of prompts, a file for their answers, and how many are answered at once."""
 
-    batch: Path | None = _batch(None, "--batch", "Answer each line of a file.", everyday=True)
+    batch: Path | None = _batch(
+        None, "--batch", "Answer each line of a file; -: of standard input.", everyday=True
+    )
     output: Path | None = _batch(
         None,
         "--output -o",
-        "File for the answers of --batch; the same command again answers what is left.",
+        "File for the answers of --batch; the same command again answers what is left. -: stdout.",
     )
     parallel: int = _batch(
         1,
@@ -75,15 +77,18 @@ def run_batch(
     require_extra()
     from localspec.server.batch import BatchRun, read_done, read_lines
 
-    lines = read_lines(batching.batch)
-    with _appending(batching.output) as output, ExitStack() as reopened:
-        done = read_done(batching.output, lines)
+    lines, path = (
+        read_lines(or_stream(batching.batch, "stdin")),
+        or_stream(batching.output, "stdout"),
+    )
+    with _appending(path) as output, ExitStack() as reopened:
+        done = read_done(path, lines)
         opened = os.fstat(output.fileno())
-        if batching.output.is_file() and not os.path.samestat(opened, batching.output.stat()):
-            output = reopened.enter_context(_appending(batching.output))
+        if path.is_file() and not os.path.samestat(opened, path.stat()):
+            output = reopened.enter_context(_appending(path))
         left = [line for line in lines if line.custom_id not in done]
         if not left:
-            console.note(f"All {len(lines)} lines have a result in {batching.output}.")
+            console.note(f"All {len(lines)} lines have a result in {path}.")
             return
         fields = {"stop": list(answering.stop) or None, "grammar": grammar}
         COMPUTE.release()  # the main thread runs the event loop
@@ -110,7 +115,7 @@ def run_batch(
                     batch.run(left)
             finally:
                 written = len(done) + batch.results
-                console.note(f"{written} of {len(lines)} lines have a result in {batching.output}.")
+                console.note(f"{written} of {len(lines)} lines have a result in {path}.")
                 if batch.errors:
                     console.note(f"{batch.errors} of them are errors: see status_code.")
                     console.note("The same command asks these lines again.")

@@ -43,6 +43,16 @@ def test_a_line_has_the_text_of_a_prompt(run: Command, tmp_path: Path) -> None:
     assert answers.read_bytes() == before
 
 
+def test_lines_of_a_pipe_are_answered_into_a_pipe(tiny: TinyFiles) -> None:
+    code = "from localspec.cli import main\nmain()\n"
+    flags = ["-m", str(tiny.target), "--draft", "off", "-t", "1", "-n", "2"]
+    command = [sys.executable, "-c", code, "run", *flags, "--batch", "-", "-o", "-"]
+    done = subprocess.run(command, input='ab\n"cd"\n', capture_output=True, text=True)
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0 and {each["custom_id"] for each in results} == {"1", "2"}
+    assert "2 of 2 lines have a result" in done.stderr
+
+
 def test_settings_that_only_show_an_answer_refuse_no_batch(
     run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,8 +89,8 @@ def test_after_ctrl_c_the_rest_is_answered(run: Command, tiny: TinyFiles, tmp_pa
     ("flags", "said"),
     [
         (["--batch", "x.jsonl"], "--batch has no file for the answers. Add -o"),
-        (["-o", "y.jsonl", "hello"], "--output belongs to --batch."),
-        (["-np", "2", "hello"], "--parallel belongs to --batch."),
+        (["-o", "y.jsonl", "hello"], "-o belongs to --batch."),
+        (["-np", "2", "hello"], "-np belongs to --batch."),
         (["--batch", "x.jsonl", "-o", "y.jsonl", "hello"], "A prompt has no effect"),
         (["--batch", "x.jsonl", "-o", "y.jsonl", "--raw"], "--raw has no effect with --batch."),
         (["--batch", "x.jsonl", "-o", "y.jsonl", "--json"], "--json has no effect"),

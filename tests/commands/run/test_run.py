@@ -68,6 +68,10 @@ def test_the_prompt_comes_from_argument_file_or_pipe(run: Command, tmp_path: Pat
     assert run("--temp", "0", stdin=f"{prompt}\n").out == expected  # as echo writes it
     assert run("Größe: 3 €\nSay the thing", "--temp", "0", stdin="").out == expected
     assert run("Größe: 3 €\nSay the thing", "--temp", "0", stdin=" \n").out == expected
+    assert run("-", "--temp", "0", stdin=prompt).out == expected
+    assert run("-f", "-", "--temp", "0", stdin=prompt).out == expected
+    empty = run("-", stdin="")
+    assert empty.code == 2 and "There is no prompt." in empty.err
     joined = run(f"Explain\n\n{prompt}", "--temp", "0").out
     assert joined != expected
     assert run("Explain", "--temp", "0", stdin=prompt).out == joined
