@@ -76,10 +76,11 @@ class PairFinder:
     def _local(self, *names: str) -> list[Path]:
         return ensure_local(names, self.resolver, self.ui, lenient=self.lenient)
 
-    def _heads(self, target: Path) -> Path | None:
+    def _heads(self, target: Path, *, asked: bool = False) -> Path | None:
         """The file with prediction heads for a target, where nothing else was named to draft.
 
-        None, with the reason if there are some, where they cannot be used: nobody asked for them.
+        None, with the reason if there are some, where they cannot be used; unless they were
+        ``asked`` for, also where they would cost slots.
         """
         from localspec.llama.heads.hidden_states import unstable
 
@@ -95,8 +96,8 @@ class PairFinder:
         except EngineError as problem:
             self.ui.say(_UNUSED.format(problem.message))
             return None
-        if self.parallel > 1:
-            name = "mtp" if found == target else found.name
+        if self.parallel > 1 and not asked:
+            name = MTP if found == target else found
             reason = f"They draft for one sequence: --draft {name} answers one request at a time."
             self.ui.say(_UNUSED.format(reason))
             return None
@@ -125,7 +126,7 @@ class PairFinder:
         suggested = drafts_for(read_header(target), files, lenient=self.lenient)
         found = suggested.drafts
         if suggested.own_heads:
-            return self._heads(target) or target
+            return self._heads(target, asked=True) or target
         for each in found:
             if each.worth > 1 and self._runs(target, each.path):
                 self.ui.say(f"Draft: {each.path} ({', '.join(each.reasons)}).")
