@@ -132,7 +132,7 @@ def find(name: str) -> "UserPair":
     """
     if spellings(name):
         return load(name)
-    return _bundled() if name.lower() == BUNDLED else as_pair(find_pair(name, names()))
+    return _bundled() if name.lower() == BUNDLED else as_pair(find_pair(name, [*names(), BUNDLED]))
 
 
 def _bundled() -> "UserPair":
