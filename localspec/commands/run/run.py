@@ -82,16 +82,7 @@ def run(
     if batching.batch is not None:
         run_batch(batching, answering, templating, grammar, make_request(name, given))
         return
-    if trace is not None and trace.suffix != ".html":
-        raise UsageError(
-            f"--trace writes a page, and {trace} is no name of one.",
-            "Name a file that ends in .html.",
-        )
-    if as_json and answering.show_draft:
-        raise UsageError(
-            "--show-draft colours a text, and --json prints none.",
-            "Leave one out; sources and accepted_at of the document count the drafted tokens.",
-        )
+    _require_writable_forms(answering, trace, as_json)
     request = make_request(name, given)
     require_prompt_cache(answering)
     text = prompting.read()
@@ -129,6 +120,20 @@ def run(
             answers.compared(answer, plain, options.sampling.text_independent_of_draft)
     ended = {answer.finish_reason, None if plain is None else plain.finish_reason}
     raise typer.Exit(130 if "cancelled" in ended else 0)
+
+
+def _require_writable_forms(answering: AnswerFlags, trace: Path | None, as_json: bool) -> None:
+    """Raise UsageError for flags of the output that do not go together, or a page's odd name."""
+    if trace is not None and trace.suffix != ".html":
+        raise UsageError(
+            f"--trace writes a page, and {trace} is no name of one.",
+            "Name a file that ends in .html.",
+        )
+    if as_json and answering.show_draft:
+        raise UsageError(
+            "--show-draft colours a text, and --json prints none.",
+            "Leave one out; sources and accepted_at of the document count the drafted tokens.",
+        )
 
 
 def _no_batch(prompting: PromptFlags, answering: AnswerFlags) -> list[str]:
