@@ -15,7 +15,7 @@ from tests.support.real_pair import TinyFiles
 
 COMMANDS = (
     *("demo", "doctor", "run", "chat", "bench", "check", "inspect", "list", "suggest", "pairs"),
-    *("download", "verify", "rm", "serve", "export", "ps", "stop"),
+    *("download", "verify", "rm", "serve", "export", "ps", "stop", "top"),
 )
 
 

@@ -250,7 +250,7 @@ def _pieces(
             stream.take_calls(),
             stream.take_deltas(),
             stop_text=stream.stop_text,
-            rejected=_shown(outcome.rejected, bytes_of),
+            rejected="" if recorder is None else _shown(outcome.rejected, bytes_of),
         )
         shown = clock()
         yield piece

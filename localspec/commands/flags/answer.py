@@ -27,7 +27,7 @@ class AnswerFlags:
     max_tokens: int | None = _answer(
         None,
         "--max-tokens -n",
-        "Longest answer in tokens; 0 only reads the prompt. Default: until the context is full.",
+        "Longest answer in tokens. Default: until the context is full.",
         bounds=Bounds(-2, 2**63 - 1),
         everyday=True,
     )

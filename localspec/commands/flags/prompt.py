@@ -29,7 +29,7 @@ class PromptFlags:
 
     prompt: tuple[str, ...] = option(
         (),
-        text="Piped text is added below it; - is piped text alone.",
+        text="Piped text is added below it; -: that alone.",
         metavar="PROMPT",
         everyday=True,
     )
@@ -37,7 +37,7 @@ class PromptFlags:
         None, "--prompt -p", "The prompt, as the argument.", metavar="PROMPT"
     )
     file: Path | None = _prompt(
-        None, "--file -f", "Read the prompt from a file; -: standard input.", everyday=True
+        None, "--file -f", "Read the prompt from a file, or -.", everyday=True
     )
     raw: bool = _prompt(False, "--raw", "Use no chat template.", everyday=True)
     special: bool = _prompt(

@@ -34,9 +34,7 @@ _batch = partial(option, panel=PANEL)
 class BatchFlags:
     """A file of prompts, a file for their answers, and how many are answered at once."""
 
-    batch: Path | None = _batch(
-        None, "--batch", "Answer each line of a file; -: of standard input.", everyday=True
-    )
+    batch: Path | None = _batch(None, "--batch", "Answer each line of a file, or -.", everyday=True)
     output: Path | None = _batch(
         None,
         "--output -o",

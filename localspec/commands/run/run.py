@@ -61,9 +61,8 @@ def run(
         Path | None,
         typer.Option(
             "--trace",
-            metavar="FILE.html",
-            help="Write a page: the answer by origin, with the facts of each round.",
-            rich_help_panel=PANEL,
+            metavar="FILE",
+            help="Write a page, .html: answer by origin.",
         ),
     ] = None,
     as_json: JsonFlag = False,
