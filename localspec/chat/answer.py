@@ -43,9 +43,9 @@ class Piece:
     tokens; if the answer ends here, it follows. ``logprobs``, if requested, has one entry for each
     of ``tokens``; ``tool_calls`` are those that the round completed, and ``tool_deltas`` the parts
     of calls that it brought, in their order. ``stop_text`` is the stop string that ended the
-    answer, of the request or of the chat template. ``rejected`` is the text that the draft proposed
-    in place of the last token, where that is another. A piece with ``progress`` precedes those of
-    the answer: so far the prompt is read.
+    answer, of the request or of the chat template. With ``logprobs``, ``rejected`` is the text that
+    the draft proposed in place of the last token, where that is another. A piece with ``progress``
+    precedes those of the answer: so far the prompt is read.
     """
 
     parts: tuple[TextPart, ...]
