@@ -56,12 +56,15 @@ def did_you_mean(missing: Path) -> str:
     """The file beside a missing one whose name is nearest to it, as a question; "" for none."""
     if os.path.exists(missing):
         return ""
+    suffix = (
+        missing.suffix if missing.suffix[1:].isalpha() else ""
+    )  # what follows "1." in 1.5B is none
     try:
         some = islice(missing.parent.iterdir(), _COMPARED_FILES)
-        beside = {each.stem: each for each in some if missing.suffix in ("", each.suffix)}
+        beside = {each.stem: each for each in some if suffix in ("", each.suffix)}
     except OSError:
         return ""
-    near = get_close_matches(missing.stem, beside, 1, 0.75)
+    near = get_close_matches(missing.name.removesuffix(suffix), beside, 1, 0.75)
     return f"Did you mean {one_line(str(beside[near[0]]))}? " if near else ""
 
 

@@ -42,9 +42,14 @@ def test_a_file_appears_at_the_end(folder: Path) -> None:
 
 
 def test_the_nearest_name_beside_a_missing_file(folder: Path) -> None:
-    for name in ("target.gguf", "prompts.jsonl", "other.txt"):
+    for name in ("target.gguf", "prompts.jsonl", "other.txt", "coder-1.5b-it-q4_0.gguf"):
         (folder / name).touch()
-    for name, near in (("taget.gguf", "target.gguf"), ("target", "target.gguf")):
+    misspelt = (
+        ("taget.gguf", "target"),
+        ("target", "target"),
+        ("coder-1.5b-it", "coder-1.5b-it-q4_0"),
+    )
+    for name, near in [(name, f"{near}.gguf") for name, near in misspelt]:
         assert did_you_mean(folder / name) == f"Did you mean {folder / near}? "
     for name in ("target.gguf", "taget.txt", "none.gguf", "absent/target.gguf"):
         assert did_you_mean(folder / name) == ""

@@ -115,7 +115,7 @@ def run_batch(
                 written = len(done) + batch.results
                 console.note(f"{written} of {len(lines)} lines have a result in {path}.")
                 if batch.errors:
-                    console.note(f"{batch.errors} of them are errors: see status_code.")
+                    console.note(f"Errors among them: {batch.errors}; see status_code.")
                     console.note("The same command asks these lines again.")
                 answers.figures(batch.stats, "stop", None, full=not console.is_quiet())
             if batch.errors:

@@ -118,7 +118,7 @@ def test_lines_that_failed_end_with_1_and_are_asked_again(run: Command, tmp_path
     prompts.write_text('"ab"\n{"prompt": "cd", "temperature": -5}\n')
     for _ in range(2):
         done = run("--batch", prompts, "-o", answers)
-        assert done.code == 1 and "1 of them are errors" in done.err
+        assert done.code == 1 and "Errors among them: 1;" in done.err
         assert {*results_of(answers)} == {"1", "2"}  # each once
     prompts.write_text('"ab"\n{"prompt": "cd"}\n')
     assert run("--batch", prompts, "-o", answers).code == 0
