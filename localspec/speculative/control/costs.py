@@ -101,6 +101,14 @@ class PassCosts:
             return self._beyond(known, width, past)
         return self._between(known[i - 1], known[i], width, past)
 
+    def least_seconds(self, width: int, past: int) -> float:
+        """Seconds of a pass, no more than those of any wider one that was seen.
+
+        Plain passes are rare where drafting pays, and what was measured on a busy machine stays.
+        """
+        wider = [each for each in self._widths if each > width]
+        return min(self.seconds(each, past) for each in (width, *wider))
+
     def _seen(self, known: list[int], i: int, past: int) -> float:
         """Seconds of the i-th known width; if rarely seen, at most what its neighbours suggest."""
         width = known[i]

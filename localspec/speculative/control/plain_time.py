@@ -29,7 +29,7 @@ class PlainTime:
         elif self._costs is None:
             self._is_known = False
         else:
-            plain = self._costs.seconds(outcome.sequences, outcome.past)
+            plain = self._costs.least_seconds(outcome.sequences, outcome.past)
             self._drafted += len(outcome.tokens) * plain
             spent = outcome.draft_seconds + outcome.verify_seconds
             self._sampling += max(0.0, outcome.seconds - spent)
@@ -39,7 +39,7 @@ class PlainTime:
         if self._costs is None or outcome.mixed or not self._costs.knows(outcome.width):
             return
         self._taken += outcome.verify_seconds
-        self._expected += self._costs.seconds(outcome.width, outcome.past)
+        self._expected += self._costs.least_seconds(outcome.width, outcome.past)
 
     @property
     def seconds(self) -> float:

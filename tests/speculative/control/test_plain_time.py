@@ -56,6 +56,13 @@ def test_drafted_tokens_count_at_the_plain_cost() -> None:
     assert estimated(PlainTime(costs()), round_of(3, 3)) == 3 * PLAIN + SAMPLING
 
 
+def test_a_plain_pass_takes_no_longer_than_a_wider_one() -> None:
+    known = costs()
+    for _ in range(100):
+        known.observe(1, 0, 4 * PLAIN)  # beside other programs
+    assert estimated(PlainTime(known), round_of(3, 3)) == 3 * WIDE + SAMPLING
+
+
 @pytest.mark.parametrize("slower", [0.5, 4.0])
 def test_a_machine_that_is_busy_now_slows_both_sides(slower: float) -> None:
     rounds = [round_of(3, 3, slower), round_of(1, 0, slower), round_of(1, 3, slower)]
