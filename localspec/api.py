@@ -187,7 +187,7 @@ class Model:
     def tokenize(self, text: str) -> list[int]:
         """The token ids that a ``raw`` prompt becomes: control tokens parsed, BOS if there is one.
 
-        Raises UsageError for what is no text, PromptTooLong for what no context could hold.
+        Raises UsageError for a prompt that is no text, PromptTooLong for one that no context holds.
         """
         with self._lock:
             return [*self.engine.encode_text(text)]

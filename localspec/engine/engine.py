@@ -240,7 +240,7 @@ class Engine:
         """Raw text as token ids, with one BOS where the model wants one.
 
         Control tokens in it are parsed; with ``special``, those in the answer are shown. Raises
-        UsageError for what is no text.
+        UsageError for a prompt that is no text.
         """
         if not isinstance(text, str):
             raise UsageError(f"{text!r:.60} is no text.", "Expected a str.")

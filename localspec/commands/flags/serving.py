@@ -128,7 +128,7 @@ class ServingFlags:
     models_max: int = _server(
         4,
         "--models-max",
-        "Of several models, load so many at a time; 0: any number.",
+        "Most models loaded at the same time; 0: no limit.",
         bounds=Bounds(0, 1000),
     )
     models_autoload: bool = _server(

@@ -38,12 +38,12 @@ class BatchFlags:
     output: Path | None = _batch(
         None,
         "--output -o",
-        "File for the answers of --batch; the same command again answers what is left. -: stdout.",
+        "File for the answers of --batch; run the command again to continue. -: stdout.",
     )
     parallel: int = _batch(
         1,
         "--parallel -np",
-        "Answer so many lines at the same time, each with a context of --ctx-size.",
+        "Number of lines answered at the same time, each with a context of --ctx-size.",
         bounds=PARALLEL,
     )
 
