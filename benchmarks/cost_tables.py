@@ -38,14 +38,14 @@ class CostTable:
         """Seconds in which the draft reads tokens of a prompt."""
         return self.reading * UNIT * tokens
 
-    def calibrated(self) -> PairProfile:
-        """What a short calibration would have found."""
-        known = PairProfile(reading=self.reading * UNIT)
+    def calibrated(self, slowness: float = 1.0) -> PairProfile:
+        """What a short calibration would have found, perhaps on a busy machine."""
+        known = PairProfile(reading=self.reading * UNIT * slowness)
         for width in (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 33, 63):
             for _ in range(2):
-                known.verify.observe(width, 0, self.verify(width))
+                known.verify.observe(width, 0, self.verify(width) * slowness)
         for width in (1, 2, 4, 8):
-            known.draft.observe(width, 0, self.draft(width))
+            known.draft.observe(width, 0, self.draft(width) * slowness)
         return known
 
 

@@ -38,19 +38,21 @@ def still_holds(
 ) -> bool:
     """Whether a few passes cost about what was learnt before, relative to a plain one.
 
-    Where measuring would take longer than `BUDGET`, costs are taken to hold. The caches are
-    emptied.
+    A machine that is slower now may be busy; one that is faster was busy then, and the costs of a
+    draft that seems too slow would stay, as it would not run. Where measuring would take longer
+    than `BUDGET`, costs are taken to hold. The caches are emptied.
     """
     before, spot = known.verify.seconds(1, 0), known.verify.seconds(_SPOT, 0)
     if _TRIES * (before + spot) > BUDGET:
         return True
     plain = _best(target, 1, clock)
+    was_busy = plain * _ALIKE < before
     found = [(_best(target, _SPOT, clock) / plain, spot / before)]
     if draft is not None:  # heads need a token in the target's cache
         found.append((_best(draft, 1, clock) / plain, known.draft.seconds(1, 0) / before))
         draft.truncate(0)
     target.truncate(0)
-    return all(1 / _ALIKE < now / then < _ALIKE for now, then in found)
+    return not was_busy and all(1 / _ALIKE < now / then < _ALIKE for now, then in found)
 
 
 def _best(model: TokenModel, width: int, clock: Clock) -> float:

@@ -117,6 +117,20 @@ def test_what_holds_no_longer_is_noticed(
     assert still_holds(known, target, None, clock) == (holds or step == 0.4)
 
 
+def test_costs_learnt_on_a_busy_machine_hold_no_longer() -> None:
+    """Plain passes would soon be known to be faster, a draft that does not run would not."""
+    clock = FakeClock()
+
+    def pair(slowness: float) -> tuple[Staircase, Staircase]:
+        stairs = {width: slowness * seconds / 20 for width, seconds in STAIRS.items()}
+        return Staircase(clock, stairs), Staircase(clock, {1: slowness * 0.005})
+
+    known = calibrate(*pair(2.0), clock, budget=1000)
+    assert still_holds(known, *pair(2.0), clock)
+    assert still_holds(known, *pair(3.0), clock)
+    assert not still_holds(known, *pair(1.0), clock)
+
+
 def test_a_slow_pair_is_not_kept_waiting() -> None:
     clock = FakeClock()
     known = calibrate(Staircase(clock, STAIRS), None, clock, budget=1000)
