@@ -16,7 +16,7 @@ from localspec.engine.engine import Engine
 ANSWER_TOKENS = 256  # of each prompt
 CONTROL = 3  # a token's type
 MAX_BYTES = 16 * 2**20  # of a file that is counted
-_PIECE = 2**16  # characters that are tokenized at once: a word cut in two counts little
+_PIECE = 2**12  # characters that are tokenized at once: a word cut in two counts little
 _JSON_LINES = (".jsonl", ".ndjson")
 
 Conversation = Sequence[Message]
@@ -43,9 +43,10 @@ def count_file(engine: Engine, path: Path) -> Counter[int]:
     if path.suffix.lower() in _JSON_LINES:
         texts = [said for each in enumerate(text.splitlines(), 1) for said in _said(path, *each)]
     counts: Counter[int] = Counter()
+    length = min(_PIECE, engine.target.n_ctx)  # more than a context holds is not tokenized
     for each in texts:
-        for begin in range(0, len(each), _PIECE):
-            piece = each[begin : begin + _PIECE]
+        for begin in range(0, len(each), length):
+            piece = each[begin : begin + length]
             counts.update(engine.target.tokenize(piece, add_special=False, parse_special=False))
     if not counts:
         raise UsageError(f"{one_line(str(path))} has no text to count.", "Name another file.")

@@ -207,12 +207,3 @@ def test_the_text_is_that_without_a_draft(
     answer = fresh(drafted, prompt, params, length)
     assert answer.tokens == fresh(plain, prompt, params).tokens
     assert answer.stats.drafted or length == "auto"
-
-
-def test_they_are_right_more_often_the_more_they_keep(engines: Callable[[int], Engine]) -> None:
-    greedy, accepted = SamplingParams(temperature=0), dict[int, int]()
-    for size in (60, 2000):
-        engine = engines(size)
-        prompt = engine.encode_chat([{"role": "user", "content": QUESTIONS[0]}])
-        accepted[size] = fresh(engine, prompt, greedy, 3, 64).stats.accepted
-    assert 0 < accepted[60] < accepted[2000]
