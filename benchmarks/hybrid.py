@@ -56,7 +56,9 @@ PLAIN, AUTO, ALONE = "plain", "MTP auto", "MTP auto, no prompt lookup"
 THEIRS = "llama.cpp "
 TYPES = ("draft-mtp", "draft-mtp-adaptive", "draft-mtp,ngram-mod")
 PROSE, EDITS = "prose", "edits"
-COUNTED = 4_000_000  # characters of source, for trimmed heads
+# What trimmed heads are counted on: the beginning of each module of the standard library, and of
+# these packages of it, which the demo asks about besides.
+COUNTED, PACKAGES = 20_000, ("asyncio", "idlelib")
 _COUNTS = re.compile(r"n_(drafted|accept) += (\d+)")
 
 
@@ -202,12 +204,14 @@ def all_variants(
 
 
 def sidecar(engine: Engine, rows: int, folder: Path) -> Path:
-    """The hybrid's head with so many output rows: of the tokens in Python's standard library."""
+    """The hybrid's head with so many output rows: of the tokens in modules of Python itself."""
     header = read_header(engine.target.header.path)
     text, path = folder / "counts.txt", folder / f"mtp-{rows}.gguf"
     if not text.exists():
-        sources = sorted(Path(os.__file__).parent.glob("*.py"))
-        text.write_text("".join(each.read_text("utf-8") for each in sources)[:COUNTED])
+        library = Path(os.__file__).parent
+        folders = [library, *(library / name for name in PACKAGES)]
+        sources = [each for folder in folders for each in sorted(folder.glob("*.py"))]
+        text.write_text("".join(each.read_text("utf-8")[:COUNTED] for each in sources))
     ids = frequent_ids(engine, count_file(engine, text), rows, engine.target.n_vocab)
     trim_heads(header, header, ids, path)
     return path
@@ -217,9 +221,9 @@ def prompts_of(plain: Variant, count: int) -> dict[str, list[str]]:
     """The texts of each kind of prompt."""
     found: dict[str, list[str]] = {PROSE: [], EDITS: []}
     for question in HYBRID_QUESTIONS[:count]:
-        asked = {"role": "user", "content": question}
+        asked: Message = {"role": "user", "content": question}
         prompt = as_text(plain, asked)
-        said = {"role": "assistant", "content": ours(plain, prompt).text}
+        said: Message = {"role": "assistant", "content": ours(plain, prompt).text}
         found[PROSE].append(prompt)
         found[EDITS].append(as_text(plain, asked, said, asked))
     return found
