@@ -2,12 +2,17 @@
 
     python benchmarks/hybrid.py --bin llama-build/bin
 
-The bundled hybrid, padded, answers the demo's questions: plainly, with its MTP head, with the
-bundled draft model, and by llama-speculative-simple, whose best draft length counts. All take
-turns. With --cpu-time, for a busy machine, theirs counts as what an answer takes more than a
-minimal one. `benchmarks/plain.py` says how to build llama.cpp's programs; build the targets
-llama-completion and llama-speculative-simple. Only generation counts. Prints a table in Markdown,
-what it comes to, where a text is not the plain one and why, and what a rollback costs.
+The bundled hybrid, padded, answers two kinds of prompts. Prose are the demo's questions. Edits ask
+each of them again, behind the answer, so that most of a given code is repeated: the hybrid is too
+small to change it when asked to. It answers plainly, with its MTP head, with the head's vocabulary
+trimmed (--rows), with the bundled draft model, and by llama-speculative-simple, by its best draft
+length, with each kind of drafting with heads that it knows. All take turns. With --vocabulary N the
+hybrid is padded to N tokens, so that the output matrix costs its share of a real model; the draft
+model then has another vocabulary and is left out. With --cpu-time, for a busy machine, theirs
+counts as what an answer takes more than a minimal one. `benchmarks/plain.py` says how to build
+llama.cpp's programs; build the targets llama-completion and llama-speculative-simple. Only
+generation counts. Prints tables in Markdown, what they come to, where a text is not the plain one
+and why, and with --rollback what taking tokens back costs.
 """
 
 import argparse
@@ -15,7 +20,10 @@ import os
 import re
 import resource
 import statistics
-from collections.abc import Callable, Sequence
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,23 +32,33 @@ from common import CTX_SIZE, Parser, conditions, span, timing, unheard
 from plain import speculate
 from plain import theirs as theirs_plain
 
-from localspec.bench.demo import HYBRID_QUESTIONS, QUANTIZATIONS, open_variants, padded_hybrid
+from localspec.bench.demo import HYBRID_QUESTIONS, QUANTIZATIONS, padded_hybrid
 from localspec.bench.equality import Difference, DifferenceFinder
 from localspec.bench.padding.encoder import Quantization
+from localspec.bench.padding.pad import DEMO_DRAFT_SHAPE, DEMO_HYBRID_SHAPE
 from localspec.bench.plan import BenchPlan, Variant
 from localspec.bench.run import take_turns
 from localspec.chat.answer import Answer
+from localspec.chat.message import Message
 from localspec.core import machine
 from localspec.core.options.load_options import LoadOptions
 from localspec.core.options.sampling_params import SamplingParams
+from localspec.engine.engine import Engine
 from localspec.llama.cache.rollback import Fork, Rollback, Snapshots
 from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header
+from localspec.self_draft.trim_heads import trim_heads
+from localspec.self_draft.vocabulary import count_file, frequent_ids
 from localspec.speculative.loop import Clock
 
 PARAMS = SamplingParams(temperature=0, ignore_eos=True)
 PLAIN, AUTO, ALONE = "plain", "MTP auto", "MTP auto, no prompt lookup"
-THEIRS = "llama.cpp draft-mtp "
+THEIRS = "llama.cpp "
+TYPES = ("draft-mtp", "draft-mtp-adaptive", "draft-mtp,ngram-mod")
+PROSE, EDITS = "prose", "edits"
+# What trimmed heads are counted on: the beginning of each module of the standard library, and of
+# these packages of it, which the demo asks about besides.
+COUNTED, PACKAGES = 20_000, ("asyncio", "idlelib")
 _COUNTS = re.compile(r"n_(drafted|accept) += (\d+)")
 
 
@@ -100,9 +118,18 @@ class Row:
         return f"{'rounding' if proven else 'DIFFERENT'} in {self.others} of {len(self.runs)}"
 
 
-def theirs(args: argparse.Namespace, model: Path, length: int, prompt: str) -> Run:
+def known_types(folder: Path) -> list[str]:
+    """Those of `TYPES` that llama-speculative-simple has."""
+    command = [str(folder / "llama-speculative-simple"), "--help"]
+    said = subprocess.run(command, capture_output=True, text=True).stdout
+    return [
+        each for each in TYPES if all(re.search(rf"[ ,|]{t}[,|\n]", said) for t in each.split(","))
+    ]
+
+
+def theirs(args: argparse.Namespace, model: Path, kind: str, length: int, prompt: str) -> Run:
     """llama-speculative-simple's answer with the model's own heads."""
-    more = ["--spec-type", "draft-mtp", "--spec-draft-n-max", str(length)]
+    more = ["--spec-type", kind, "--spec-draft-n-max", str(length)]
     program = partial(speculate, args.bin, model, prompt)
     before = child_seconds()
     out, log, tokens, seconds = program(args.tokens, args.threads, *more)
@@ -146,49 +173,106 @@ def ours(variant: Variant, prompt: str) -> Run:
     )
 
 
-def all_variants(opened: Sequence[Variant], plan: BenchPlan) -> dict[str, Variant]:
-    """Ours by name, plain first."""
-    plain, lookup, draft, heads = opened
-    return {
-        PLAIN: plain,
-        **{f"MTP {k}": replace(heads, length=k) for k in (1, 2, 3)},
-        AUTO: heads,
-        ALONE: replace(heads, plan=replace(plan, prompt_lookup=False)),
-        "draft model auto": draft,
-        "prompt lookup alone": lookup,
-    }
+@contextmanager
+def all_variants(
+    args: argparse.Namespace, quantization: Quantization, plan: BenchPlan
+) -> Iterator[tuple[Path, dict[str, Variant]]]:
+    """The hybrid's file, and ours by name, plain first; each draft with an engine of its own."""
+    shape = replace(DEMO_HYBRID_SHAPE, vocabulary=args.vocabulary)
+    target, draft = padded_hybrid(quantization, unheard, (shape, DEMO_DRAFT_SHAPE))
+    with ExitStack() as stack:
+        options = LoadOptions(target, ctx_size=CTX_SIZE, threads=args.threads)
+
+        def engine(draft: LoadOptions | None) -> Engine:
+            return stack.enter_context(Engine.load(options, draft))
+
+        alone, heads = engine(None), engine(replace(options, load_heads=True))
+        found = {PLAIN: Variant(PLAIN, alone, plan, 0)}
+        found |= {f"MTP {k}": Variant(f"MTP {k}", heads, plan, k) for k in (1, 2, 3)}
+        found[AUTO] = Variant(AUTO, heads, plan, "auto")
+        found[ALONE] = replace(found[AUTO], plan=replace(plan, prompt_lookup=False))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        for rows in args.rows:
+            name = f"{AUTO}, {rows:,} rows"
+            trimmed = engine(replace(options, path=sidecar(alone, rows, folder)))
+            found[name] = Variant(name, trimmed, plan, "auto")
+        if not args.vocabulary:
+            pair = engine(replace(options, path=draft))
+            found["draft model auto"] = Variant("draft model", pair, plan, "auto")
+        found["prompt lookup alone"] = Variant("lookup", alone, plan, "auto")
+        yield target, found
 
 
-def measure(args: argparse.Namespace, quantization: Quantization) -> list[Row]:
-    """Every side on one quantisation; sides take turns over prompts and repeats."""
-    files = padded_hybrid(quantization, unheard)
+def sidecar(engine: Engine, rows: int, folder: Path) -> Path:
+    """The hybrid's head with so many output rows: of the tokens in modules of Python itself."""
+    header = read_header(engine.target.header.path)
+    text, path = folder / "counts.txt", folder / f"mtp-{rows}.gguf"
+    if not text.exists():
+        library = Path(os.__file__).parent
+        folders = [library, *(library / name for name in PACKAGES)]
+        sources = [each for folder in folders for each in sorted(folder.glob("*.py"))]
+        text.write_text("".join(each.read_text("utf-8")[:COUNTED] for each in sources))
+    ids = frequent_ids(engine, count_file(engine, text), rows, engine.target.n_vocab)
+    trim_heads(header, header, ids, path)
+    return path
+
+
+def prompts_of(plain: Variant, count: int) -> dict[str, list[str]]:
+    """The texts of each kind of prompt."""
+    found: dict[str, list[str]] = {PROSE: [], EDITS: []}
+    for question in HYBRID_QUESTIONS[:count]:
+        asked: Message = {"role": "user", "content": question}
+        prompt = as_text(plain, asked)
+        said: Message = {"role": "assistant", "content": ours(plain, prompt).text}
+        found[PROSE].append(prompt)
+        found[EDITS].append(as_text(plain, asked, said, asked))
+    return found
+
+
+def measure(args: argparse.Namespace, quantization: Quantization) -> dict[str, list[Row]]:
+    """Every side on one quantisation, by kind of prompt; sides take turns over all of them."""
     plan = BenchPlan(PARAMS, (0, "auto"), args.repeats, args.tokens, clock=args.clock)
-    with open_variants(files, plan, args.threads) as opened:
-        variants = all_variants(opened, plan)
-        print(f"\nrollback, as chosen here: {opened[-1].engine.target.rollback.name}")
-        prompts = [as_text(opened[0], question) for question in HYBRID_QUESTIONS[: args.prompts]]
+    with all_variants(args, quantization, plan) as (target, variants):
+        print(f"\nrollback, as chosen here: {variants[AUTO].engine.target.rollback.name}")
+        prompts = prompts_of(variants[PLAIN], args.prompts)
         sides: dict[str, Callable[[str], Run]] = {
             PLAIN: partial(ours, variants[PLAIN]),
-            "llama.cpp plain": partial(theirs_alone, args, files[0]),
-            **{f"{THEIRS}{k}": partial(theirs, args, files[0], k) for k in args.lengths},
+            "llama.cpp plain": partial(theirs_alone, args, target),
+            **{
+                f"{THEIRS}{kind} {k}": partial(theirs, args, target, kind, k)
+                for kind in known_types(args.bin)
+                for k in args.lengths
+            },
             **{name: partial(ours, variant) for name, variant in variants.items()},
         }
         for variant in variants.values():
-            variant.warm_up(variant.engine.encode_text(prompts[0], special=True))
-        runs = [
-            take_turns([partial(side, prompt) for side in sides.values()], args.repeats)
-            for prompt in prompts
-        ]
-        return [
-            row_of(name, prompts, [each[0] for each in runs], [each[i] for each in runs], variants)
-            for i, name in enumerate(sides)
-        ]
+            variant.warm_up(variant.engine.encode_text(prompts[PROSE][0], special=True))
+        return {
+            kind: rows_of(sides, variants, texts, args.repeats) for kind, texts in prompts.items()
+        }
 
 
-def as_text(variant: Variant, question: str) -> str:
-    """A question in the model's chat format; BOS is left out, since both sides add it."""
+def rows_of(
+    sides: dict[str, Callable[[str], Run]],
+    variants: dict[str, Variant],
+    prompts: Sequence[str],
+    repeats: int,
+) -> list[Row]:
+    """A row for each side."""
+    runs = [
+        take_turns([partial(side, prompt) for side in sides.values()], repeats)
+        for prompt in prompts
+    ]
+    return [
+        row_of(name, prompts, [each[0] for each in runs], [each[i] for each in runs], variants)
+        for i, name in enumerate(sides)
+    ]
+
+
+def as_text(variant: Variant, *messages: Message) -> str:
+    """A conversation in the model's chat format; BOS is left out, since both sides add it."""
     template = variant.engine.template
-    text, _ = template.begin([{"role": "user", "content": question}])
+    text, _ = template.begin(messages)
     return text.removeprefix(template.bos)
 
 
@@ -217,22 +301,26 @@ def row_of(
     return Row(name, runs, differences, others)
 
 
-def show(quantization: Quantization, rows: list[Row]) -> None:
+def show(title: str, rows: list[Row]) -> None:
     """Print the table, what it comes to, and each difference."""
     by_name = {row.name: row for row in rows}
     plain = by_name[PLAIN]
-    print(f"\n{quantization}:\n\n|side|tok/s|over plain (prompts)|accepted|tokens/round|text|")
+    print(f"\n{title}:\n\n|side|tok/s|over plain (prompts)|accepted|tokens/round|text|")
     print("|---|---|---|---|---|---|")
     for row in rows:
         print(row.line(plain))
-    best = min((row for row in rows if row.name.startswith(THEIRS)), key=Row.pace)
+    kinds = [row for row in rows if row.name.startswith(THEIRS) and "mtp" in row.name]
+    best = min(kinds, key=Row.pace)
     print()
-    for name in (AUTO, ALONE):
-        (over_best, by_prompt), (over, each) = by_name[name].over(best), by_name[name].over(plain)
-        print(
-            f"{name}: {over_best:.2f} ({span(by_prompt, 2)}) of {best.name}, their best; "
-            f"{over:.2f} ({span(each, 2)}) of plain"
-        )
+    for row in rows:
+        if row.name.startswith("MTP auto"):
+            (over_best, by_prompt), (over, each) = row.over(best), row.over(plain)
+            ratio, by_head = row.over(by_name[ALONE])
+            print(
+                f"{row.name}: {over_best:.2f} ({span(by_prompt, 2)}) of {best.name}, their best; "
+                f"{over:.2f} ({span(each, 2)}) of plain; {ratio:.2f} ({span(by_head, 2)}) of the "
+                "head without prompt lookup"
+            )
     for row in rows:
         for found in row.differences or ():
             print(f"{row.name}: {found}")
@@ -311,8 +399,14 @@ def main() -> None:
     parser.add_argument("--bin", type=Path, required=True, help="folder with their programs")
     parser.add_argument("--quantizations", nargs="+", default=list(QUANTIZATIONS))
     parser.add_argument("--lengths", type=int, nargs="+", default=[1, 2, 3, 4, 5, 6])
+    parser.add_argument("--rows", type=int, nargs="*", default=[], help="of trimmed heads")
+    parser.add_argument("--rollback", action="store_true", help="what taking tokens back costs")
     parser.integers(
-        prompts=len(HYBRID_QUESTIONS), repeats=3, tokens=96, threads=machine.physical_cores()
+        vocabulary=0,
+        prompts=len(HYBRID_QUESTIONS),
+        repeats=3,
+        tokens=96,
+        threads=machine.physical_cores(),
     )
     parser.cpu_time()
     args = parser.parse_args()
@@ -320,8 +414,10 @@ def main() -> None:
     load = f"load average {os.getloadavg()[0]:.1f} before"
     print(conditions(args.threads, f"{args.tokens} tokens", load))
     for quantization in args.quantizations:
-        show(quantization, measure(args, quantization))
-        show_rollback(args, quantization)
+        for kind, rows in measure(args, quantization).items():
+            show(f"{quantization}, {kind}", rows)
+        if args.rollback:
+            show_rollback(args, quantization)
     print(f"load average {os.getloadavg()[0]:.1f} after")
 
 

@@ -199,7 +199,7 @@ def _check_tokens(target: ModelHeader, draft: ModelHeader, kind: DraftKind) -> I
     if not target.vocab:
         return
     if draft.trimmed is not None:
-        yield from _check_trimmed(target.vocab, draft.trimmed)
+        yield from _check_trimmed(target.vocab, draft.trimmed, kind)
     elif draft.vocab or (draft.vocab is not None and loads_without_texts(draft)):
         same = _check_vocabs if kind.is_model else _check_ids
         yield from same(target.vocab, draft.vocab)
@@ -237,9 +237,13 @@ def _check_ids(target: Vocab, draft: Vocab) -> Iterator[Finding]:
     yield from _check_texts(target, draft)
 
 
-def _check_trimmed(target: Vocab, draft: TrimmedVocabulary) -> Iterator[Finding]:
-    """Whether the draft was trimmed for this target's tokens."""
-    if vocabulary_digest(target) != draft.digest:
+def _check_trimmed(target: Vocab, draft: TrimmedVocabulary, kind: DraftKind) -> Iterator[Finding]:
+    """Whether the draft was trimmed for this target's tokens, as its kind is."""
+    reads_by = draft.read_as if kind.kind == "mtp" else draft.table if kind.is_model else None
+    if reads_by is None:
+        message = f"The draft's vocabulary was not trimmed as that of {kind.words} is."
+        yield make_finding("trimmed-for-another", message)
+    elif vocabulary_digest(target) != draft.digest:
         message = "The draft's vocabulary was trimmed for a target with other tokens."
         yield make_finding("trimmed-for-another", message)
     else:

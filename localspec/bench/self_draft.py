@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -22,14 +22,17 @@ from localspec.core.options.sampling_params import SamplingParams
 from localspec.core.origins import DRAFT
 from localspec.engine.engine import Engine
 from localspec.engine.profile_store import best_gain
+from localspec.llama.heads.head import Head
+from localspec.metadata.checks.heads import n_tokens
 from localspec.metadata.draft_kind import n_layers
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.self_draft import store
 from localspec.self_draft.make import chosen_recipe, make_draft
 from localspec.self_draft.recipe import Recipe, SelfDraftOptions
 from localspec.self_draft.trim import trim_vocabulary
+from localspec.self_draft.trim_heads import trim_heads
 from localspec.self_draft.verdict import DraftVerdict
-from localspec.self_draft.vocabulary import frequent_ids
+from localspec.self_draft.vocabulary import count_file, count_tokens, frequent_ids
 from localspec.speculative.control.costs import PassCosts
 from localspec.speculative.control.valuation import LONGEST_AUTO
 
@@ -71,24 +74,31 @@ def make_and_store(
 ) -> MadeDraft:
     """Make a draft of a target, measure it, and store it for ``--draft self``.
 
-    It is also copied to ``output``. Ctrl-C ends the measurement and keeps the draft. Raises what
-    `chosen_recipe`, `make_draft` and `trim_vocabulary` raise, IncompatiblePair for a target that
-    cannot verify drafts, FileProblem where nothing can be written.
+    It is also copied to ``output``. Trimmed heads are measured beside the whole ones. Ctrl-C ends
+    the measurement and keeps the draft. Raises what `chosen_recipe`, `make_draft`,
+    `trim_vocabulary` and `count_file` raise, IncompatiblePair for a target that cannot verify
+    drafts, FileProblem where nothing can be written.
     """
     header = read_header(target)
     source = header if options.source is None else read_header(options.source)
     recipe = chosen_recipe(options, header, source)
     say(_announcement(recipe.describe(n_layers(source)), recipe.vocab is not None))
     with progress() as on_progress, store.work_folder() as folder:
-        file = source.path
-        if options.source is None:
+        file, stored = source.path, None
+        if options.source is None and not recipe.heads:
             file = folder / "draft.gguf"
             on_progress("making the draft", 0, 1)
             make_draft(header, replace(recipe, vocab=None), file)
         if recipe.vocab is not None:
-            whole, file = read_header(file), folder / "trimmed.gguf"
-            _trim(whole, load(target, None)[0], recipe.vocab, file, on_progress)
-        verdict, stored = _measured(load(target, file), on_progress), None
+            whole = source if recipe.heads else read_header(file)
+            ids = _kept_ids(whole, load(target, None)[0], recipe.vocab, options.counts, on_progress)
+            file = folder / "trimmed.gguf"
+            on_progress("trimming", 0, 1)
+            (trim_heads if recipe.heads else trim_vocabulary)(whole, header, ids, file)
+        verdict = _measured(load(target, file), on_progress)
+        if recipe.heads and verdict is not None:
+            untrimmed = _measured(load(target, source.path), on_progress)
+            verdict = untrimmed and replace(verdict, whole_heads=untrimmed.speedup)
         size = file.stat().st_size
         try:
             if output is not None:
@@ -108,19 +118,23 @@ def _announcement(recipe: str, trims: bool) -> str:
     )
 
 
-def _trim(
-    draft: ModelHeader, target: LoadOptions, vocab: int, output: Path, on_progress: Progress
-) -> None:
-    """Write a draft with output rows of the tokens alone that the target uses most."""
-    assert draft.vocab is not None
+def _kept_ids(
+    draft: ModelHeader,
+    target: LoadOptions,
+    n_ids: int,
+    counts: Path | None,
+    on_progress: Progress,
+) -> list[int]:
+    """The tokens that the target uses most, or those most frequent in a file."""
+    size = n_tokens(draft)
     on_progress("counting the tokens that the target uses", 0, 1)
-    prompts = [prompt.messages for prompt in read_prompts()]
     with Engine.load(target) as engine:
+        if counts is not None:
+            return frequent_ids(engine, count_file(engine, counts), n_ids, size)
+        prompts = [prompt.messages for prompt in read_prompts()]
         end = perf_counter() + COUNT_BUDGET
-        ids = frequent_ids(engine, prompts, vocab, len(draft.vocab), lambda: perf_counter() > end)
-        header = engine.target.header
-    on_progress("trimming", 0, 1)
-    trim_vocabulary(draft, header, ids, output)
+        counted = count_tokens(engine, prompts, lambda: perf_counter() > end)
+        return frequent_ids(engine, counted, n_ids, size)
 
 
 def _copy(draft: Path, output: Path) -> None:
@@ -157,12 +171,20 @@ def _measured(
     """The verdict; None where Ctrl-C ended its measurement."""
     label = "measuring the draft"
     on_progress(label, 0, 1)
+    target, draft = options
+    if draft is not None and draft.path == target.path:
+        draft = replace(draft, load_heads=True)
     try:
-        with Engine.load(*options) as pair:
+        with ExitStack() as stack:
+            pair = stack.enter_context(Engine.load(target, draft))
             if pair.draft is None:
                 raise IncompatiblePair(" ".join(pair.notes), "Run it plain: --draft off.")
+            alone = Engine(pair.target, None)  # of the same target: its memory is needed once
+            if isinstance(pair.draft, Head):  # which reads all that its target reads
+                alone = stack.enter_context(Engine.load(target))
             return judge(
                 pair,
+                alone,
                 questions(pair),
                 budget=VERDICT_BUDGET,
                 on_answer=lambda done, total: on_progress(label, done, total),
@@ -197,6 +219,7 @@ def _by_length(prompts: Mapping[str, PromptIds]) -> dict[str, PromptIds]:
 
 def judge(
     pair: Engine,
+    alone: Engine,
     asked: Mapping[str, PromptIds],
     *,
     budget: float,
@@ -204,14 +227,13 @@ def judge(
 ) -> DraftVerdict:
     """Measure plain, prompt lookup alone, and auto with the draft, in turn, on as many prompts.
 
-    As many as the seconds of ``budget`` allow by the costs of passes, but no fewer than an interval
-    needs.
+    The first two with ``alone``, which has no draft. As many as the seconds of ``budget`` allow by
+    the costs of passes, but no fewer than an interval needs.
     """
     assert pair.draft is not None
     known = pair.profile.learnt(perf_counter)
     prompts, repeats = _affordable(asked, known.verify, budget)
     plan = BenchPlan(_GREEDY, (0, "auto"), repeats, ANSWER_TOKENS)
-    alone = Engine(pair.target, None)  # of the same target: its memory is needed once
     variants = (
         Variant("plain", alone, plan, 0),
         Variant("lookup", alone, plan, "auto"),

@@ -36,7 +36,7 @@ def draft_make(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Make a draft of a target, of fewer layers or a lower type, and measure whether it pays.
+    """Make a draft of a target, of fewer layers, a lower type or fewer output rows, and measure it.
 
     If it pays it is kept, and --draft self uses it; so is the verdict that the default draft does
     not pay. Ctrl-C ends the measurement and keeps the draft, with exit code 130.

@@ -53,6 +53,8 @@ def _verdict(recipe: str, verdict: DraftVerdict | None) -> str:
     )
     if verdict.acceptance_rate is not None:
         said += f" The target accepted {percent(verdict.acceptance_rate)} of its tokens."
+    if verdict.whole_heads is not None:
+        said += f" The whole heads give {verdict.whole_heads:.2f}x plain."
     if verdict.looping:
         said += f" {verdict.looping} of {verdict.prompts} answers repeat themselves."
     return f"{said} {verdict.reason}".rstrip()

@@ -75,7 +75,7 @@ def _model(header: ModelHeader) -> Iterator[tuple[str, str]]:
     experts = f", {header.expert_count} experts" if (header.expert_count or 0) > 1 else ""
     yield "architecture", f"{header.architecture or header.type}{experts}"
     if header.parameters:
-        n_bytes = header.n_bytes if header.trimmed is None else header.trimmed.offset
+        n_bytes = header.n_bytes - (header.trimmed.table_bytes if header.trimmed else 0)
         bits = 8 * n_bytes / header.parameters
         yield "parameters", f"{count(header.parameters)} ({header.parameters:,})"
         yield "quantisation", f"{header.quantization}, {bits:.1f} bits for each parameter"

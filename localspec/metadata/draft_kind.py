@@ -96,11 +96,11 @@ def draft_kind(header: ModelHeader) -> DraftKind:
         return _tapping(header, architecture)
     if architecture in ASSISTANTS:  # whose NextN layers are those of one head
         return DraftKind("mtp", 1, target_width=output_width(header))
+    reduced = None if header.trimmed is None else len(header.trimmed.ids)
     if header.complete and _holds_only_heads(header):
-        return DraftKind("mtp", claimed_heads(header), target_width=output_width(header))
-    if header.trimmed is not None:
-        return DraftKind(reduced_vocabulary=len(header.trimmed.ids))
-    return DraftKind()
+        heads, width = claimed_heads(header), output_width(header)
+        return DraftKind("mtp", heads, target_width=width, reduced_vocabulary=reduced)
+    return DraftKind(reduced_vocabulary=reduced)
 
 
 def claimed_heads(header: ModelHeader) -> int:

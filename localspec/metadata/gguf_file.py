@@ -25,7 +25,12 @@ ALIGNMENT = 32  # of tensors, unless a file says otherwise
 # Keys of arrays that stay packed, and those of them whose elements are kept.
 _TRIMMED = "localspec.vocab."
 _RAW = ("tokenizer.ggml.", _TRIMMED)
-_KEPT_RAW = ("tokenizer.ggml.tokens", "tokenizer.ggml.token_type", "localspec.vocab.ids")
+_KEPT_RAW = (
+    "tokenizer.ggml.tokens",
+    "tokenizer.ggml.token_type",
+    "localspec.vocab.ids",
+    "localspec.vocab.read_as",
+)
 
 UPGRADE = "Upgrade localspec, or convert the model again with an older llama.cpp."
 

@@ -1,8 +1,8 @@
 """Trimmed vocabulary of a draft: the target's tokens for which it has output rows.
 
-After FR-Spec (arXiv 2502.14856). To llama.cpp it is a model with so few tokens, without texts. The
-embeddings of all tokens, which it must still read, follow its tensors, where llama.cpp does not
-look.
+After FR-Spec (arXiv 2502.14856). To llama.cpp it is a model with so few tokens, without texts. Of a
+whole model the embeddings of all tokens, which it must still read, follow its tensors, where
+llama.cpp does not look. MTP heads read ids alone: for each token without a row they read another.
 """
 
 import hashlib
@@ -17,28 +17,45 @@ from localspec.metadata.vocab import Vocab
 
 _PREFIX = "localspec.vocab."
 IDS, SIZE, DIGEST, SCALE = (f"{_PREFIX}{name}" for name in ("ids", "size", "sha256", "scale"))
+READ_AS = f"{_PREFIX}read_as"
 EMBEDDING = "token_embd.weight"
 MAKE_AGAIN = "Make it again with `localspec draft make`."
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TrimmedVocabulary:
-    """The tokens that a draft can propose, and the place of the embeddings of all tokens.
+@dataclass(frozen=True, slots=True)
+class EmbeddingTable:
+    """The embeddings of all tokens, from byte ``offset`` to the end of the file.
 
-    ``ids`` are the target's ids of the output rows, ascending, shape (rows,). The embeddings of all
-    ``size`` tokens lie from byte ``offset`` to the end of the file: ``row_bytes`` bytes each, of
-    ``width`` numbers of ggml's type ``type_id``, to be multiplied by ``scale``. ``digest`` is the
-    `vocabulary_digest` of the target.
+    Each has ``row_bytes`` bytes of ``width`` numbers of ggml's type ``type_id``, to be multiplied
+    by ``scale``.
     """
 
-    ids: NDArray[np.int32]
-    size: int
-    digest: str
     scale: float
     width: int
     type_id: int
     row_bytes: int
     offset: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrimmedVocabulary:
+    """The tokens that a draft can propose, and how it reads all ``size`` tokens.
+
+    ``ids`` are the target's ids of the output rows, ascending, shape (rows,). ``digest`` is the
+    `vocabulary_digest` of the target. A whole model reads by its ``table``, heads by ``read_as``:
+    for each token the number of the row that it is read by, shape (size,).
+    """
+
+    ids: NDArray[np.int32]
+    size: int
+    digest: str
+    table: EmbeddingTable | None = None
+    read_as: NDArray[np.int32] | None = None
+
+    @property
+    def table_bytes(self) -> int:
+        """Size of the embeddings behind the tensors."""
+        return 0 if self.table is None else self.size * self.table.row_bytes
 
     def describe(self) -> str:
         return f"{len(self.ids):,} of {self.size:,} tokens"
@@ -63,24 +80,38 @@ def read_trimmed(part: PartHeader, architecture: str, n_parts: int) -> TrimmedVo
     size = _read_size(part)
     ids = _read_ids(part, size)
     matrix = _read_matrix(part, len(ids), architecture)
-    row_bytes = matrix.n_bytes // len(ids)
-    end = max(tensor.offset + tensor.n_bytes for tensor in part.tensors)
-    offset = part.data_start + part.aligned(end)
-    if offset + size * row_bytes != part.n_bytes:
+    read_as = _read_read_as(part, ids, size)
+    table = None if read_as is not None else _read_table(part, matrix)
+    found = TrimmedVocabulary(ids, size, _read_digest(part), table, read_as)
+    if _end(part) + found.table_bytes != part.n_bytes:
         part.fail(
-            f"has {part.n_bytes - offset:,} bytes after its tensors, where the embeddings of "
-            f"{size:,} tokens take {size * row_bytes:,}"
+            f"has {part.n_bytes - _end(part):,} bytes after its tensors, where the embeddings of "
+            f"{size:,} tokens take {found.table_bytes:,}"
         )
-    return TrimmedVocabulary(
-        ids=ids,
-        size=size,
-        digest=_read_digest(part),
-        scale=_read_scale(part),
-        width=matrix.shape[0],
-        type_id=matrix.type_id,
-        row_bytes=row_bytes,
-        offset=offset,
-    )
+    return found
+
+
+def _end(part: PartHeader) -> int:
+    """The byte behind the last tensor and its padding."""
+    end = max(tensor.offset + tensor.n_bytes for tensor in part.tensors)
+    return part.data_start + part.aligned(end)
+
+
+def _read_table(part: PartHeader, matrix: TensorInfo) -> EmbeddingTable:
+    row_bytes = matrix.n_bytes // matrix.shape[1]
+    return EmbeddingTable(_read_scale(part), matrix.shape[0], matrix.type_id, row_bytes, _end(part))
+
+
+def _read_read_as(part: PartHeader, ids: NDArray[np.int32], size: int) -> NDArray[np.int32] | None:
+    """Numbers of rows, one for each token, of those with a row their own; None where not given."""
+    array = part.array(READ_AS, "list of u32", UINT32)
+    if array is None:
+        return None
+    rows = np.frombuffer(array.packed, "<u4")
+    fits = len(rows) == size and rows.max() < len(ids)
+    if not fits or np.any(rows[ids] != np.arange(len(ids))):
+        part.fail(f"does not give a row for each token in its key '{READ_AS}'", MAKE_AGAIN)
+    return rows.astype(np.int32)
 
 
 def _read_size(part: PartHeader) -> int:

@@ -26,6 +26,7 @@ from localspec.metadata.header import ModelHeader, read_header
 from localspec.metadata.splits import read_part
 from localspec.self_draft.recipe import KEEP, Recipe, SelfDraftOptions
 from localspec.self_draft.trim import require_trimmable
+from localspec.self_draft.trim_heads import holds_heads, require_trimmable_heads
 
 LAYERS_KEY = "localspec.draft.layers"
 SOURCE_KEY = "localspec.draft.source"
@@ -50,6 +51,11 @@ def chosen_recipe(options: SelfDraftOptions, target: ModelHeader, source: ModelH
     """
     kind = options.type if options.type in (None, KEEP) else require_type(options.type)
     require_model(target)
+    if options.vocab is None and options.counts is not None:
+        raise UsageError("--counts is of use with --vocab N alone.", "Give --vocab N with it.")
+    if options.vocab is not None and _only_heads(options, target, source):
+        require_trimmable_heads(source, target, options.vocab)
+        return Recipe(0, KEEP, options.vocab, heads=True)
     if options.vocab is not None:
         # A draft that is made of a split target is one file.
         whole = source if options.source is not None else replace(source, split_count=1)
@@ -60,6 +66,11 @@ def chosen_recipe(options: SelfDraftOptions, target: ModelHeader, source: ModelH
     recipe = Recipe(options.layers or n_layers(target), kind or lower, options.vocab)
     _require_smaller(recipe, target, n_layers(target))
     return recipe
+
+
+def _only_heads(options: SelfDraftOptions, target: ModelHeader, source: ModelHeader) -> bool:
+    """Whether MTP heads are to be trimmed: those that are given, or the target's own."""
+    return options.layers is None and options.type is None and holds_heads(source, target)
 
 
 def _require_smaller(recipe: Recipe, target: ModelHeader, count: int) -> None:

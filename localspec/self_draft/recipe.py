@@ -13,7 +13,8 @@ class SelfDraftOptions:
     """What ``draft make`` was asked for; None: by default.
 
     ``vocab`` is the number of tokens with an output row, None for all. With ``source``, a draft of
-    the target, only the output rows of that draft are reduced.
+    the target, only the output rows of that draft are reduced. ``counts`` is a file of text whose
+    tokens are counted.
     """
 
     layers: int | None = option(
@@ -34,7 +35,8 @@ class SelfDraftOptions:
     vocab: int | None = option(
         None,
         "--vocab",
-        "Keep output rows of the N tokens the target uses most; best a multiple of 64.",
+        "Keep output rows of the N tokens the target uses most; best a multiple of 64. Alone, of a "
+        "target with MTP heads: make a sidecar of the heads.",
         bounds=Bounds(1, 2**24),
         everyday=True,
     )
@@ -45,6 +47,14 @@ class SelfDraftOptions:
         metavar="FILE",
         everyday=True,
     )
+    counts: Path | None = option(
+        None,
+        "--counts",
+        "With --vocab: keep the tokens most frequent in this text instead of those in the target's "
+        "answers; of .jsonl the strings in its lines.",
+        metavar="FILE",
+        everyday=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +62,14 @@ class Recipe:
     """How many first layers a draft keeps, and the type of its weights.
 
     ``type`` is a name of llama-quantize (Q4_0, Q2_K, ...), or `KEEP`. ``vocab`` is how many tokens
-    have an output row, None for all.
+    have an output row, None for all. With ``heads`` it keeps the MTP heads behind the layers
+    instead, and none of these.
     """
 
     layers: int
     type: str = KEEP
     vocab: int | None = None
+    heads: bool = False
 
     @property
     def indices(self) -> tuple[int, ...]:
@@ -66,10 +78,13 @@ class Recipe:
 
     def as_json(self) -> dict[str, object]:
         """Plain data; layers are listed by index."""
-        return {"layers": list(self.indices), "type": self.type, "vocab": self.vocab}
+        said = {"type": self.type, "vocab": self.vocab, "heads": self.heads}
+        return {"layers": list(self.indices), **said}
 
     def describe(self, n_layers: int) -> str:
         """The recipe in words; the target has ``n_layers``."""
+        if self.heads:
+            return f"the MTP heads, {self.vocab or 0:,} output rows"
         kept = f"the first {self.layers} of" if self.layers < n_layers else "all"
         said = f"{kept} {n_layers} layers" + (f" in {self.type}" if self.type != KEEP else "")
         return said if self.vocab is None else f"{said}, {self.vocab:,} output rows"

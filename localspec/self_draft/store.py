@@ -25,7 +25,7 @@ from localspec.metadata.header import ModelHeader, read_header
 from localspec.self_draft.recipe import Recipe
 from localspec.self_draft.verdict import DraftVerdict
 
-FORMAT = 1  # raise it when a key changes its name or meaning
+FORMAT = 2  # raise it when a key changes its name or meaning
 _MAX_BYTES = 2**16
 _WORK_FOLDER, _ABANDONED = ".making-", 24 * 3600  # its name, seconds
 _SHOWN_DIGITS = 16  # of a digest, in a file's name
@@ -155,8 +155,10 @@ def _read(target: ModelHeader, path: Path) -> StoredDraft:
 
 def _recipe(target: ModelHeader, document: Mapping[str, Any]) -> Recipe:
     count, vocab = len(document["layers"]), document["vocab"]
-    recipe = Recipe(count, str(document["type"]), None if vocab is None else int(vocab))
-    if document["layers"] != list(recipe.indices) or not 0 < count <= (target.block_count or 0):
+    heads = bool(document["heads"])
+    recipe = Recipe(count, str(document["type"]), None if vocab is None else int(vocab), heads)
+    fits = count == 0 if heads else 0 < count <= (target.block_count or 0)
+    if document["layers"] != list(recipe.indices) or not fits:
         raise ValueError("these are not its first layers")
     return recipe
 
@@ -167,7 +169,8 @@ def _document_path(target: ModelHeader) -> Path:
 
 def _file(document: Path, recipe: Recipe) -> Path:
     """The file of the draft of this recipe, beside its document."""
-    digest = hashlib.sha256(repr((recipe.indices, recipe.type, recipe.vocab)).encode()).hexdigest()
+    words = (recipe.indices, recipe.type, recipe.vocab, recipe.heads)
+    digest = hashlib.sha256(repr(words).encode()).hexdigest()
     return document.with_name(f"{document.stem}-{digest[:_SHOWN_DIGITS]}.gguf")
 
 

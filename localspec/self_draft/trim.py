@@ -30,10 +30,10 @@ _TRIMMED = frozenset({EMBEDDING, "output.weight", "output.bias"})
 _NEED_IDS = frozenset("deepseek4 glm4 glm4moe graniteswitch".split())
 # Graphs that scale the embeddings of token ids, but not embeddings as input (`sqrtf(n_embd)`).
 _SCALED = frozenset("gemma3 gemma3n gemma4".split())
-_LEFT_OUT = ("tokenizer.", "localspec.")
-_CTX_SIZE = 256  # tokens, for the passes that are compared
-_TRIED = 24  # tokens of the passes that are compared
-_ROUNDING = 0.02  # of the largest logit: kernels may differ with the number of rows
+LEFT_OUT = ("tokenizer.", "localspec.")
+CTX_SIZE = 256  # tokens, for the passes that are compared
+TRIED = 24  # tokens of the passes that are compared
+ROUNDING = 0.02  # of the largest logit: kernels may differ with the number of rows
 _ORDINARY = "Use the draft as it is."
 
 
@@ -49,16 +49,12 @@ def trim_vocabulary(
     kept = np.unique(np.asarray(ids, np.int64))
     require_trimmable(source, target, len(kept))
     most = min(len(source.vocab or ()), len(target.vocab or ()))
-    if not len(kept) or kept[0] < 0 or kept[-1] >= most:
-        raise IncompatiblePair(
-            f"Ids that are not in both vocabularies cannot be kept of {source.path.name}.",
-            f"Keep ids below {most:,}.",
-        )
+    require_ids(kept, most, source.path.name)
     what = f"{output} cannot be written"
     with file_problem(what, UNWRITABLE), appearing_when_complete(output) as partial:
         _write(source, target, kept, partial)
         error = _error(source, read_header(partial))
-        if not error <= _ROUNDING:  # nor NaN
+        if not error <= ROUNDING:  # nor NaN
             raise IncompatiblePair(
                 f"The vocabulary of {source.path.name} cannot be trimmed: {source.architecture} "
                 f"computes other logits when it reads embeddings, by {error:.0%}.",
@@ -80,9 +76,23 @@ def require_trimmable(source: ModelHeader, target: ModelHeader, n_ids: int) -> N
         raise IncompatiblePair(
             f"The vocabulary of {source.path.name} cannot be trimmed: {reason}.", _ORDINARY
         )
+    require_kept(n_ids, size, source.path.name)
+
+
+def require_ids(kept: NDArray[np.int64], most: int, name: str) -> None:
+    """Raise IncompatiblePair where these ids, ascending, are not all below ``most``."""
+    if not len(kept) or kept[0] < 0 or kept[-1] >= most:
+        raise IncompatiblePair(
+            f"Ids that are not in both vocabularies cannot be kept of {name}.",
+            f"Keep ids below {most:,}.",
+        )
+
+
+def require_kept(n_ids: int, size: int, name: str) -> None:
+    """Raise IncompatiblePair where so many tokens cannot be kept of ``size``."""
     if n_ids >= size:
         raise IncompatiblePair(
-            f"{n_ids:,} tokens cannot be kept of {source.path.name}, which has {size:,}.",
+            f"{n_ids:,} tokens cannot be kept of {name}, which has {size:,}.",
             "Keep fewer.",
         )
 
@@ -97,7 +107,7 @@ def _untrimmable(source: ModelHeader, size: int) -> str | None:
     if source.architecture in _NEED_IDS:
         return f"llama.cpp runs {source.architecture} with the ids of tokens only"
     names = {tensor.name for tensor in source.tensors}
-    by_token = {tensor.name for tensor in source.tensors if _has_rows(tensor, size)}
+    by_token = {tensor.name for tensor in source.tensors if has_rows(tensor, size)}
     if EMBEDDING not in names:
         return "it has no embeddings"
     for name in sorted(by_token - _TRIMMED):
@@ -107,7 +117,7 @@ def _untrimmable(source: ModelHeader, size: int) -> str | None:
     return None
 
 
-def _has_rows(tensor: TensorInfo, size: int) -> bool:
+def has_rows(tensor: TensorInfo, size: int) -> bool:
     """Whether a tensor has so many rows, each of whole blocks."""
     return tensor.shape[-1:] == (size,) and tensor.n_bytes % size == 0
 
@@ -115,7 +125,7 @@ def _has_rows(tensor: TensorInfo, size: int) -> bool:
 def _write(source: ModelHeader, target: ModelHeader, ids: NDArray[np.int64], path: Path) -> None:
     """Write the trimmed file, and all embeddings of the source behind its tensors."""
     part, rows = read_part(source.path), ids.tolist()
-    removed = dict.fromkeys(key for key in part.spans if key.startswith(_LEFT_OUT))
+    removed = dict.fromkeys(key for key in part.spans if key.startswith(LEFT_OUT))
     tensors = [
         copied(part, tensor, rows if tensor.name in _TRIMMED else None) for tensor in part.tensors
     ]
@@ -150,16 +160,21 @@ def _error(source: ModelHeader, trimmed: ModelHeader) -> float:
     """The largest difference between the logits of both, as a share of the largest logit."""
     assert trimmed.trimmed is not None
     size, ids = trimmed.trimmed.size, trimmed.trimmed.ids
-    tokens = [(7919 * i + 1) % size for i in range(_TRIED)]
+    tokens = [(7919 * i + 1) % size for i in range(TRIED)]
     own = _logits(LlamaModel, source, tokens)[:, ids]
     other = _logits(TrimmedModel, trimmed, tokens)[:, ids]
+    return scaled_error(own, other)
+
+
+def scaled_error(own: NDArray[np.float32], other: NDArray[np.float32]) -> float:
+    """The largest difference between two arrays, as a share of the largest number of the first."""
     return float(np.abs(other - own).max() / np.abs(own).max())
 
 
 def _logits(
     kind: type[LlamaModel], header: ModelHeader, tokens: Sequence[int]
 ) -> NDArray[np.float32]:
-    model = kind(header, LoadOptions(header.path, ctx_size=_CTX_SIZE, gpu_layers=0))
+    model = kind(header, LoadOptions(header.path, ctx_size=CTX_SIZE, gpu_layers=0))
     try:
         return model.decode(tokens, len(tokens)).copy()
     finally:

@@ -7,6 +7,7 @@ from typing import Any, get_args
 from localspec.chat.stats import Interval, SameText
 
 _CLEARLY = 1.1  # times as fast, where there are too few prompts for an interval
+_MAY_BE_UNKNOWN = ("acceptance_rate", "whole_heads")
 _HARDLY = 1.05  # times plain speed: a ceiling below it leaves nothing to win
 
 
@@ -18,7 +19,8 @@ class DraftVerdict:
     90 % (None: too few prompts). ``acceptance_rate`` is that of the draft's own tokens, None where
     auto drafted none. ``draft_memory`` is in bytes. ``ceiling`` is the speedup with every token
     accepted. ``prompts`` were measured; ``looping`` of them, whose answers repeat themselves, are
-    left out unless all are.
+    left out unless all are. ``whole_heads`` is the speedup with the heads that were trimmed, None
+    where no heads were.
     """
 
     speedup: float
@@ -33,12 +35,18 @@ class DraftVerdict:
     ceiling: float
     prompts: int
     looping: int
+    whole_heads: float | None = None
 
     @property
     def pays(self) -> bool:
-        """Whether it is faster than plain and than prompt lookup alone, by more than the noise."""
-        return _is_above(self.speedup, self.speedup_interval) and _is_above(
-            self.over_lookup, self.over_lookup_interval
+        """Whether it is faster than plain and than prompt lookup alone, by more than the noise.
+
+        Trimmed heads must be faster than whole ones, too.
+        """
+        return (
+            _is_above(self.speedup, self.speedup_interval)
+            and _is_above(self.over_lookup, self.over_lookup_interval)
+            and self.speedup > (self.whole_heads or 0)
         )
 
     @property
@@ -58,6 +66,8 @@ class DraftVerdict:
                 "It is not faster than plain decoding by more than the noise; with every token "
                 f"accepted it would be at most {self.ceiling:.2f}x."
             )
+        if _is_above(self.over_lookup, self.over_lookup_interval):
+            return f"The whole heads are as fast: {self.whole_heads:.2f}x plain."
         return (
             "Prompt lookup alone, which takes no memory, is as fast within the noise: "
             f"{self.lookup_speedup:.2f}x."
@@ -76,7 +86,7 @@ class DraftVerdict:
                 given[name] = None if value is None else (float(value[0]), float(value[1]))
             elif name in ("draft_memory", "prompts", "looping"):
                 given[name] = int(value)
-            elif name != "text" and (name, value) != ("acceptance_rate", None):
+            elif name != "text" and not (value is None and name in _MAY_BE_UNKNOWN):
                 given[name] = float(value)
         if given["text"] not in get_args(SameText):
             raise ValueError(f"unknown text {given['text']!r}")

@@ -1,37 +1,75 @@
-"""The tokens of a trimmed vocabulary: those that the target uses most."""
+"""The tokens of a trimmed vocabulary: those that the target uses most, or a text of the user's."""
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 from localspec.chat.message import Message
+from localspec.core.errors import FileProblem, UsageError
+from localspec.core.files import read_text
+from localspec.core.formatting import one_line
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 
 ANSWER_TOKENS = 256  # of each prompt
 CONTROL = 3  # a token's type
+MAX_BYTES = 16 * 2**20  # of a file that is counted
+_PIECE = 2**12  # characters that are tokenized at once: a word cut in two counts little
+_JSON_LINES = (".jsonl", ".ndjson")
 
 Conversation = Sequence[Message]
 
 
-def frequent_ids(
-    engine: Engine,
-    prompts: Sequence[Conversation],
-    n_ids: int,
-    limit: int,
-    is_over: Callable[[], bool] = lambda: False,
-) -> list[int]:
+def frequent_ids(engine: Engine, counts: Counter[int], n_ids: int, limit: int) -> list[int]:
     """The ``n_ids`` tokens that a draft of this target should propose, ascending.
 
-    First those that end a turn and the control tokens of the chat template; then what the target
-    says most often in its greedy answers to these prompts, and in the prompts; then the
-    lowest ids, which in a BPE vocabulary are its first and so most frequent merges. All are below
-    ``limit``, the number of the draft's own tokens. FR-Spec (arXiv 2502.14856) counts a corpus; the
-    target's own words need none, and are what a draft is to guess. Once ``is_over``, no further
-    token is generated. Raises what `Engine.stream` raises.
+    First those that end a turn and the control tokens of the chat template; then the most frequent
+    ones by ``counts``; then the lowest ids, which in a BPE vocabulary are its first and so most
+    frequent merges. All are below ``limit``, the number of the draft's own tokens.
     """
-    counts = count_tokens(engine, prompts, is_over)
     return choose_ids(counts, _marks(engine, counts), n_ids, min(engine.target.n_vocab, limit))
+
+
+def count_file(engine: Engine, path: Path) -> Counter[int]:
+    """How often each token occurs in a text file; of JSON lines in the strings in them.
+
+    Raises FileProblem for a file that cannot be read, is longer than `MAX_BYTES` or has a line that
+    is no JSON, UsageError for one without text.
+    """
+    text = read_text(path, MAX_BYTES, expected="a text file, or JSON lines")
+    texts = [text]
+    if path.suffix.lower() in _JSON_LINES:
+        texts = [said for each in enumerate(text.splitlines(), 1) for said in _said(path, *each)]
+    counts: Counter[int] = Counter()
+    length = min(_PIECE, engine.target.n_ctx)  # more than a context holds is not tokenized
+    for each in texts:
+        for begin in range(0, len(each), length):
+            piece = each[begin : begin + length]
+            counts.update(engine.target.tokenize(piece, add_special=False, parse_special=False))
+    if not counts:
+        raise UsageError(f"{one_line(str(path))} has no text to count.", "Name another file.")
+    return counts
+
+
+def _said(path: Path, number: int, line: str) -> list[str]:
+    """The strings in a line of JSON, but for names of fields; raises FileProblem for another."""
+    try:
+        found = json.loads(line) if line.strip() else ""
+    except (ValueError, RecursionError):
+        raise FileProblem(
+            f"Line {number} of {one_line(str(path))} is no JSON.",
+            "Give one JSON value a line, or a text file with another ending than .jsonl.",
+        ) from None
+    strings, rest = list[str](), [found]
+    while rest:
+        each = rest.pop()
+        if isinstance(each, str):
+            strings.append(each)
+        elif isinstance(each, dict | list):
+            rest.extend(each.values() if isinstance(each, dict) else each)
+    return strings
 
 
 def count_tokens(
@@ -39,7 +77,8 @@ def count_tokens(
 ) -> Counter[int]:
     """How often each token occurs in these prompts and in the target's greedy answers to them.
 
-    Once ``is_over``, prompts alone are counted.
+    FR-Spec (arXiv 2502.14856) counts a corpus; the target's own words are what a draft is to guess.
+    Once ``is_over``, prompts alone are counted. Raises what `Engine.stream` raises.
     """
     counts: Counter[int] = Counter()
     greedy = SamplingParams(temperature=0)

@@ -110,7 +110,8 @@ def test_all_ways_answer_the_same_prompts(tiny: TinyFiles) -> None:
     heard: list[tuple[int, int]] = []
     with Engine.load(options(tiny.target), options(tiny.draft)) as pair:
         asked = {f"prompt {i}": pair.encode_text("ab" * (i + 9)) for i in range(6)}
-        found = judge(pair, asked, budget=0.0, on_answer=lambda *at: heard.append(at))
+        alone = Engine(pair.target, None)
+        found = judge(pair, alone, asked, budget=0.0, on_answer=lambda *at: heard.append(at))
         assert pair.draft is not None and found.draft_memory == pair.draft.memory.total
         assert found.ceiling == best_gain(pair.profile.learnt(float))[0]
     assert found.prompts == 4  # as few as an interval needs

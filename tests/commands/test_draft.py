@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from localspec.bench import self_draft
+from localspec.core import paths
 from localspec.engine.engine import Engine
 from localspec.metadata.header import read_header
 from localspec.self_draft import store
@@ -56,11 +57,11 @@ def test_json_tells_all_that_was_found(localspec: Command, silent_target: Path) 
     assert document["output"] is None and document["stopped"] is False
     made = document["draft"]
     assert made.pop("n_bytes") > 0
-    assert made == {"layers": [0, 1], "type": "Q4_0", "vocab": None}
+    assert made == {"layers": [0, 1], "type": "Q4_0", "vocab": None, "heads": False}
     assert set(document["verdict"]) == {
         *("pays", "speedup", "speedup_interval", "lookup_speedup", "over_lookup", "reason"),
         *("over_lookup_interval", "acceptance_rate", "mean_accepted_length", "draft_memory"),
-        *("text", "ceiling", "prompts", "looping"),
+        *("text", "ceiling", "prompts", "looping", "whole_heads"),
     }
     assert (document["kept"] is not None) == document["verdict"]["pays"]
     assert document["verdict"]["text"] in ("same", "rounding")
@@ -166,7 +167,7 @@ def test_a_draft_with_fewer_output_rows(
     document = json.loads(done.out)
     assert done.code == 0 and document["kept"] is None and document["source"] == str(small)
     assert document["draft"] | {"n_bytes": 0} == {
-        **{"layers": [0, 1], "type": "keep", "vocab": 128, "n_bytes": 0}
+        **{"layers": [0, 1], "type": "keep", "vocab": 128, "heads": False, "n_bytes": 0}
     }
     greedy = ("run", "-m", silent_target, "-n", "4", "-t", "1", "--temp", "0", HELLO)
     done, plain = localspec(*greedy, "-md", output), localspec(*greedy, "--draft", "off")
@@ -254,3 +255,32 @@ def test_other_commands_say_what_self_is(localspec: Command, silent_target: Path
     done = localspec("pair", "add", "mine", "--target", silent_target, "--draft", "self")
     assert done.code == 2 and "A pair needs a target and a draft" in done.err
     assert localspec("pair", "add", "self", "--target", silent_target).code == 2
+
+
+def test_heads_with_fewer_output_rows(
+    localspec: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verdicts = [PAYS, LOSES]  # of the trimmed heads, and of the whole ones
+    monkeypatch.setattr(self_draft, "judge", lambda *arguments, **more: verdicts.pop(0))
+    target = Path(shutil.copy(paths.demo_hybrid(), tmp_path / "hybrid.gguf"))
+    output, counts = tmp_path / "mtp-hybrid.gguf", tmp_path / "counts.txt"
+    counts.write_text("def join(path, *paths):\n    return path\n")
+    make = ("draft", "make", target, "--vocab", "512", "-t", "1")
+    done = localspec(*make, "--counts", counts, "-o", output)
+    assert done.code == 0 and "the MTP heads, 512 output rows gives 1.50x plain" in done.out
+    assert "The whole heads give 0.90x plain." in done.out and "Stored for" in done.out
+    kept = store.find(read_header(target))
+    assert kept is not None and kept.path is not None and kept.verdict is not None
+    assert kept.verdict.whole_heads == 0.9 and kept.recipe == Recipe(0, "keep", 512, heads=True)
+    assert output.read_bytes() == kept.path.read_bytes()
+    ask = ("run", "-m", target, "-n", "12", "-t", "1", "--temp", "0", "--json", HELLO)
+    plain = json.loads(localspec(*ask, "--draft", "off").out)
+    for named in (("-md", output), ("--draft", "self"), ("--draft", "mtp")):
+        done = localspec(*ask, *named, "--draft", "3")
+        drafted = json.loads(done.out)
+        assert drafted["drafted"] > 0 and drafted["text"] == plain["text"]
+    verdicts += [PAYS, PAYS]
+    done = localspec(*make, "--counts", counts)
+    assert "The whole heads are as fast: 1.50x plain." in done.out
+    done = localspec("draft", "make", target, "--counts", counts)
+    assert done.code == 2 and "Give --vocab N" in done.err

@@ -1,6 +1,7 @@
 """The keys of a trimmed vocabulary: read as they are, refused wherever they do not agree."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from localspec.metadata.checks.model import check_file
 from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.header import read_header
-from localspec.metadata.trimmed import vocabulary_digest
+from localspec.metadata.trimmed import EmbeddingTable, vocabulary_digest
 from tests.support.files.gguf_files import (
     ARRAY,
     I32,
@@ -32,13 +33,34 @@ def test_what_a_file_says(tmp_path: Path) -> None:
     trimmed = header.trimmed
     assert trimmed is not None
     assert trimmed.ids.tolist() == list(IDS) and trimmed.size == SIZE
-    assert (trimmed.width, trimmed.type_id, trimmed.row_bytes) == (WIDTH, 0, 4 * WIDTH)
-    assert trimmed.offset == header.n_bytes - SIZE * 4 * WIDTH
-    assert (trimmed.digest, trimmed.scale) == (DIGEST, 1.0)
+    offset = header.n_bytes - SIZE * 4 * WIDTH
+    assert trimmed.table == EmbeddingTable(1.0, WIDTH, 0, 4 * WIDTH, offset)
+    assert trimmed.table_bytes == SIZE * 4 * WIDTH
+    assert trimmed.digest == DIGEST and trimmed.read_as is None
     assert header.n_tokens == SIZE and header.as_json()["n_vocab"] == SIZE
     kind = draft_kind(header)
     assert kind.is_model and kind.is_trimmed and kind.only_drafts
     assert kind.reduced_vocabulary == len(IDS)
+
+
+def read_as(rows: Sequence[int], each: int = U32) -> dict[str, object]:
+    """Keys of heads, of which each token is read by one of these rows."""
+    return trimmed_keys() | {"localspec.vocab.read_as": Typed(ARRAY, list(rows), each)}
+
+
+def test_heads_read_other_tokens_instead(tmp_path: Path) -> None:
+    rows = [IDS.index(token) if token in IDS else token % len(IDS) for token in range(SIZE)]
+    header = read_header(write_trimmed(tmp_path / "a.gguf", read_as(rows), behind=0))
+    assert header.trimmed is not None and header.trimmed.read_as is not None
+    assert header.trimmed.read_as.tolist() == rows
+    assert header.trimmed.table is None and header.trimmed.table_bytes == 0
+    kept_elsewhere = [(row + 1) % len(IDS) for row in rows]
+    for wrong in (rows[:-1], [*rows, 0], [*rows[:4], len(IDS), *rows[5:]], kept_elsewhere, []):
+        path = write_trimmed(tmp_path / "b.gguf", read_as(wrong), behind=0)
+        assert "a row for each token" in refusal(path).message
+    assert "u32" in refusal(write_trimmed(tmp_path / "b.gguf", read_as(rows, I32))).message
+    behind = write_trimmed(tmp_path / "b.gguf", read_as(rows))
+    assert "after its tensors" in refusal(behind).message
 
 
 def test_long_lists_of_ids_are_kept(tmp_path: Path) -> None:

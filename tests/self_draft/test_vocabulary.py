@@ -2,15 +2,22 @@
 
 import itertools
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.chat.message import Message
+from localspec.core.errors import FileProblem, UsageError
 from localspec.engine.engine import Engine
 from localspec.self_draft import vocabulary
-from localspec.self_draft.vocabulary import choose_ids, count_tokens, frequent_ids
+from localspec.self_draft.vocabulary import (
+    choose_ids,
+    count_file,
+    count_tokens,
+    frequent_ids,
+)
 from tests.support.real_pair import GREEDY, fresh
 
 
@@ -71,9 +78,10 @@ def test_marks_and_ends_of_turns_are_kept(engine: Engine, monkeypatch: pytest.Mo
     )
     ends = {token for token in range(engine.target.n_vocab) if engine.is_stop(token)}
     assert len(written) == 2 and ends
-    ids = frequent_ids(engine, PROMPTS, 8, engine.target.n_vocab)
+    counts = count_tokens(engine, PROMPTS)
+    ids = frequent_ids(engine, counts, 8, engine.target.n_vocab)
     assert written | ends <= set(ids) and len(ids) == 8
-    assert set(frequent_ids(engine, PROMPTS, 8, 100)).isdisjoint(written)
+    assert set(frequent_ids(engine, counts, 8, 100)).isdisjoint(written)
 
 
 @pytest.mark.llama
@@ -83,3 +91,41 @@ def test_a_prompt_that_fills_the_context_is_counted_alone(
     monkeypatch.setattr(vocabulary, "ANSWER_TOKENS", 4)
     long = prompt("the thing " * engine.target.n_ctx)
     assert count_tokens(engine, [long]).total() >= engine.target.n_ctx
+
+
+@pytest.mark.llama
+def test_a_text_of_the_users_is_counted(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def counted(words: str) -> Counter[int]:
+        return Counter(engine.target.tokenize(words, add_special=False, parse_special=False))
+
+    text, lines = tmp_path / "text.txt", tmp_path / "lines.jsonl"
+    text.write_text("the thing and the other")
+    assert count_file(engine, text) == counted("the thing and the other")
+    lines.write_text('{"messages": [{"role": "user", "content": "the"}], "n": 3}\n\n"and"\n')
+    assert count_file(engine, lines) == counted("user") + counted("the") + counted("and")
+    monkeypatch.setattr(vocabulary, "_PIECE", 3)
+    assert count_file(engine, text) == sum(
+        map(counted, ["the", " th", "ing", " an", "d t", "he ", "oth", "er"]), Counter()
+    )
+
+
+@pytest.mark.llama
+def test_text_that_cannot_be_counted(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.jsonl"
+    for text, kind, words in (
+        ("", UsageError, "has no text"),
+        ("{}\n", UsageError, "has no text"),
+        ('"a"\n{\n', FileProblem, "Line 2 of .*no JSON"),
+        ("[" * 10**5, FileProblem, "Line 1 of .*no JSON"),
+        ("a" * 200, FileProblem, "cannot be read"),
+    ):
+        monkeypatch.setattr(vocabulary, "MAX_BYTES", 150 if words.startswith("cannot") else 10**6)
+        path.write_text(text)
+        with pytest.raises(kind, match=words):
+            count_file(engine, path)
+    with pytest.raises(FileProblem, match="cannot be read"):
+        count_file(engine, tmp_path / "missing.txt")

@@ -8,15 +8,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PaddedShape:
-    """The sizes of a model: width, query heads (= key heads), feed-forward width, layers.
+    """The sizes of a model: width, query heads (= key heads), feed-forward width, layers, tokens.
 
-    A hybrid's delta nets have as many heads; its NextN layers are not counted as layers.
+    A hybrid's delta nets have as many heads; its NextN layers are not counted as layers. A
+    ``vocabulary`` smaller than the source's, as 0 is, stays as it is.
     """
 
     embedding: int
     heads: int
     feed_forward: int
     layers: int
+    vocabulary: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +65,14 @@ class Layout:
     def forms(self, shape: PaddedShape) -> Forms:
         """Every tensor of a model of that shape, in file order."""
         width = shape.embedding
-        forms = {"token_embd.weight": TensorForm((self.vocabulary, width))}
+        forms = {"token_embd.weight": TensorForm((self.tokens(shape), width))}
         for index in range(shape.layers + self.nextn):
             forms |= {f"blk.{index}.{name}": form for name, form in self._layer(index, shape)}
         return forms | {"output_norm.weight": _norm(width)}
+
+    def tokens(self, shape: PaddedShape) -> int:
+        """How many tokens a model of that shape has."""
+        return max(self.vocabulary, shape.vocabulary)
 
     def parameters(self, shape: PaddedShape) -> int:
         """How many weights a model of that shape has, norms included, the tied table once."""

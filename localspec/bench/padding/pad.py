@@ -6,6 +6,7 @@ what a real model of that size costs and still says the same.
     embedding      x -> [x, 0]: every column beyond the source's is zero, in every layer
     heads          zero q, k, v rows and zero attn_output or ssm_out columns; their dimension stays
     feed-forward   zero gate and up rows, zero down columns
+    vocabulary     unused tokens with rows of zeros, whose logits are 0: below the likeliest token's
     layers         random weights, but zero attn_output, ssm_out and ffn_down: x + 0; put before
                    the last one, or before the last period of a hybrid
     RMS norm       mean over D instead of d columns is d/D of it, so epsilon * d/D, and the
@@ -105,8 +106,9 @@ def padded_copy(
         cache_dir.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise FileProblem(f"{problem.filename}: {problem.strerror}.", _ELSEWHERE) from None
-    embedding, heads, feed_forward, layers = astuple(shape)
+    embedding, heads, feed_forward, layers, vocabulary = astuple(shape)
     sizes = f"e{embedding}-h{heads}-f{feed_forward}-l{layers}"
+    sizes += f"-v{vocabulary}" if vocabulary else ""
     start = f"{source.stem}-{sizes}-{quantization}"
     destination = cache_dir / f"{start}-{digest[:12]}-v{FORMAT_VERSION}.gguf"
     remove_abandoned(destination)  # before its space is needed

@@ -17,6 +17,8 @@ from localspec.bench.padding.encoder import Quantization
 from localspec.bench.padding.layout import Layout, PaddedShape
 from localspec.metadata.gguf_file import PartHeader, TensorInfo, Value
 from localspec.metadata.splits import read_part
+from localspec.metadata.vocab import TOKEN_TYPES, TOKENS
+from localspec.pairing import UNUSED
 
 _EPSILON = "attention.layer_norm_rms_epsilon"
 _HEAD_DIMENSIONS = ("attention.key_length", "attention.value_length", "rope.dimension_count")
@@ -65,7 +67,20 @@ class PaddingSource:
         ours |= {f"{self.layout.architecture}.{key}": size for key, size in sizes.items()}
         if shape != self.shape:
             ours |= self._padded_names(shape)
-        return ours
+        return ours | self._padded_tokens(shape)
+
+    def _padded_tokens(self, shape: PaddedShape) -> dict[str, Value | None]:
+        """The tokens and their types, if there are more than the source has."""
+        first, end = self.layout.vocabulary, self.layout.tokens(shape)
+        if first == end:
+            return {}
+        tokens, types = (self.header.arrays[key] for key in (TOKENS, TOKEN_TYPES))
+        texts = [text.decode() for text in tokens.strings]
+        kinds = np.frombuffer(types.packed, "<i4").tolist()
+        return {
+            TOKENS: (*texts, *(f"<|unused_{i}|>" for i in range(first, end))),
+            TOKEN_TYPES: (*kinds, *[UNUSED] * (end - first)),
+        }
 
     def _padded_sizes(self, shape: PaddedShape) -> dict[str, int | float]:
         """The keys of the architecture that padding changes, without its name."""

@@ -17,6 +17,7 @@ from localspec.llama.cache.rollback import Trim
 from localspec.llama.heads.hidden_states import States, unstable
 from localspec.llama.model import LlamaModel
 from localspec.llama.parameters import context_parameters
+from localspec.llama.vocabulary.trimmed import KeptRows
 from localspec.llama.weights import Weights
 from localspec.metadata.header import ModelHeader
 from localspec.speculative.loop import Logits
@@ -61,6 +62,11 @@ class HeadContext:
                 self.memory += self._loaded.memory
             self.size = int(self._llama.llama_n_ubatch(self.handle))  # most tokens of a pass
             self.n_vocab = self._weights.n_vocab
+            self._kept: KeptRows | None = None
+            trimmed = None if header is None else header.trimmed
+            if trimmed is not None:
+                self.n_vocab, self._kept = trimmed.size, KeptRows(trimmed)
+            self._read_as = None if trimmed is None else trimmed.read_as
             self.width: int = self._llama.llama_model_n_embd_out(self._weights.handle)
             self._memory = self._llama.llama_get_memory(self.handle)
             self._batch = self._llama.llama_batch_ext_init(self.handle)
@@ -99,10 +105,14 @@ class HeadContext:
         return np.ctypeslib.as_array(rows, (len(features), self.width))
 
     def logits(self, rows: int) -> Logits:
-        """Of the first ``rows`` outputs of the last pass, valid until the next."""
+        """Of the first ``rows`` outputs of the last pass, by the target's ids, until the next.
+
+        A trimmed vocabulary has -inf for the tokens without a row.
+        """
         if rows == 0:
             return np.empty((0, self.n_vocab), np.float32)
-        return read_logits(self._llama, self.handle, rows, self.n_vocab)
+        found = read_logits(self._llama, self.handle, rows, self._weights.n_vocab)
+        return found if self._kept is None else self._kept.by_id(found)
 
     def own_state(self, index: int) -> States:
         """The head's own state behind the token at ``index`` of the last pass; a copy."""
@@ -147,7 +157,8 @@ class HeadContext:
             if tokens is None:
                 index = llama.llama_batch_ext_add_embd(batch, 0, row)
             else:
-                index = llama.llama_batch_ext_add_token(batch, 0, tokens[i])
+                read = tokens[i] if self._read_as is None else int(self._read_as[tokens[i]])
+                index = llama.llama_batch_ext_add_token(batch, 0, read)
                 if row is not None and not llama.llama_batch_ext_set_embd_token(batch, index, row):
                     index = -1
             if index != i:

@@ -28,6 +28,23 @@ def open_draft_model(header: ModelHeader, options: LoadOptions) -> LlamaModel:
     return (LlamaModel if header.trimmed is None else TrimmedModel)(header, options)
 
 
+class KeptRows:
+    """The output rows of a trimmed vocabulary, by the ids of the target."""
+
+    def __init__(self, trimmed: TrimmedVocabulary) -> None:
+        self._columns = trimmed.ids.astype(np.intp)  # what numpy indexes with by itself
+        self._spread = np.empty((0, trimmed.size), np.float32)
+
+    def by_id(self, rows: Logits) -> Logits:
+        """The logits by the target's ids, in a reused buffer; -inf for ids the draft lacks."""
+        if len(rows) > len(self._spread):
+            self._spread = np.full((len(rows), self._spread.shape[1]), -np.inf, np.float32)
+        spread = self._spread[: len(rows)]
+        for row, logits in zip(spread, rows, strict=True):  # one by one is several times as fast
+            row[self._columns] = logits
+        return spread
+
+
 class TrimmedModel(LlamaModel):
     """A TokenModel of all its target's ids; those that it cannot propose have the logit -inf.
 
@@ -39,8 +56,7 @@ class TrimmedModel(LlamaModel):
     def __init__(self, header: ModelHeader, options: LoadOptions) -> None:
         assert header.trimmed is not None
         self._trimmed = header.trimmed
-        self._columns = header.trimmed.ids.astype(np.intp)  # what numpy indexes with by itself
-        self._spread = np.empty((0, header.trimmed.size), np.float32)
+        self._kept = KeptRows(header.trimmed)
         super().__init__(header, options)
         self.n_vocab = header.trimmed.size
 
@@ -50,13 +66,8 @@ class TrimmedModel(LlamaModel):
         return EmbeddingBatch(self._llama, self.weights.handle, rows, self.options.batch_size)
 
     def by_id(self, rows: Logits) -> Logits:
-        """The logits by the target's ids, in a reused buffer; -inf for ids the draft lacks."""
-        if len(rows) > len(self._spread):
-            self._spread = np.full((len(rows), self._trimmed.size), -np.inf, np.float32)
-        spread = self._spread[: len(rows)]
-        for row, logits in zip(spread, rows, strict=True):  # one by one is several times as fast
-            row[self._columns] = logits
-        return spread
+        """See `KeptRows.by_id`."""
+        return self._kept.by_id(rows)
 
 
 class _TypeTraits(ctypes.Structure):
@@ -81,10 +92,11 @@ class EmbeddingRows:
     """
 
     def __init__(self, header: ModelHeader, trimmed: TrimmedVocabulary) -> None:
-        self._trimmed = trimmed
-        shape = trimmed.size, trimmed.row_bytes
+        assert trimmed.table is not None
+        self._table = trimmed.table
+        shape = trimmed.size, trimmed.table.row_bytes
         try:
-            mapped = np.memmap(header.path, np.uint8, "r", trimmed.offset, shape)
+            mapped = np.memmap(header.path, np.uint8, "r", trimmed.table.offset, shape)
         except (OSError, ValueError) as problem:
             raise EngineError(
                 f"The embeddings of {header.path} cannot be read: {problem}.", MAKE_AGAIN
@@ -94,20 +106,24 @@ class EmbeddingRows:
     @property
     def width(self) -> int:
         """Numbers of an embedding."""
-        return self._trimmed.width
+        return self._table.width
 
     def write(self, tokens: Sequence[int], out: NDArray[np.float32]) -> None:
         """The embeddings of these tokens into ``out``, of shape (len(tokens), width or more)."""
-        trimmed, width = self._trimmed, self._trimmed.width
         stored = self._rows[np.asarray(tokens, np.intp)]
-        if trimmed.type_id == _F32:
-            out[:, :width] = stored.view(np.float32)
-        else:
-            to_float = _to_float(trimmed.type_id)
-            for source, floats in zip(stored, out, strict=True):
-                to_float(source.ctypes.data, floats.ctypes.data, width)
-        if trimmed.scale != 1:
-            out[:, :width] *= np.float32(trimmed.scale)
+        write_floats(stored, self._table.type_id, out[:, : self._table.width])
+        if self._table.scale != 1:
+            out[:, : self._table.width] *= np.float32(self._table.scale)
+
+
+def write_floats(stored: NDArray[np.uint8], type_id: int, out: NDArray[np.float32]) -> None:
+    """The numbers of rows of ggml's type ``type_id`` into as many rows of floats."""
+    if type_id == _F32:
+        out[:] = stored.view(np.float32)
+        return
+    to_float = _to_float(type_id)
+    for source, floats in zip(stored, out, strict=True):
+        to_float(source.ctypes.data, floats.ctypes.data, out.shape[1])
 
 
 class EmbeddingBatch(AnyBatch):

@@ -110,7 +110,12 @@ def check_heads_of(target: ModelHeader, draft: ModelHeader) -> Iterator[Finding]
 
 
 def n_tokens(header: ModelHeader) -> int:
-    """Number of tokens; without a tokenizer, as many as llama.cpp makes up."""
+    """Number of tokens; without a tokenizer, as many as llama.cpp makes up.
+
+    Of a trimmed vocabulary all that can be read.
+    """
+    if header.trimmed is not None:
+        return header.trimmed.size
     return len(header.vocab or ()) or whole_number(header, "vocab_size") or 0
 
 

@@ -1,5 +1,6 @@
 """A hybrid with an MTP head keeps its function too: llama.cpp computes both, trunk and head."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -12,6 +13,7 @@ from localspec.bench.padding.layout import PaddedShape
 from localspec.bench.padding.pad import DEMO_HYBRID_SHAPE, pad_model
 from localspec.bench.padding.source import PaddingSource
 from localspec.core import paths
+from localspec.metadata.header import read_header
 
 pytestmark = pytest.mark.llama
 
@@ -45,6 +47,21 @@ def test_trunk_and_head_say_the_same_but_for_rounding(
         print(quantization, difference)
         assert difference < ROUNDING[quantization]
         assert len(set(plain.argmax(-1))) > 10  # it does not always say the same token
+
+
+def test_more_tokens_say_nothing(source: Path, tmp_path: Path) -> None:
+    """Unused ones have the logit 0, below that of what is likely."""
+    from scripts.train_demo_models.hybrid.file_logits import file_logits
+
+    for name, shape in (("padded", replace(OWN, vocabulary=5000)), ("plain", OWN)):
+        pad_model(source, tmp_path / name, shape, "F16")
+    vocab, own = (read_header(tmp_path / name).vocab for name in ("padded", "plain"))
+    assert vocab is not None and own is not None and vocab.texts()[:4096] == own.texts()
+    assert (len(vocab), vocab.tokens[4999], vocab.token_type(4999)) == (5000, b"<|unused_4999|>", 5)
+    many, few = (file_logits(tmp_path / name, IDS) for name in ("padded", "plain"))
+    for padded, plain in zip(many, few, strict=True):
+        np.testing.assert_allclose(padded[..., :4096], plain, atol=0.005 * np.abs(plain).max())
+        assert not padded[..., 4096:].any() and (plain.max(-1) > 0).all()
 
 
 def test_parts_and_periods_stay_where_they_belong(source: Path, tmp_path: Path) -> None:

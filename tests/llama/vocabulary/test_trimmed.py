@@ -176,8 +176,9 @@ def test_a_file_that_became_shorter_is_refused(trim: Trim, tmp_path: Path) -> No
 def test_rows_that_are_too_wide_are_refused(trim: Trim) -> None:
     """They would be written beyond the end of an array."""
     header = read_header(trim(60))
-    assert header.trimmed is not None
-    wide = replace(header.trimmed, width=header.trimmed.width + 32)
+    assert header.trimmed is not None and header.trimmed.table is not None
+    table = replace(header.trimmed.table, width=header.trimmed.table.width + 32)
+    wide = replace(header.trimmed, table=table)
     with pytest.raises(EngineError, match="wide"):
         TrimmedModel(replace(header, trimmed=wide), options(header.path))
 
