@@ -34,7 +34,7 @@ def fastest(figures: Sequence[Figures], noise: float) -> str:
 def advice(best: Figures, drafting: str, plain: str, noise: float) -> str:
     """Which of the two to use, from the figures of the fastest that drafts.
 
-    ``noise`` is by how much plain decoding alone differs between repeats.
+    ``noise`` is by how much plain decoding alone differs between repeats, 0 for one repeat.
     """
     if not best.accepted:
         return f"Fastest here: {plain}; no drafted token was accepted."
@@ -45,9 +45,11 @@ def advice(best: Figures, drafting: str, plain: str, noise: float) -> str:
     else:
         low, high = best.speedup_interval
         reached += f" (90% CI {low:.2f} to {high:.2f})"
-    if abs(best.speedup - 1) <= noise:
-        noisy = f"plain decoding alone differs by {percent(noise)} between repeats"
-        return f"No clear winner: {drafting} reaches {reached}; {noisy}."
+    if noise:
+        reached += f"; plain decoding alone differs by {percent(noise)} between repeats"
+    unknown = best.speedup_interval is None and not noise
+    if unknown or abs(best.speedup - 1) <= noise:
+        return f"No clear winner: {drafting} reaches {reached}."
     if low <= 1 <= high:
         return f"No clear winner: {drafting} reaches {reached}; more prompts must tell."
     if best.speedup > 1:

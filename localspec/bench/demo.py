@@ -126,8 +126,9 @@ def run_demo(
     threads: int | None = None,
     on_progress: Progress = lambda label, done, total: None,
     quantizations: Sequence[Quantization] = QUANTIZATIONS,
+    on_prompt: Callable[[Comparison], None] = lambda comparison: None,
 ) -> Iterator[PairResult]:
-    """Measure quantisations of the padded pair; one result at a time."""
+    """Measure quantisations of the padded pair; one result at a time, and `run_bench`'s prompts."""
     bundled = read_header(paths.demo_pair()[0]), read_header(paths.demo_pair()[1])
     for i, quantization in enumerate(quantizations):
         files = padded_pair(quantization, on_progress)
@@ -139,7 +140,7 @@ def run_demo(
             assert engine.draft is not None
             prompts = [engine.encode_chat([{"role": "user", "content": q}]) for q in QUESTIONS]
             tasks: dict[str, Sequence[PromptIds]] = {quantization: prompts}
-            (found,) = run_bench(engine, tasks, plan, on_answer, is_enough=_is_narrow)
+            (found,) = run_bench(engine, tasks, plan, on_answer, on_prompt, _is_narrow)
             total = plan.repeats * len(plan.lengths) * len(prompts)
             on_progress("measuring", (i + 1) * total, len(quantizations) * total)
             yield PairResult(bundled, engine.target.header, engine.draft.header, found)

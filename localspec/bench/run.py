@@ -36,8 +36,9 @@ def run_bench(
     """Compare the draft lengths of a plan task by task, after a warm-up.
 
     ``on_answer`` is called with the task, and how many of its answers there are and will be, for
-    the first time before there is one; ``on_prompt`` with each prompt of several, once all sides
-    have answered it. A task ends before its last prompt where what is measured ``is_enough``.
+    the first time before there is one; ``on_prompt`` with the prompts of a task so far, once all
+    sides have answered another, unless it is the last. A task ends before its last prompt where
+    what is measured ``is_enough``.
     Ctrl-C or a LocalspecError ends the measurement: the prompts that are complete by then are
     yielded as a comparison, then it is raised.
     """
@@ -52,10 +53,11 @@ def run_bench(
         try:
             for measured in _measure(variants, named, partial(on_answer, task)):
                 done.append(measured)
-                if len(named) > 1:
-                    on_prompt(_comparison(measured.name, variants, sides, [measured]))
-                if is_enough(_comparison(task, variants, sides, done)):
+                so_far = _comparison(task, variants, sides, done)
+                if is_enough(so_far):
                     break
+                if len(done) < len(named):
+                    on_prompt(so_far)
         except (KeyboardInterrupt, LocalspecError) as error:
             problem = error
         if done:

@@ -134,20 +134,25 @@ def config_set(
 ) -> None:
     """Keep a value for every command, or --for one model."""
     name = setting_name(name)
-    given = values if setting_rows()[name].many else [_typed(value) for value in values]
+    many = setting_rows()[name].many
+    given: list[Any] = values if many else [_typed(value) for value in values]
     value = setting_value(name, given)
+    files = [path for path in (value if many else (value,)) if isinstance(path, Path)]
+    if files:  # the setting counts in every folder, so a path from this one is made absolute
+        given = [os.path.abspath(path.expanduser()) for path in files]
     document = _document()
     table = document
     if model is not None:
         table = document.setdefault(MODELS, {}).setdefault(model, {})
-    table[name] = given if given is values else given[0]
+    table[name] = given if many else given[0]
     _write(document)
     named = str(value) if name == "target" else model
     if named is not None and not _is_here(named):
         console.note(f"No pair or model here is called {named!r}: see localspec pairs and list.")
-    for path in value if isinstance(value, tuple) else (value,):
-        if isinstance(path, Path) and not os.path.exists(path):
-            console.note(f"There is no {one_line(str(path))} yet.")
+    for path in files:
+        if not os.path.exists(path):
+            place = one_line(str(path))
+            console.note(f"{name} is set, but there is no {place} yet: commands that use it fail.")
 
 
 def _is_here(model: str) -> bool:

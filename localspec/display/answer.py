@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from localspec.chat.stats import GenerationStats
+from localspec.chat.stats import GenerationStats, PassStats
 from localspec.core.formatting import number, percent
 from localspec.core.origins import DRAFT, ORIGINS
 from localspec.display.console import note
@@ -21,6 +21,7 @@ STATUS_WORDS = {
     DraftStatus.ANSWER_TOO_SHORT: "reading the prompt costs more than it would gain",
 }
 _BARS = "▁▂▃▄▅▆▇█"
+_FEWEST_PASSES = 8  # of one token: the mean of fewer says little
 _POSITIONS = 16  # of a draft, whose acceptance is shown
 _STOPPED = {
     "context": "stopped at the end of the context (--ctx-size)",
@@ -142,7 +143,10 @@ def only_thoughts(answer: "Answer") -> None:
 
 
 def compared(answer: "Answer", plain: "Answer", text_independent_of_draft: bool = True) -> None:
-    """The measured speed-up over plain decoding of the same prompt, on stderr."""
+    """The measured speed-up over plain decoding of the same prompt, on stderr.
+
+    Neither wins within the noise: by how much passes of one token differ between both answers.
+    """
     ours, theirs = answer.stats, plain.stats
     if not (ours.tokens and theirs.tokens):
         return
@@ -160,7 +164,20 @@ def compared(answer: "Answer", plain: "Answer", text_independent_of_draft: bool 
         else "another text; localspec bench finds out why" if text_independent_of_draft
         else "another text, as rejection draws"
     )  # fmt: skip
-    note(f"Measured: {gain:.2f}x plain decoding, which reaches {speed} tok/s{counted}; {text}.")
+    noise = _noise(ours, theirs)
+    start = "No clear winner" if abs(gain - 1) <= noise else "Measured"
+    noisy = f"; passes without drafts alone differ by {percent(noise)}" if noise else ""
+    measured = f"{gain:.2f}x plain decoding, which reaches {speed} tok/s{counted}"
+    note(f"{start}: {measured}{noisy}; {text}.")
+
+
+def _noise(one: GenerationStats, other: GenerationStats) -> float:
+    """By how much passes of one token differ between two answers, as a share; 0 for too few."""
+    plain = [stats.passes.get(1, PassStats()) for stats in (one, other)]
+    if min(each.passes for each in plain) < _FEWEST_PASSES:
+        return 0.0
+    paces = [each.seconds / each.passes for each in plain]
+    return max(paces) / min(paces) - 1
 
 
 def reading(read: int, total: int) -> str:

@@ -1,7 +1,7 @@
 """Benchmarks in the terminal: a table that grows with the results, and a sentence of advice."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from localspec.bench.advice import advice, audited, explained, fastest, length_n
 from localspec.bench.comparison import Comparison, together
 from localspec.bench.document import Against
 from localspec.bench.figures import Figures
-from localspec.chat.stats import Interval
+from localspec.chat.stats import Interval, SameText
 from localspec.core.formatting import count, number, one_line, percent
 from localspec.display.answer import by_position
 from localspec.display.console import make_console, note
@@ -19,6 +19,7 @@ from localspec.llama.memory.use import MemoryUse
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
     from localspec.bench.demo import HybridResult, PairResult
 
@@ -34,10 +35,14 @@ _COSTS = "Measured (cost in plain tokens)"
 
 
 class Scoreboard:
-    """A table that grows by the rows of one comparison after the other, a line at a time."""
+    """A table that grows by the rows of one comparison after the other, a line at a time.
 
-    def __init__(self, out: "Console", tasks: Iterable[str]) -> None:
-        self._out = out
+    Its heading is printed at once, unless the whole table is ``live``, drawn by a progress bar.
+    """
+
+    def __init__(self, out: "Console", tasks: Iterable[str], *, live: bool = False) -> None:
+        self._out, self._live = out, live
+        self._so_far: tuple[Text, ...] = ()
         task = min(_LONGEST_TASK, max(cell_len(one_line(name)) for name in tasks))
         self._widths = _WIDTHS | {"task": max(_WIDTHS["task"], task)}
         room = out.width if out.is_terminal else 10**6
@@ -45,18 +50,37 @@ class Scoreboard:
             if self._total(2) > room:
                 del self._widths[name]
         self._gap = " " * (2 if self._total(2) <= room else 1)
-        self._print({name: name for name in self._widths}, "bold")
+        if not live:
+            out.print(self._heading())
 
     def add(self, comparison: Comparison, *, plain: bool = True) -> None:
         """The rows of one comparison, plain first, unless the plain side was shown before."""
+        self._so_far = ()
+        for line in self._lines(comparison, plain=plain):
+            self._out.print(line)
+
+    def update(self, comparison: Comparison) -> None:
+        """The rows of a task that goes on: for `so_far`, or a note where stderr is no terminal."""
+        heading = [self._heading()] if self._live else []
+        self._so_far = (*heading, *self._lines(comparison))
+        if not make_console(stderr=True).is_terminal:
+            _note_so_far(comparison)
+
+    def so_far(self) -> "tuple[Text, ...]":
+        """The lines of the task that goes on, which a progress bar draws."""
+        return self._so_far
+
+    def _lines(self, comparison: Comparison, *, plain: bool = True) -> "Iterator[Text]":
+        from rich.text import Text
+
         figures, left_out = comparison.figures(), comparison.looping()
         task, first = one_line(comparison.task), 0 if plain else 1
         for i, row in enumerate(figures[first:], first):
-            self._print(_cells(task if i == first else "", row, plain=i == 0), _style(row))
+            yield self._line(_cells(task if i == first else "", row, plain=i == 0), _style(row))
         if left_out and plain:
             name = _fit("" if figures else task, self._widths["task"])
             note = f"left out, repeats itself: {one_line(', '.join(left_out))}"
-            self._out.print(f"{name}{self._gap}{note}", style="dim", markup=False)
+            yield Text(f"{name}{self._gap}{note}", "dim")
 
     def finish(
         self, comparisons: Sequence[Comparison], memory: Mapping[str, MemoryUse | None] | None
@@ -74,16 +98,20 @@ class Scoreboard:
     def _total(self, gap: int) -> int:
         return sum(self._widths.values()) + gap * (len(self._widths) - 1)
 
-    def _print(self, cells: Mapping[str, str], style: str) -> None:
+    def _heading(self) -> "Text":
+        return self._line({name: name for name in self._widths}, "bold")
+
+    def _line(self, cells: Mapping[str, str], style: str) -> "Text":
+        from rich.text import Text
+
         line = self._gap.join(
             _fit(cells[name], width) if name in ("task", "text") else f"{cells[name]:>{width}}"
             for name, width in self._widths.items()
         )
-        self._out.print(line.rstrip(), style=style, markup=False)
+        return Text(line.rstrip(), style)
 
 
-def prompt_note(comparison: Comparison) -> None:
-    """The speeds of one prompt as a note, while its task goes on."""
+def _note_so_far(comparison: Comparison) -> None:
     figures = comparison.figures()
     found = [
         f"draft {row.draft_tokens} {row.speedup:.2f}x"
@@ -91,7 +119,9 @@ def prompt_note(comparison: Comparison) -> None:
         else f"plain {number(row.generation_tps)} tok/s"
         for i, row in enumerate(figures)
     ]
-    note(f"{comparison.task}: {', '.join(found) or 'left out, repeats itself'}")
+    prompts = len(comparison.names)
+    counted = "the first prompt" if prompts == 1 else f"{prompts} prompts"
+    note(f"{comparison.task}, {counted}: {', '.join(found) or 'left out, repeats itself'}")
 
 
 def _fit(text: str, width: int) -> str:
@@ -234,14 +264,15 @@ def demo_intro(model: str, draft_tokens: object, n_tokens: int) -> None:
 def demo_end(results: "Sequence[PairResult | HybridResult]", next_command: str) -> None:
     """One sentence on what was seen, and the next command, on stderr."""
     seen = []
-    same = True
+    texts = set[SameText]()
     for result in results:
         rows = [each for one in result.comparisons for each in one.figures()[1:]]
-        same &= all(row.text != "different" for row in rows)
+        texts.update(row.text for row in rows)
         if rows:
             best = max(row.speedup for row in rows)
             seen.append(f"{best:.2f}x the speed of plain decoding in {result.quantization}")
-    text = "the same text" if same else "ANOTHER text"
+    rounded = "the same text up to rounding" if "rounding" in texts else "the same text"
+    text = "ANOTHER text" if "different" in texts else rounded
     note(f"You saw drafting give {text} at {' and '.join(seen)}.")
     note(f"Next, with a real model: {next_command}")
 

@@ -8,7 +8,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from localspec.core import machine
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _CUTTING = ("linux", "screen", "st")  # terminals that cut long lines in a narrower window
 _quiet = False
+_below: "Console | None" = None  # draws a block on stderr, which notes must not hit
 _redrawn = ""  # the line that `redraw_line` drew last
 
 
@@ -174,11 +176,23 @@ def is_quiet() -> bool:
     return _quiet
 
 
+@contextmanager
+def notes_above(out: "Console") -> Iterator[None]:
+    """Let notes appear above the block that this console draws at the end of stderr."""
+    global _below
+    _below = out
+    try:
+        yield
+    finally:
+        _below = None
+
+
 def note(sentence: str, *, asked: bool = False) -> None:
     """A sentence for the user, dimmed, on stderr; ``asked`` for, it is shown with --quiet too."""
     if _quiet and not asked:
         return
-    make_console(stderr=True).print(one_line(sentence), style="dim", markup=False)
+    out = _below or make_console(stderr=True)
+    out.print(one_line(sentence), style="dim", markup=False)
 
 
 def note_other_work() -> None:

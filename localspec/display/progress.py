@@ -1,34 +1,43 @@
 """The progress bar on stderr, for steps or for bytes; silent without a terminal."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from localspec.core.formatting import one_line
 from localspec.core.interrupt import end_suspension, on_suspension
-from localspec.display.console import is_quiet, make_console, resizable
+from localspec.display.console import is_quiet, make_console, notes_above, resizable
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.progress import ProgressColumn
+    from rich.text import Text
 
 OnProgress = Callable[[str, int, int], None]  # label, done, total
 
 
 @contextmanager
-def progress(*, in_bytes: bool = False) -> Iterator[OnProgress]:
+def progress(
+    *, in_bytes: bool = False, above: "Callable[[], Iterable[Text]]" = tuple
+) -> Iterator[OnProgress]:
     """A progress bar, updated with (label, done, total), one label at a time.
 
-    It shows the time left, and ``in_bytes`` sizes and speed. A full bar is removed, so that the
-    next output does not land on its line.
+    It shows the time left, and ``in_bytes`` sizes and speed. The lines ``above`` it are drawn again
+    with it. A full bar is removed with them, so that the next output does not land on its line.
     """
     from rich.progress import Progress, TaskID
 
+    class Bar(Progress):
+        def get_renderables(self) -> "Iterable[RenderableType]":
+            if self.tasks:
+                yield from above()
+            yield from super().get_renderables()
+
     out = make_console(stderr=True)
     columns, hidden = _columns(in_bytes), is_quiet() or not out.is_terminal
-    bar = Progress(*columns, console=out, transient=True, disable=hidden)
+    bar = Bar(*columns, console=out, transient=True, disable=hidden)
     resizable(bar.live)
-    with bar:
+    with bar, nullcontext() if hidden else notes_above(out):
         tasks: dict[str, TaskID] = {}
 
         def report(label: str, done: int, total: int) -> None:

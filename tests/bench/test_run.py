@@ -133,7 +133,7 @@ def test_what_is_complete_outlives_an_interruption(
         for comparison in run_bench(toy, tasks, plan(0, 4, repeats=3), on_prompt=prompts.append):
             found.append(comparison)
     assert [list(comparison.names) for comparison in found] == kept
-    assert [each.task for each in prompts] == [name for names in kept[:1] for name in names]
+    assert [list(each.names) for each in prompts] == [names[:1] for names in kept[:1]]
     for comparison in found:
         assert all(len(side.answers) == 3 for side in comparison.sides)
         assert comparison.figures()

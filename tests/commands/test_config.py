@@ -102,8 +102,21 @@ def test_a_model_that_is_not_here_is_said(localspec: Command) -> None:
 def test_a_folder_that_is_not_there_is_said(localspec: Command, tmp_path: Path) -> None:
     missing = tmp_path / "nowhere"
     done = localspec("config", "set", "models-dir", str(missing))
-    assert done.code == 0 and f"There is no {missing} yet." in done.err
+    assert done.code == 0 and f"there is no {missing} yet" in done.err
     assert localspec("config", "set", "models-dir", str(tmp_path)).err == ""
+
+
+def test_a_path_from_this_folder_counts_in_every_folder(
+    localspec: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "models").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert localspec("config", "set", "models-dir", "models").err == ""
+    assert localspec("config", "set", "lookup-files", "a.txt", "b.txt").code == 0
+    assert localspec("config", "get", "models-dir").out == f"{tmp_path / 'models'}\n"
+    assert localspec("config", "get", "lookup-files").out.split(", ") == [
+        str(tmp_path / "a.txt"), f"{tmp_path / 'b.txt'}\n",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

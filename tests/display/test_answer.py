@@ -3,7 +3,7 @@
 import pytest
 
 from localspec.chat.answer import Answer
-from localspec.chat.stats import Drafter, GenerationStats, SourceStats
+from localspec.chat.stats import Drafter, GenerationStats, PassStats, SourceStats
 from localspec.display.answer import compared, figures, meter, only_thoughts
 from localspec.speculative.loop import DraftStatus, FinishReason
 from tests.support.answers import made_answer, made_stats
@@ -157,6 +157,25 @@ def test_what_drafting_gained(streams: Streams) -> None:
         "finds out why.",
         "Nothing was drafted: both answers are plain decoding, which reaches 10.0 tok/s.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("pace", "words"),
+    [
+        (0.115, "No clear winner: 0.87x plain decoding, which reaches 10.0 tok/s; passes without "
+         "drafts alone differ by 15%; the same text."),
+        (0.105, "Measured: 0.87x plain decoding, which reaches 10.0 tok/s; passes without drafts "
+         "alone differ by 5%; the same text."),
+    ],
+)  # fmt: skip
+def test_neither_wins_within_the_noise_of_passes_without_drafts(
+    streams: Streams, pace: float, words: str
+) -> None:
+    drafted, plain = made_answer(4.6, drafted=9), made_answer(4.0)
+    drafted.stats.passes[1] = PassStats(20, 20 * pace)
+    plain.stats.passes[1] = PassStats(40, 4.0)
+    compared(drafted, plain)
+    assert streams.read()[1] == words + "\n"
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ from rich.console import Console
 from localspec.core.formatting import one_line
 from localspec.display import bench as bench_display
 from localspec.display import progress as bars
+from localspec.display.console import make_console, note
 from localspec.display.progress import progress
-from tests.support.answers import made_demo
+from tests.support.answers import made_comparison, made_demo
 from tests.support.programs.streams import Streams
 from tests.support.programs.terminal import Window
 from tests.support.real_pair import TinyFiles
@@ -57,6 +58,34 @@ def test_results_do_not_land_on_the_line_of_a_bar(
         report("measuring more", 1, 1)
         bench_display.demo_result(made_demo(tiny))
     assert screen(streams.read()[0]) == [*expected, *expected, ""]
+
+
+def test_rows_so_far_are_above_the_bar_and_notes_above_both(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(sys, "stderr", sys.stdout)  # one terminal for both
+    streams.make_terminals(monkeypatch, sys.stdout)
+    board = bench_display.Scoreboard(make_console(stderr=False), ["code"])
+    with progress(above=board.so_far) as report:
+        report("code", 0, 2)
+        note("5 settings.")
+        board.update(made_comparison(prompts=5))
+        report("another bar", 1, 1)  # draws all again
+        note("Half of it.")
+        report("code", 2, 2)
+        board.add(made_comparison(prompts=5))
+    written = streams.read()[0]
+    before = written.partition("Half of it.")[0]
+    assert "31.2" in before
+    assert [line.split()[:2] for line in screen(before)] == [
+        ["task", "draft"],
+        ["5", "settings."],
+        [],
+    ]
+    first, *notes, plain, drafted, last = screen(written)
+    assert notes == ["5 settings.", "Half of it."] and last == ""
+    assert first.startswith("task") and "31.2" in plain and drafted.endswith("same")
 
 
 def test_results_in_a_file_do_not_follow_the_bar(

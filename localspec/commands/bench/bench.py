@@ -201,12 +201,14 @@ def _measure(
 ) -> "tuple[list[Comparison], BaseException | None]":
     """Fill the table, each result saved first; also what ended it early."""
     from localspec.bench.run import run_bench
-    from localspec.display.bench import prompt_note
 
     found: list[Comparison] = []
     began = plan.clock()
     try:
-        with terminated_as_interrupted(), progress() as on_progress:
+        with terminated_as_interrupted(), progress(above=board.so_far) as on_progress:
+
+            def label(task: str) -> str:
+                return f"{task} ({len(found) + 1} of {len(tasks)})"
 
             def on_answer(task: str, done: int, total: int) -> None:
                 nonlocal began
@@ -215,9 +217,10 @@ def _measure(
                 if done == 1 and not found:
                     prompts = sum(map(len, tasks.values()))
                     console.note(plan.extent(prompts, plan.clock() - began) + ".")
-                on_progress(f"{task} ({len(found) + 1} of {len(tasks)})", done, total)
+                on_progress(label(task), done, total)
 
-            for comparison in run_bench(engine, tasks, plan, on_answer, prompt_note):
+            for comparison in run_bench(engine, tasks, plan, on_answer, board.update):
+                on_progress(label(comparison.task), 1, 1)  # an interrupt leaves the bar
                 found.append(comparison)
                 report.save(found, complete=False)
                 board.add(comparison)

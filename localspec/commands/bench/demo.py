@@ -1,6 +1,7 @@
 """The command ``demo``: the bundled pair or hybrid, plain beside drafted."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -74,10 +75,13 @@ def demo(
         bench_display.demo_intro(model, length, tokens)
     if model == "pair" and not as_json and console.make_console(stderr=False).is_terminal:
         _watch(plan, threads)
+    board = bench_display.Scoreboard(console.make_console(as_json), quantizations, live=True)
     run: Callable[..., Iterator[PairResult | HybridResult]]
     run = run_demo if model == "pair" else run_hybrid_demo
+    if model == "pair" and not as_json:
+        run = partial(run, on_prompt=board.update)
     results = []
-    with progress() as on_progress:
+    with progress(above=board.so_far) as on_progress:
         for result in run(plan, threads, on_progress, quantizations):
             results.append(result)
             if not as_json:

@@ -85,6 +85,8 @@ def run(
     request = make_request(name, given)
     require_prompt_cache(answering)
     text = prompting.read()
+    if compare and not as_json:
+        console.note_other_work()
     with open_engine(request) as engine:
         ids = _encode(engine, text, prompting, templating, answering)
         asked = answering.options(request.draft_tokens, grammar)
