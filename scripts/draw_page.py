@@ -2,6 +2,10 @@
 
 localspec serve -m models/demo/target.gguf -md models/demo/draft.gguf --alias demo
 python scripts/draw_page.py [URL] [--question TEXT] [--width 400] [--scheme dark] [--plain]
+
+Or a page in a file, as `run --trace` and `bench --report` write them:
+
+python scripts/draw_page.py FILE.html -o docs/use/trace.png [--focus N]
 """
 
 import argparse
@@ -26,6 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("url", nargs="?", default="http://127.0.0.1:8080")
     parser.add_argument("--question", default=QUESTION)
+    parser.add_argument("--focus", type=int, help="of a file: the N-th place of Tab")
     parser.add_argument("--width", type=int, default=900)
     parser.add_argument("--height", type=int, default=700)
     parser.add_argument("--scheme", choices=["light", "dark"], default="light")
@@ -45,11 +50,17 @@ def main() -> None:
 
 
 def draw(browser: webdriver.Chrome, given: argparse.Namespace) -> None:
-    """Ask the question on the page, and write a picture of its window after the answer."""
+    """Write a picture of a file, or of a server's page after the answer to the question."""
     size = {"width": given.width, "height": given.height, "deviceScaleFactor": 1, "mobile": False}
     scheme = {"name": "prefers-color-scheme", "value": given.scheme}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+    if Path(given.url).is_file():
+        browser.get(Path(given.url).absolute().as_uri())
+        if given.focus:
+            browser.find_elements(By.CSS_SELECTOR, "[tabindex]")[given.focus - 1].click()
+        given.output.write_bytes(browser.get_screenshot_as_png())
+        return
     browser.get(given.url)
     wait = WebDriverWait(browser, 600)
     wait.until(lambda _: browser.find_element(By.ID, "model").text)

@@ -202,10 +202,10 @@ class StoredProfile:
         if self._draft is None:
             return []
         most, _ = best_gain(profile, drafts_block=self._draft.block_size is not None)
-        if most >= LEAST_CEILING:
-            return []
         plain = profile.verify.seconds(1, 0)
         cost, step = profile.verify.seconds(_SHOWN, 0) / plain, profile.draft.seconds(1, 0) / plain
+        if most >= LEAST_CEILING or cost < 1:  # cheaper than one token: other work was measured
+            return []
         return [
             f"The draft model will not pay on this machine: a pass of {_SHOWN} tokens costs "
             f"{cost:.1f} plain ones, a step of the draft {step:.2f}. Edits and quotations still "

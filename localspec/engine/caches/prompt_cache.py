@@ -97,7 +97,10 @@ class PromptCache:
             with held_interrupt():
                 n_bytes = write_state(path, model)
         except OSError as error:
-            self._say(f"The prompt cache {path} cannot be written: {_reason(error)}.")
+            self._say(
+                f"The prompt cache {path} cannot be written: {_reason(error)}. Make room on the "
+                "disk, or name another file: --prompt-cache FILE."
+            )
             return
         self._held[path] = list(model.tokens)
         self._say(f"Prompt cache: {len(model.tokens)} tokens in {path} ({size(n_bytes)}).")

@@ -252,7 +252,8 @@ def test_a_file_that_cannot_be_written_is_told(
     answer, said = start(engine, tmp_path / "cache")
     assert len(answer.tokens) == 24
     assert said == [
-        f"The prompt cache {tmp_path / 'cache'} cannot be written: No space left on device."
+        f"The prompt cache {tmp_path / 'cache'} cannot be written: No space left on device. Make "
+        "room on the disk, or name another file: --prompt-cache FILE."
     ]
 
 
