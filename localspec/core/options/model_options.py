@@ -78,6 +78,7 @@ class PairOptions:
         "--draft-model -md",
         "Draft model, named like the target; also an EAGLE-3, DFlash or MTP sidecar.",
         metavar="MODEL",
+        everyday=True,
     )
     draft_tokens: str | None = _drafting(
         None,
@@ -119,7 +120,6 @@ class ModelOptions(PairOptions):
         metavar="on|off",
         words={"on": True, "off": False},
         hidden_flag="--suffix",
-        everyday=True,
     )
     lookup_cache: Path | None = _lookup(
         None, "--lookup-cache", "Save answers to this file, and draft from the answers saved in it."
