@@ -76,7 +76,7 @@ class PairOptions:
     draft_model: str | None = _drafting(
         None,
         "--draft-model -md",
-        "Draft model, named like the target; also an EAGLE-3, DFlash or MTP sidecar.",
+        "Draft model, or a sidecar (EAGLE-3, DFlash, MTP).",
         metavar="MODEL",
         everyday=True,
     )
