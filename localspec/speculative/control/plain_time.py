@@ -3,14 +3,17 @@
 from localspec.speculative.control.costs import PassCosts
 from localspec.speculative.loop import Round
 
+_ENOUGH = 8  # plain passes of an answer, whose speed is then that of its plain decoding
+
 
 class PlainTime:
     """Seconds of plain decoding for the rounds so far, at the speed of this answer.
 
     Rounds without a drafted token count as they were, less the draft's time. The tokens of others,
     and of passes in which another answer drafts, count at the costs learnt before the answer, times
-    what the passes of this answer took of their own costs: a machine that is busy now slows both
-    sides. So no more can seem lost than drafted rounds took.
+    what the passes of this answer took of their own costs (of plain ones alone, where these are
+    enough): a machine that is busy now slows both sides. So no more can seem lost than drafted
+    rounds took.
     """
 
     def __init__(self, costs: PassCosts | None) -> None:
@@ -19,6 +22,8 @@ class PlainTime:
         self._drafted = 0.0  # seconds of plain passes for the tokens of others, by the costs
         self._sampling = 0.0  # seconds of these rounds outside passes and drafts
         self._taken = self._expected = 0.0  # seconds of passes, and by the costs
+        self._plain_taken = self._plain_expected = 0.0  # the same of plain passes
+        self._plain_passes = 0
         self._is_known = True
 
     def add(self, outcome: Round, seconds: float) -> None:
@@ -38,8 +43,13 @@ class PlainTime:
         """Compare a pass with its costs, where they are known for its width."""
         if self._costs is None or outcome.mixed or not self._costs.knows(outcome.width):
             return
+        expected = self._costs.least_seconds(outcome.width, outcome.past)
         self._taken += outcome.verify_seconds
-        self._expected += self._costs.least_seconds(outcome.width, outcome.past)
+        self._expected += expected
+        if outcome.width == 1:
+            self._plain_taken += outcome.verify_seconds
+            self._plain_expected += expected
+            self._plain_passes += 1
 
     @property
     def seconds(self) -> float:
@@ -49,4 +59,6 @@ class PlainTime:
         if not (self._is_known and self._expected):
             return 0.0
         slower = self._taken / self._expected
+        if self._plain_passes >= _ENOUGH:
+            slower = self._plain_taken / self._plain_expected
         return self._undrafted + self._drafted * slower + self._sampling

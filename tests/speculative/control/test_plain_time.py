@@ -70,6 +70,14 @@ def test_a_machine_that_is_busy_now_slows_both_sides(slower: float) -> None:
     assert estimated(PlainTime(costs()), *rounds) == pytest.approx(plain)
 
 
+def test_plain_passes_of_the_answer_tell_more_than_learnt_costs() -> None:
+    known = costs()
+    for _ in range(100):
+        known.observe(WIDTH, 0, PLAIN)  # learnt while the machine was quieter than for plain passes
+    rounds = [round_of(1, 0)] * 8 + [round_of(3, 3)]
+    assert estimated(PlainTime(known), *rounds) == pytest.approx(11 * PLAIN + 9 * SAMPLING)
+
+
 def test_what_later_passes_teach_changes_no_answer_under_way() -> None:
     known = costs()
     plain = PlainTime(known)
