@@ -204,7 +204,8 @@ class StoredProfile:
         most, _ = best_gain(profile, drafts_block=self._draft.block_size is not None)
         plain = profile.verify.seconds(1, 0)
         cost, step = profile.verify.seconds(_SHOWN, 0) / plain, profile.draft.seconds(1, 0) / plain
-        if most >= LEAST_CEILING or cost < 1:  # cheaper than one token: other work was measured
+        measured = cost >= 1 and step <= 1  # otherwise other work was
+        if most >= LEAST_CEILING or not measured:
             return []
         return [
             f"The draft model will not pay on this machine: a pass of {_SHOWN} tokens costs "
