@@ -76,10 +76,9 @@ def demo(
     if model == "pair" and not as_json and console.make_console(stderr=False).is_terminal:
         _watch(plan, threads)
     board = bench_display.Scoreboard(console.make_console(as_json), quantizations, live=True)
-    run: Callable[..., Iterator[PairResult | HybridResult]]
-    run = run_demo if model == "pair" else run_hybrid_demo
-    if model == "pair" and not as_json:
-        run = partial(run, on_prompt=board.update)
+    run: Callable[..., Iterator[PairResult | HybridResult]] = run_hybrid_demo
+    if model == "pair":
+        run = run_demo if as_json else partial(run_demo, on_prompt=board.update)
     results = []
     with progress(above=board.so_far) as on_progress:
         for result in run(plan, threads, on_progress, quantizations):
