@@ -162,7 +162,7 @@ def test_files_that_architecture_names_exist() -> None:
 
 def test_programs_that_pages_name_exist_and_have_the_flags() -> None:
     """A name is that of a file or the end of its path."""
-    others = {"/a.py", "/code.py", "/serve.sh", "/convert_hf_to_gguf.py"}  # a user's, and llama.cpp's
+    others = {"/a.py", "/code.py", "/serve.sh", "/convert_hf_to_gguf.py"}  # of users, of llama.cpp
     found = (path for name in ("localspec", "benchmarks", "scripts", "tests")
              for path in (ROOT / name).rglob("*.*"))  # fmt: skip
     there = {path.relative_to(ROOT).as_posix(): path for path in found}
