@@ -31,9 +31,8 @@ from localspec.engine.session.job import GenerationRequest, Stream
 from localspec.engine.session.limits import NO_LIMITS, Limits
 from localspec.engine.session.llama_context import SharedContext
 from localspec.engine.session.session import Session
-from localspec.engine.session.slot import NOT_TRIMMED, make_slots
+from localspec.engine.session.slot import NOT_ROLLED_BACK, make_slots
 from localspec.engine.text_stream import OutputFormat, Prompt
-from localspec.llama.cache.rollback import Trim
 from localspec.llama.heads.head import Head
 from localspec.llama.model import LlamaModel
 from localspec.llama.vocabulary.control_tokens import ControlTokens, new_mark
@@ -167,8 +166,8 @@ class Engine:
             return Session([self], None, limits, prefixes)
         assert not isinstance(self.draft, Head)
         for model in (self.target, self.draft):
-            if model is not None and model.rollback.name != Trim.name:
-                self._notes.append(NOT_TRIMMED)
+            if model is not None and not model.can_roll_back:
+                self._notes.append(NOT_ROLLED_BACK)
                 return Session([self], None, limits, prefixes)
         self.profile.learnt(time.perf_counter)
         self._free_shared()

@@ -5,7 +5,6 @@ from localspec.engine.generate import TextEngine
 from localspec.engine.session.batching import Batcher, SequenceHandle
 from localspec.engine.session.llama_context import SharedContext
 from localspec.engine.session.slot_model import SlotModel
-from localspec.llama.memory.estimate import keeps_state
 from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.header import ModelHeader
 from localspec.speculative.control.conversations import Conversations
@@ -13,7 +12,7 @@ from localspec.speculative.control.pair_profile import LossBudget
 from localspec.speculative.prompt_lookup import PromptLookup
 
 _ONE_AT_A_TIME = "Requests are answered one after the other: {}."
-NOT_TRIMMED = _ONE_AT_A_TIME.format("a recurrent state is rolled back for one sequence only")
+NOT_ROLLED_BACK = _ONE_AT_A_TIME.format("llama.cpp cannot roll a sequence back by itself")
 
 
 class Slot:
@@ -51,15 +50,11 @@ def make_slots(
     return slots
 
 
-def one_at_a_time(
-    target: ModelHeader, draft: ModelHeader | None, options: LoadOptions
-) -> str | None:
+def one_at_a_time(draft: ModelHeader | None, options: LoadOptions) -> str | None:
     """Why answers cannot share passes, in a sentence; None where they can.
 
     ``draft`` is None without a draft, and for heads in the target's file.
     """
-    if keeps_state(target) or (draft is not None and keeps_state(draft)):
-        return NOT_TRIMMED
     if options.load_heads or (draft is not None and not draft_kind(draft).is_model):
         return _ONE_AT_A_TIME.format("heads draft for one sequence only")
     if options.exact:

@@ -117,7 +117,7 @@ def estimate_run(
     state = (sum(run.kv) - sum(once.kv)) // SNAPSHOTS
     window = _window_bytes(header, ctx_size, options)
     if state:
-        return replace(run, anchors=(1 + ANCHORS) * (state + window))
+        return replace(run, anchors=(1 + ANCHORS) * (state + options.parallel * window))
     copies = ANCHORS * options.parallel * window if options.copies_windows else 0
     return replace(run, anchors=min(copies, sum(run.kv)))
 
