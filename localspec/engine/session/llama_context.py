@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from localspec.llama import llama_library
 from localspec.llama.batch import are_numbers, decode, longest, read_logits
 from localspec.llama.cache.copies import Copy, ReusableLengths, copy_state, restore_state
 from localspec.llama.cache.rollback import Rollback
+from localspec.llama.heads.hidden_states import States, Tap
 from localspec.llama.model import LlamaModel
 from localspec.speculative.loop import Logits
 
@@ -22,11 +24,29 @@ class CacheEmptied(EngineError):
     """A sequence must be read again: a bad state may have spoilt it, or a pass that failed."""
 
 
+class PassContext(Protocol):
+    """What makes passes of several sequences, each of `BatchEntry`s of its own kind.
+
+    A pass has no more tokens and no more rows of logits than these; a prompt that is read alone
+    takes passes of about ``prompt_step``.
+    """
+
+    most_tokens: int
+    most_rows: int
+    prompt_step: int
+
+    def read(self, entries: Sequence[Any]) -> list[Logits]:
+        """Read all entries; for each its rows of logits, valid until the next call."""
+
+    def close(self) -> None:
+        """Free what is not a model's."""
+
+
 @dataclass(frozen=True, slots=True)
 class BatchEntry:
     """Tokens of one sequence to read, from ``position`` on, with logits of the last ``rows``."""
 
-    context: "SharedContext"
+    context: "PassContext"
     sequence: int
     tokens: Sequence[int]
     position: int
@@ -94,9 +114,12 @@ class SharedContext:
     the other (`llama_batch_allocr::split_equal`). Where snapshots undo tokens at no cost, rounds
     are therefore filled up to the same width. Passes of one sequence follow them, which move no
     other one's state, so that the snapshots of all stay where they are.
+
+    With a ``tap``, ``states`` holds the hidden states of the tokens that a sequence read last.
     """
 
     most_rows = MAX_ROWS
+    tap: Tap | None = None
 
     def __init__(self, model: LlamaModel) -> None:
         self._llama = llama_library.library()
@@ -109,6 +132,7 @@ class SharedContext:
         self.trims = model.trims
         self._ubatch = int(self._llama.llama_n_ubatch(self._context))
         self._doubted: dict[int, Callable[[], None]] = {}  # by the sequence that was restored
+        self.states: dict[int, States] = {}
         self._batch = model.make_batch()
         model.truncate(0)
         strategy = model.rollback.name
@@ -189,7 +213,17 @@ class SharedContext:
             self._sequences[entry.sequence].read(count, max(0, width - count))
         if len(entries) > 1:
             self._disturb(entries)
+        if self.tap is not None:
+            self._keep_states(self.tap, entries, width)
         return self._logits([entry.rows for entry in entries])
+
+    def _keep_states(self, tap: Tap, entries: Sequence[BatchEntry], width: int) -> None:
+        """Copy the hidden states of each entry, which the next pass overwrites."""
+        counts = [len(entry.tokens) for entry in entries]
+        widths = [max(width, count) for count in counts]
+        rows = np.split(tap.rows(sum(widths)), np.cumsum(widths)[:-1])
+        for entry, own, count in zip(entries, rows, counts, strict=True):
+            self.states[entry.sequence] = own[:count].copy()
 
     def _disturb(self, entries: Sequence[BatchEntry]) -> None:
         """Tell the sequences without an entry that a pass may have moved them."""

@@ -24,6 +24,7 @@ class SlotModel:
         self._sequence = sequence
         self._handle = handle
         self._tokens: list[int] = []
+        self.listener: Callable[[Sequence[int], int], None] | None = None  # see `LlamaModel`
         self.n_ctx = context.n_ctx
         self.n_vocab = context.n_vocab
 
@@ -111,8 +112,20 @@ class SlotModel:
             if self._held != position + count:  # a later pass of the batch emptied the cache
                 raise CacheEmptied("The text must be read again.")
             self._tokens += unread[count - max(0, self._held - len(self._tokens)) : count]
+            if self.listener is not None:
+                logits = logits.copy()  # a head may wait for a pass of its own meanwhile
+                self._tell(self.listener, unread[:count], position)
             unread = unread[count:]
         return logits
+
+    def _tell(
+        self, listener: Callable[[Sequence[int], int], None], tokens: Sequence[int], position: int
+    ) -> None:
+        """Let a head hear of a pass; how that one was batched stays what is said of the last."""
+        share = self._handle.batch_share
+        listener(tokens, position)
+        waited = self._handle.batch_share.waited
+        self._handle.batch_share = share._replace(waited=waited)
 
     def truncate(self, length: int) -> None:
         """Forget every token at ``length`` and beyond; those before may have to be read again."""
@@ -151,6 +164,8 @@ class SlotModel:
         """
         taken = self._context.restore(self._sequence, len(tokens), state, copies)
         self._tokens[:] = tokens if taken else []
+        if self.listener is not None:
+            self.listener((), len(self._tokens))
         return taken
 
     @property
