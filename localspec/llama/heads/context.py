@@ -42,7 +42,8 @@ class HeadContext:
 
     ``memory`` is what llama.cpp allocated for it. ``mtp``: what it computes are the MTP layers of
     the file, not the whole of it. The target must live longer. It has as many sequences as
-    ``options.parallel``, which share their cells unless each has ``own_cells``. Raises EngineError, with llama.cpp's reason, when it cannot be made.
+    ``options.parallel``, which share their cells unless each has ``own_cells``. Raises EngineError,
+    with llama.cpp's reason, when it cannot be made.
     """
 
     batch_share = ALONE
