@@ -193,7 +193,11 @@ def _account(chosen: Sequence[SequenceHandle], seconds: float) -> None:
     rounds share a mixed pass by their tokens.
     """
     rounds = [handle for handle in chosen if not handle.entry.is_prompt]
-    width, every = _width(rounds), _width(chosen)
+    entries = [handle.entry for handle in rounds]
+    filled = entries[0].context.filled(entries) if entries else 0
+    width = sum(max(filled, len(entry.tokens)) for entry in entries)
+    every = width + _width(chosen) - _width(rounds)
+    drafting = sum(entry.rows > 1 for entry in entries)
     mixed = 0 < len(rounds) < len(chosen)
     for handle in chosen:
         own, waited = len(handle.entry.tokens), handle.batch_share.waited
@@ -203,5 +207,6 @@ def _account(chosen: Sequence[SequenceHandle], seconds: float) -> None:
                 seconds * own / every,
             )
         else:
-            handle.batch_share = BatchShare(len(rounds), width - own, waited, mixed)
+            others = drafting - (handle.entry.rows > 1)
+            handle.batch_share = BatchShare(len(rounds), width - own, waited, mixed, filled, others)
             handle.spent = seconds * width / every

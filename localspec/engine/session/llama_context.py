@@ -38,6 +38,9 @@ class PassContext(Protocol):
     def read(self, entries: Sequence[Any]) -> list[Logits]:
         """Read all entries; for each its rows of logits, valid until the next call."""
 
+    def filled(self, entries: Sequence[Any]) -> int:
+        """To how many tokens those of these rounds are filled up that have fewer; 0 for none."""
+
     def close(self) -> None:
         """Free what is not a model's."""
 
@@ -161,6 +164,10 @@ class SharedContext:
             self._empty()
             raise CacheEmptied("A state from a file gave logits that are not numbers.")
         return every
+
+    def filled(self, entries: Sequence[BatchEntry]) -> int:
+        """To how many tokens those of these rounds are filled up that have fewer; 0 for none."""
+        return self._passes(entries)[0][1]
 
     def _settle(self, entries: Sequence[BatchEntry]) -> None:
         """Undo what filled up passes: in the sequences to be read, or all where they may move."""

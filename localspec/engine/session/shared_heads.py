@@ -120,6 +120,10 @@ class SharedHeads:
                 self.own_states[entry.sequence] = self.context.own_state(end - 1)
         return {entry.sequence: own for entry, own in zip(entries, logits, strict=True)}
 
+    def filled(self, entries: Sequence[HeadEntry]) -> int:
+        """Nothing is."""
+        return 0
+
     def close(self) -> None:
         """Nothing: the context is the head's."""
 

@@ -176,8 +176,11 @@ def ask_all(slots: Slots, asked: Sequence[Asked], length: DraftTokens) -> int:
     return sum(accepted)
 
 
-@pytest.mark.parametrize("parallel", [2, 4])
-@pytest.mark.parametrize("pair", DRAFTED, ids=lambda pair: f"{pair.target}-{pair.draft}")
+@pytest.mark.parametrize(
+    ("pair", "parallel"),
+    [*((pair, 4) for pair in DRAFTED), *((pair, 2) for pair in DRAFTED[::4])],
+    ids=lambda each: each if isinstance(each, int) else f"{each.target}-{each.draft}",
+)
 def test_texts_are_those_of_the_target_alone(
     architecture: Files,
     twin: Files,
@@ -266,3 +269,33 @@ def test_heads_say_in_shared_passes_what_they_say_alone(
         for alone, shared in zip(rows, found[number], strict=True):
             assert alone.any()
             assert np.abs(shared - alone).max() <= 1e-3 * np.abs(alone).max()
+
+
+@pytest.mark.parametrize(
+    ("counts", "filled", "others", "drafting"),
+    [
+        ((1, 1, 1), 1, [2, 2, 2], [0, 0, 0]),
+        ((1, 4, 2), 4, [11, 8, 10], [2, 1, 1]),
+        ((2, 12, 1), 2, [14, 4, 15], [1, 1, 2]),  # the widest takes a pass of its own
+    ],
+)
+def test_rounds_are_filled_up_to_the_widest(
+    architecture: Files,
+    counts: Sequence[int],
+    filled: int,
+    others: list[int],
+    drafting: list[int],
+) -> None:
+    path = architecture("qwen35")
+    load = options(path, parallel=3, **PRECISE)
+    with Engine(LlamaModel(read_header(path), load, strategies=("snapshots",)), None) as engine:
+        slots = slots_of(engine)
+
+        def work(slot: Slot, number: int) -> None:
+            slot.target.decode(random_ids(counts[number]), counts[number])
+
+        together(slots, slots.batcher, work)
+        shares = [slot.target.batch_share for slot in slots]
+        assert [share.filled for share in shares] == [filled] * 3
+        assert [share.others for share in shares] == others
+        assert [share.drafting for share in shares] == drafting

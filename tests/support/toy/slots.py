@@ -104,6 +104,9 @@ class ToyContext(SharedContext):
 
     checkpoint = anchor
 
+    def filled(self, entries: Sequence[BatchEntry]) -> int:
+        return 0
+
     def rewind(self, sequence: int, length: int) -> int:
         """Back to the length; of a cache with a window, to nothing where that is far."""
         model = self.models[sequence]
