@@ -24,7 +24,8 @@ class BatchShare(NamedTuple):
 
     ``waited`` are the seconds for which this sequence has waited for others so far. A ``mixed``
     pass also read a prompt, so its seconds say nothing of what rounds cost. ``filled`` is the width
-    to which each round was filled up, 0 for none: what was added counts among the others' tokens.
+    up to which rounds are filled up to that of the widest, 0 where they are not: what was added
+    counts among the others' tokens.
     ``drafting`` is how many other sequences had a draft in it.
     """
 

@@ -194,8 +194,9 @@ def _account(chosen: Sequence[SequenceHandle], seconds: float) -> None:
     """
     rounds = [handle for handle in chosen if not handle.entry.is_prompt]
     entries = [handle.entry for handle in rounds]
-    filled = entries[0].context.filled(entries) if entries else 0
-    width = sum(max(filled, len(entry.tokens)) for entry in entries)
+    level = entries[0].context.filled(entries) if entries else 0
+    width = sum(max(level, len(entry.tokens)) for entry in entries)
+    filled = entries[0].context.widest_filled if level else 0
     every = width + _width(chosen) - _width(rounds)
     drafting = sum(entry.rows > 1 for entry in entries)
     mixed = 0 < len(rounds) < len(chosen)

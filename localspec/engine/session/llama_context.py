@@ -34,6 +34,7 @@ class PassContext(Protocol):
     most_tokens: int
     most_rows: int
     prompt_step: int
+    widest_filled: int  # up to how many tokens the rounds of a pass may be filled up
 
     def read(self, entries: Sequence[Any]) -> list[Logits]:
         """Read all entries; for each its rows of logits, valid until the next call."""
@@ -142,6 +143,7 @@ class SharedContext:
         self._sequences = [
             _Sequence(model.make_rollback(strategy, i)) for i in range(model.options.parallel)
         ]
+        self.widest_filled = self._sequences[0].end.widest_filled
 
     def read(self, entries: Sequence[BatchEntry]) -> list[Logits]:
         """Read all entries; for each its rows of logits, valid until the next call.
@@ -179,7 +181,7 @@ class SharedContext:
     def _passes(self, entries: Sequence[BatchEntry]) -> list[tuple[list[BatchEntry], int]]:
         """The entries of each pass, and to how many tokens each of them is filled up."""
         entries = sorted(entries, key=lambda entry: entry.sequence)  # as their states lie
-        widest = self._sequences[0].end.widest_filled
+        widest = self.widest_filled
         if widest == 1:
             return [(entries, 0)]
         narrow = [entry for entry in entries if entry.rows and len(entry.tokens) <= widest]

@@ -66,6 +66,7 @@ class SharedHeads:
     """
 
     most_rows = MAX_ROWS
+    widest_filled = 1
 
     def __init__(self, head: Head) -> None:
         context, tap = head.context, head.tap

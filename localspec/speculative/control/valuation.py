@@ -54,7 +54,7 @@ class Valuation:
         self._others = 0.0  # tokens that others have in it
         self._sequences = 1  # that share it
         self._drafting = 0  # sequences in a draft step; 0 before any
-        self._is_filled = False  # all rounds of a pass are as wide as the widest
+        self._filled = 0  # up to this width all rounds are as wide as the widest
         self._policy = Policy((), 0.0)
         self._hopeful: float | None = None  # optimistic gain, solved for when asked
         self._age = self._refreshes = 0
@@ -159,8 +159,8 @@ class Valuation:
         """
         self._pending = min(outcome.pending, WIDEST - 1)
         self._drafting = drafting
-        self._is_filled = outcome.filled > 0
-        if self._is_filled and not outcome.is_plain:
+        self._filled = outcome.filled
+        if self._filled and not outcome.is_plain:
             company = outcome.drafting / (outcome.sequences - 1)
             self._profile.company += _NEWEST_COMPANY * (company - self._profile.company)
         self._others += _NEWEST * (outcome.others - self._others)
@@ -214,7 +214,7 @@ class Valuation:
         """
         if self._sequences == 1:
             return self._verify
-        if self._is_filled:
+        if self._filled:
             return self._filled_costs()
         others = min(round(self._others), len(self._verify) - WIDEST)
         verify, plain = self._verify[others:], self._verify[self._sequences - 1]
@@ -227,14 +227,14 @@ class Valuation:
     def _filled_costs(self) -> list[float]:
         """`_marginal_costs` where a draft makes the rounds of all sequences as wide as its own.
 
-        What that adds is shared with those that usually draft too. A draft of the model is no wider
-        than all rounds together may be; others take a pass of their own.
+        What that adds is shared with those that usually draft too; wider ones take a pass of their
+        own.
         """
         n, plain = self._sequences, self._verify[self._sequences - 1]
         sharing = 1 + (n - 1) * self._profile.company
         return [
             plain + (self._verify[n * own - 1] - plain) / sharing
-            if n * own <= len(self._verify)
+            if own <= self._filled
             else self._verify[n - 2] + self._verify[own - 1]
             for own in range(1, WIDEST + 1)
         ]

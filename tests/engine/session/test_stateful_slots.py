@@ -19,6 +19,7 @@ from localspec.engine.generate import stream_generate
 from localspec.engine.session import slot as slot_module
 from localspec.engine.session.slot import Slot
 from localspec.llama.heads.context import HeadContext, HeadRows
+from localspec.llama.memory.layer_cache import SNAPSHOTS
 from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header
 from localspec.speculative.drafters import Candidate
@@ -272,17 +273,16 @@ def test_heads_say_in_shared_passes_what_they_say_alone(
 
 
 @pytest.mark.parametrize(
-    ("counts", "filled", "others", "drafting"),
+    ("counts", "others", "drafting"),
     [
-        ((1, 1, 1), 1, [2, 2, 2], [0, 0, 0]),
-        ((1, 4, 2), 4, [11, 8, 10], [2, 1, 1]),
-        ((2, 12, 1), 2, [14, 4, 15], [1, 1, 2]),  # the widest takes a pass of its own
+        ((1, 1, 1), [2, 2, 2], [0, 0, 0]),
+        ((1, 4, 2), [11, 8, 10], [2, 1, 1]),
+        ((2, 12, 1), [14, 4, 15], [1, 1, 2]),  # the widest takes a pass of its own
     ],
 )
 def test_rounds_are_filled_up_to_the_widest(
     architecture: Files,
     counts: Sequence[int],
-    filled: int,
     others: list[int],
     drafting: list[int],
 ) -> None:
@@ -296,6 +296,6 @@ def test_rounds_are_filled_up_to_the_widest(
 
         together(slots, slots.batcher, work)
         shares = [slot.target.batch_share for slot in slots]
-        assert [share.filled for share in shares] == [filled] * 3
+        assert [share.filled for share in shares] == [1 + SNAPSHOTS] * 3
         assert [share.others for share in shares] == others
         assert [share.drafting for share in shares] == drafting

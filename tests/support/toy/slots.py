@@ -33,6 +33,7 @@ class ToyContext(SharedContext):
     n_vocab = N_VOCAB
     keeps_copies = False
     trims = True
+    widest_filled = 1
 
     def __init__(
         self,
