@@ -29,11 +29,11 @@ from localspec.engine.profile_store import StoredProfile
 from localspec.engine.session.batching import Batcher
 from localspec.engine.session.job import GenerationRequest, Stream
 from localspec.engine.session.limits import NO_LIMITS, Limits
-from localspec.engine.session.llama_context import SharedContext
+from localspec.engine.session.llama_context import PassContext, SharedContext
 from localspec.engine.session.session import Session
-from localspec.engine.session.slot import NOT_TRIMMED, make_slots
+from localspec.engine.session.shared_heads import SharedHeads
+from localspec.engine.session.slot import NOT_ROLLED_BACK, make_slots
 from localspec.engine.text_stream import OutputFormat, Prompt
-from localspec.llama.cache.rollback import Trim
 from localspec.llama.heads.head import Head
 from localspec.llama.model import LlamaModel
 from localspec.llama.vocabulary.control_tokens import ControlTokens, new_mark
@@ -83,7 +83,7 @@ class Engine:
         self._pieces: dict[int, bytes] = {}
         self._rules: dict[object, TokenRules] = {}
         self._notes = list(notes)
-        self._shared: list[SharedContext] = []
+        self._shared: list[PassContext] = []
         self._session: Session | None = None
 
     @property
@@ -165,19 +165,24 @@ class Engine:
     def _make_session(self, limits: Limits, prefixes: PrefixCache | None) -> Session:
         if self.target.options.parallel == 1:
             return Session([self], None, limits, prefixes)
-        assert not isinstance(self.draft, Head)
-        for model in (self.target, self.draft):
-            if model is not None and model.rollback.name != Trim.name:
-                self._notes.append(NOT_TRIMMED)
-                return Session([self], None, limits, prefixes)
+        if not self.target.can_roll_back:  # nor is there a draft then
+            self._notes.append(NOT_ROLLED_BACK)
+            return Session([self], None, limits, prefixes)
         self.profile.learnt(time.perf_counter)
         self._free_shared()
-        target = SharedContext(self.target)
-        draft = None if self.draft is None else SharedContext(self.draft)
+        target, draft = SharedContext(self.target), self._shared_draft()
+        if isinstance(draft, SharedHeads):
+            target.tap = draft.tap
         self._shared = [target] if draft is None else [draft, target]
         batcher = Batcher(self._shared)
         slots = make_slots(self, self.target.options.parallel, batcher, target, draft)
         return Session(slots, batcher, limits, prefixes)
+
+    def _shared_draft(self) -> SharedContext | SharedHeads | None:
+        """The sequences of the draft's context."""
+        if isinstance(self.draft, Head):
+            return SharedHeads(self.draft)
+        return None if self.draft is None else SharedContext(self.draft)
 
     def is_stop(self, token: int) -> bool:
         """True for the target's end-of-generation tokens."""

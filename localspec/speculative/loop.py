@@ -23,13 +23,18 @@ class BatchShare(NamedTuple):
     """How a pass was batched: the number of sequences with a round in it, the others' tokens.
 
     ``waited`` are the seconds for which this sequence has waited for others so far. A ``mixed``
-    pass also read a prompt, so its seconds say nothing of what rounds cost.
+    pass also read a prompt, so its seconds say nothing of what rounds cost. ``filled`` is the width
+    up to which rounds are filled up to that of the widest, 0 where they are not: what was added
+    counts among the others' tokens.
+    ``drafting`` is how many other sequences had a draft in it.
     """
 
     sequences: int = 1
     others: int = 0
     waited: float = 0.0
     mixed: bool = False
+    filled: int = 0
+    drafting: int = 0
 
 
 ALONE = BatchShare()
@@ -229,6 +234,8 @@ class Round:
     sequences: int = 1
     others: int = 0
     mixed: bool = False
+    filled: int = 0
+    drafting: int = 0
 
     @property
     def corrected(self) -> bool:
@@ -371,6 +378,8 @@ def _one_round(
         sequences=batch_share.sequences,
         others=batch_share.others,
         mixed=batch_share.mixed,
+        filled=batch_share.filled,
+        drafting=batch_share.drafting,
     )
 
 

@@ -125,7 +125,7 @@ def _place(header: ModelHeader, draft_header: ModelHeader | None, variant: Varia
     """A variant with slots, trees, contexts and GPU layers that are possible."""
     target, draft, notes = variant.target, variant.draft, list[str]()
     draft_header = None if draft is None else draft_header
-    if target.parallel > 1 and (reason := one_at_a_time(header, draft_header, target)):
+    if target.parallel > 1 and (reason := one_at_a_time(target)):
         target = replace(target, parallel=1)
         notes.append(reason)
     draft = draft and replace(draft, parallel=target.parallel, branches=1)

@@ -24,12 +24,15 @@ def load_target(
 ) -> LlamaModel:
     """A target with the rollback strategy that is the cheapest here.
 
-    Where two work, the first start measures both. A target that is not ``drafted`` for is rarely
-    rolled back, so it takes no snapshots, which make each pass a little longer.
+    Where two work, the first start measures both; several slots take snapshots, without which they
+    share no passes of different widths. A target that is not ``drafted`` for is rarely rolled back,
+    so it takes no snapshots, which make each pass a little longer.
     """
     header, options = model
     if not drafted:
         return LlamaModel(header, options, strategies=(Fork.name,))
+    if options.parallel > 1:
+        return LlamaModel(header, options, strategies=STRATEGIES)
     kept = _cheapest(file.parts.get("rollback"))
     loaded = LlamaModel(header, options, strategies=STRATEGIES if kept is None else (kept,))
     if kept is None and loaded.rollback.name == Snapshots.name:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from greenlet import getcurrent, greenlet
 
 from localspec.core.interrupt import held_interrupt
-from localspec.engine.session.llama_context import BatchEntry, SharedContext
+from localspec.engine.session.llama_context import BatchEntry, PassContext
 from localspec.speculative.loop import ALONE, BatchShare, Clock, Logits
 
 WIDE = 128  # tokens of a pass that reads a prompt while others wait for it
@@ -79,7 +79,7 @@ class Batcher:
     be, as on the draft's context while no slot drafts, they take turns with rounds.
     """
 
-    def __init__(self, contexts: Sequence[SharedContext], clock: Clock = time.perf_counter) -> None:
+    def __init__(self, contexts: Sequence[PassContext], clock: Clock = time.perf_counter) -> None:
         self._contexts = contexts
         self.clock = clock
         self._prompt_next = False
@@ -126,7 +126,7 @@ class Batcher:
 
     def _fitting(
         self,
-        context: SharedContext,
+        context: PassContext,
         rounds: Sequence[SequenceHandle],
         prompts: Sequence[SequenceHandle],
         answering: int,
@@ -156,7 +156,7 @@ class Batcher:
             chosen.append(handle)
         return chosen
 
-    def _chunk(self, context: SharedContext, width: int) -> int:
+    def _chunk(self, context: PassContext, width: int) -> int:
         """Most prompt tokens in a pass with rounds of this width.
 
         Half of `WIDE` is as narrow as costs little more for each token: llama.cpp's attention on
@@ -193,7 +193,12 @@ def _account(chosen: Sequence[SequenceHandle], seconds: float) -> None:
     rounds share a mixed pass by their tokens.
     """
     rounds = [handle for handle in chosen if not handle.entry.is_prompt]
-    width, every = _width(rounds), _width(chosen)
+    entries = [handle.entry for handle in rounds]
+    level = entries[0].context.filled(entries) if entries else 0
+    width = sum(max(level, len(entry.tokens)) for entry in entries)
+    filled = entries[0].context.widest_filled if level else 0
+    every = width + _width(chosen) - _width(rounds)
+    drafting = sum(entry.rows > 1 for entry in entries)
     mixed = 0 < len(rounds) < len(chosen)
     for handle in chosen:
         own, waited = len(handle.entry.tokens), handle.batch_share.waited
@@ -203,5 +208,6 @@ def _account(chosen: Sequence[SequenceHandle], seconds: float) -> None:
                 seconds * own / every,
             )
         else:
-            handle.batch_share = BatchShare(len(rounds), width - own, waited, mixed)
+            others = drafting - (handle.entry.rows > 1)
+            handle.batch_share = BatchShare(len(rounds), width - own, waited, mixed, filled, others)
             handle.spent = seconds * width / every

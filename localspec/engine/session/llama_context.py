@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,8 @@ from localspec.core.options.load_options import MAX_ROWS
 from localspec.llama import llama_library
 from localspec.llama.batch import are_numbers, decode, longest, read_logits
 from localspec.llama.cache.copies import Copy, ReusableLengths, copy_state, restore_state
-from localspec.llama.cache.rollback import Trim
+from localspec.llama.cache.rollback import Rollback
+from localspec.llama.heads.hidden_states import States, Tap
 from localspec.llama.model import LlamaModel
 from localspec.speculative.loop import Logits
 
@@ -19,22 +21,40 @@ _STEP = 8  # tokens that a round reads at most besides those whose logits it nee
 
 
 class CacheEmptied(EngineError):
-    """All sequences of a context must be read again: a bad state may have spoilt any of them."""
+    """A sequence must be read again: a bad state may have spoilt it, or a pass that failed."""
+
+
+class PassContext(Protocol):
+    """What makes passes of several sequences, each of `BatchEntry`s of its own kind.
+
+    A pass has no more tokens and no more rows of logits than these; a prompt that is read alone
+    takes passes of about ``prompt_step``.
+    """
+
+    most_tokens: int
+    most_rows: int
+    prompt_step: int
+    widest_filled: int  # up to how many tokens the rounds of a pass may be filled up
+
+    def read(self, entries: Sequence[Any]) -> list[Logits]:
+        """Read all entries; for each its rows of logits, valid until the next call."""
+
+    def filled(self, entries: Sequence[Any]) -> int:
+        """To how many tokens those of these rounds are filled up that have fewer; 0 for none."""
+
+    def close(self) -> None:
+        """Free what is not a model's."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchEntry:
-    """Tokens of one sequence to read, from ``position`` on, with logits of the last ``rows``.
+    """Tokens of one sequence to read, from ``position`` on, with logits of the last ``rows``."""
 
-    They follow what the sequence held when the context was in this ``epoch``.
-    """
-
-    context: "SharedContext"
+    context: "PassContext"
     sequence: int
     tokens: Sequence[int]
     position: int
     rows: int
-    epoch: int = 0
 
     @property
     def is_prompt(self) -> bool:
@@ -55,18 +75,55 @@ class BatchEntry:
         return replace(self, tokens=self.tokens[: min(count, len(self.tokens) - self.rows)], rows=0)
 
 
+class _Sequence:
+    """What a sequence of the context holds, and how that is undone.
+
+    ``held`` tokens, and behind them ``surplus`` ones that filled up its last pass: they are undone
+    together with those that were rejected, because a snapshot allows one rollback. ``is_torn``
+    where a failed pass may have changed it.
+    """
+
+    def __init__(self, end: Rollback) -> None:
+        self.end = end
+        self.held = self.surplus = 0
+        self.is_torn = False
+
+    def rewind(self, length: int) -> int:
+        """Hold ``length`` tokens, or fewer where it has to; returns how many."""
+        length, in_cache = min(length, self.held), self.held + self.surplus
+        if self.is_torn or length < in_cache:
+            self.held = self.end.rewind(length, None if self.is_torn else in_cache)
+            self.surplus, self.is_torn = 0, False
+        return self.held
+
+    def settle(self) -> None:
+        """Undo what filled up its last pass."""
+        self.rewind(self.held)
+
+    def read(self, count: int, surplus: int) -> None:
+        """A pass has read so many of its tokens, and others that filled it up."""
+        self.end.observe(count + surplus)
+        self.held, self.surplus, self.is_torn = self.held + count, surplus, False
+
+
 class SharedContext:
     """The sequences of a model's context; the model itself is not used any more.
 
     All share their cells (`kv_unified`), so that a pass with different numbers of tokens is a
     single one, where `llama_kv_cache::init_batch` would else make one for each length. A value that
     is no number in one sequence's cells, even in those that it left, spoils the others' passes
-    (0 * NaN is NaN): where a state came from a file, all cells are then emptied, and a new
-    ``epoch`` begins.
+    (0 * NaN is NaN): where a state came from a file, all cells are then emptied.
+
+    Recurrent layers compute sequences together that read equally many tokens, and others one after
+    the other (`llama_batch_allocr::split_equal`). Where snapshots undo tokens at no cost, rounds
+    are therefore filled up to the same width. Passes of one sequence follow them, which move no
+    other one's state, so that the snapshots of all stay where they are.
+
+    With a ``tap``, ``states`` holds the hidden states of the tokens that a sequence read last.
     """
 
     most_rows = MAX_ROWS
-    epoch = 0
+    tap: Tap | None = None
 
     def __init__(self, model: LlamaModel) -> None:
         self._llama = llama_library.library()
@@ -76,38 +133,129 @@ class SharedContext:
         self.n_vocab = model.n_vocab
         self.most_tokens = model.most_tokens
         self.prompt_step = model.prompt_step
+        self.trims = model.trims
+        self._ubatch = int(self._llama.llama_n_ubatch(self._context))
         self._doubted: dict[int, Callable[[], None]] = {}  # by the sequence that was restored
+        self.states: dict[int, States] = {}
         self._batch = model.make_batch()
         model.truncate(0)
-        self._ends = [
-            model.make_rollback(Trim.name, sequence) for sequence in range(model.options.parallel)
+        strategy = model.rollback.name
+        self._sequences = [
+            _Sequence(model.make_rollback(strategy, i)) for i in range(model.options.parallel)
         ]
+        self.widest_filled = self._sequences[0].end.widest_filled
 
     def read(self, entries: Sequence[BatchEntry]) -> list[Logits]:
-        """One llama_decode; for each entry its rows of logits, valid until the next pass.
+        """Read all entries; for each its rows of logits, valid until the next call.
 
-        Raises EngineError where llama.cpp refuses; the caches then hold what they held before.
-        Raises CacheEmptied for an entry of an earlier epoch, and where a new one begins.
+        Raises EngineError where llama.cpp refuses; the caches then hold what they held before, or
+        less. Raises CacheEmptied for an entry behind tokens that its sequence does not hold, and
+        where all sequences were emptied.
         """
-        if any(entry.epoch != self.epoch for entry in entries):
+        self._settle(entries)
+        if any(entry.position != self.held(entry.sequence) for entry in entries):
             raise CacheEmptied("The text must be read again.")
+        found: dict[int, Logits] = {}
+        passes = self._passes(entries)
+        for each, width in passes:
+            rows = self._decode(each, width, entries)
+            for entry, own in zip(each, rows, strict=True):
+                found[entry.sequence] = own if each is passes[-1][0] else own.copy()
+        every = [found[entry.sequence] for entry in entries]
+        if self._doubted and not all(map(are_numbers, every)):
+            self._empty()
+            raise CacheEmptied("A state from a file gave logits that are not numbers.")
+        return every
+
+    def filled(self, entries: Sequence[BatchEntry]) -> int:
+        """To how many tokens those of these rounds are filled up that have fewer; 0 for none."""
+        return self._passes(entries)[0][1]
+
+    def _settle(self, entries: Sequence[BatchEntry]) -> None:
+        """Undo what filled up passes: in the sequences to be read, or all where they may move."""
+        read = {entry.sequence for entry in entries}
+        for i, sequence in enumerate(self._sequences):
+            if len(read) > 1 or i in read:
+                sequence.settle()
+
+    def _passes(self, entries: Sequence[BatchEntry]) -> list[tuple[list[BatchEntry], int]]:
+        """The entries of each pass, and to how many tokens each of them is filled up."""
+        entries = sorted(entries, key=lambda entry: entry.sequence)  # as their states lie
+        widest = self.widest_filled
+        if widest == 1:
+            return [(entries, 0)]
+        narrow = [entry for entry in entries if entry.rows and len(entry.tokens) <= widest]
+        width = max((len(entry.tokens) for entry in narrow), default=0)
+        if len(narrow) < 2 or len(narrow) * width > min(self._ubatch, self.most_tokens):
+            return [([entry], 0) for entry in entries]
+        return [(narrow, width), *(([entry], 0) for entry in entries if entry not in narrow)]
+
+    def _decode(
+        self, entries: Sequence[BatchEntry], width: int, every: Sequence[BatchEntry]
+    ) -> list[Logits]:
+        """One llama_decode, in which each entry has at least ``width`` tokens.
+
+        Where it fails, the sequences of ``every`` entry are as they were before, or shorter.
+        """
         self._batch.clear()
         for entry in entries:
+            added = max(0, width - len(entry.tokens))
+            sequence = self._sequences[entry.sequence]
+            if entry.rows > 1 or added:
+                sequence.end.checkpoint(entry.position, len(entry.tokens) + added - 1)
             self._batch.add(entry.tokens, entry.position, entry.rows, entry.sequence)
+            if added:
+                end = entry.position + len(entry.tokens)
+                self._batch.add([entry.tokens[-1]] * added, end, 0, entry.sequence)
+            sequence.is_torn = True
         code = decode(self._llama, self._context, self._batch.native)
         if code != 0:
-            for entry in entries:
+            for entry in every:
                 self.rewind(entry.sequence, entry.position)
             raise EngineError(
                 f"llama.cpp could not decode {sum(len(entry.tokens) for entry in entries)} tokens "
                 f"of {len(entries)} sequences with {self._model.header.path.name} (code {code}).",
                 "Try a smaller --ctx-size, or see the log with --verbose.",
             )
-        found = self._logits([entry.rows for entry in entries])
-        if self._doubted and not all(map(are_numbers, found)):
-            self._empty()
-            raise CacheEmptied("A state from a file gave logits that are not numbers.")
-        return found
+        for entry in entries:
+            count = len(entry.tokens)
+            self._sequences[entry.sequence].read(count, max(0, width - count))
+        if len(entries) > 1:
+            self._disturb(entries)
+        if self.tap is not None:
+            self._keep_states(self.tap, entries, width)
+        return self._logits([entry.rows for entry in entries])
+
+    def _keep_states(self, tap: Tap, entries: Sequence[BatchEntry], width: int) -> None:
+        """Copy the hidden states of each entry, which the next pass overwrites."""
+        counts = [len(entry.tokens) for entry in entries]
+        widths = [max(width, count) for count in counts]
+        rows = np.split(tap.rows(sum(widths)), np.cumsum(widths)[:-1])
+        for entry, own, count in zip(entries, rows, counts, strict=True):
+            self.states[entry.sequence] = own[:count].copy()
+
+    def _disturb(self, entries: Sequence[BatchEntry]) -> None:
+        """Tell the sequences without an entry that a pass may have moved them."""
+        read = {entry.sequence for entry in entries}
+        for i, sequence in enumerate(self._sequences):
+            if i not in read:
+                sequence.end.disturb()
+
+    def held(self, sequence: int) -> int:
+        """How many tokens of its text a sequence holds."""
+        return self._sequences[sequence].held
+
+    def checkpoint(self, sequence: int) -> None:
+        """Prepare for a rollback to what a sequence holds."""
+        each = self._sequences[sequence]
+        each.settle()
+        each.end.checkpoint(each.held, self.n_ctx)
+
+    def anchor(self, sequence: int) -> None:
+        """A sequence holds the end of a prompt or of an answer, to which a prompt may return."""
+        each = self._sequences[sequence]
+        each.settle()
+        each.end.anchor(each.held)
 
     def doubted(self, sequence: int) -> Callable[[], None] | None:
         """The report for a sequence's state, or for another one that may have spoilt it."""
@@ -120,33 +268,36 @@ class SharedContext:
     def _empty(self) -> None:
         """Clear the cache of all sequences, and report the states that files gave."""
         reports, self._doubted = self._doubted, {}
-        for end in self._ends:
-            end.rewind(0, None)
+        for sequence in self._sequences:
+            sequence.rewind(0)
         self._llama.llama_memory_clear(self._llama.llama_get_memory(self._context), True)
-        self.epoch += 1
         for report in dict.fromkeys(reports.values()):  # of two slots it may be one file
             report()
 
     @property
     def keeps_copies(self) -> bool:
         """Whether a sequence needs copies to return to: see `Rollback.keep`."""
-        return self._ends[0].keeps_copies
+        return self._sequences[0].end.keeps_copies
 
     def keep(self, sequence: int, length: int, *, shared: bool) -> None:
         """Copy the state of a sequence that holds ``length`` tokens, for later prompts."""
-        self._ends[sequence].keep(length, shared=shared)
+        self._sequences[sequence].settle()
+        self._sequences[sequence].end.keep(length, shared=shared)
 
     def rewind(self, sequence: int, length: int) -> int:
         """Truncate a sequence to ``length`` tokens, or fewer; returns how many it holds then."""
-        return self._ends[sequence].rewind(length, None)
+        return self._sequences[sequence].rewind(length)
 
     def returns_to(self, sequence: int, length: int) -> int:
         """How many tokens `rewind` would leave at least."""
-        return self._ends[sequence].returns_to(length, length)
+        each = self._sequences[sequence]
+        if length >= each.held + each.surplus:
+            return each.held
+        return each.end.returns_to(length, each.held + each.surplus)
 
     def reusable_lengths(self, sequence: int, held: int) -> ReusableLengths:
         """Lengths to which a state of ``held`` tokens can be truncated."""
-        return self._ends[sequence].reusable_lengths(held)
+        return self._sequences[sequence].end.reusable_lengths(held)
 
     def state_bytes(self, sequence: int) -> int:
         """Size of `state`."""
@@ -154,19 +305,24 @@ class SharedContext:
 
     def state(self, sequence: int) -> NDArray[np.uint8]:
         """llama.cpp's state of a sequence."""
+        self._sequences[sequence].settle()
         return copy_state(self._llama, self._context, sequence)
 
     def restore(
         self, sequence: int, length: int, state: NDArray[np.uint8], copies: Sequence[Copy]
     ) -> bool:
         """Load a `state` of ``length`` tokens; False, and no tokens, where it does not fit."""
-        end = self._ends[sequence]
-        end.rewind(0, None)
-        if restore_state(self._llama, self._context, sequence, state, length):
-            if end.is_whole(length):
-                end.restore_copies(copies)
-                return True
-        end.rewind(0, None)
+        each = self._sequences[sequence]
+        each.is_torn = True
+        each.rewind(0)
+        each.is_torn = True
+        taken = restore_state(self._llama, self._context, sequence, state, length)
+        if taken and each.end.is_whole(length):
+            each.held, each.is_torn = length, False
+            each.end.restore_copies(copies)
+            each.end.anchor(length)
+            return True
+        each.rewind(0)
         return False
 
     def close(self) -> None:

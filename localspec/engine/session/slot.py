@@ -4,16 +4,15 @@ from localspec.core.options.load_options import LoadOptions
 from localspec.engine.generate import TextEngine
 from localspec.engine.session.batching import Batcher, SequenceHandle
 from localspec.engine.session.llama_context import SharedContext
+from localspec.engine.session.shared_heads import SharedHeads
 from localspec.engine.session.slot_model import SlotModel
-from localspec.llama.memory.estimate import keeps_state
-from localspec.metadata.draft_kind import draft_kind
-from localspec.metadata.header import ModelHeader
+from localspec.llama.heads.head import Head
 from localspec.speculative.control.conversations import Conversations
 from localspec.speculative.control.pair_profile import LossBudget
 from localspec.speculative.prompt_lookup import PromptLookup
 
 _ONE_AT_A_TIME = "Requests are answered one after the other: {}."
-NOT_TRIMMED = _ONE_AT_A_TIME.format("a recurrent state is rolled back for one sequence only")
+NOT_ROLLED_BACK = _ONE_AT_A_TIME.format("llama.cpp cannot roll a sequence back by itself")
 
 
 class Slot:
@@ -24,7 +23,9 @@ class Slot:
 
     can_roll_back = True
 
-    def __init__(self, engine: TextEngine, target: SlotModel, draft: SlotModel | None) -> None:
+    def __init__(
+        self, engine: TextEngine, target: SlotModel, draft: SlotModel | Head | None
+    ) -> None:
         self.target = target
         self.draft = draft
         self.prompt_lookup = PromptLookup()
@@ -40,28 +41,24 @@ def make_slots(
     count: int,
     batcher: Batcher,
     target: SharedContext,
-    draft: SharedContext | None,
+    draft: SharedContext | SharedHeads | None,
 ) -> list[Slot]:
     """Slots on the sequences of these contexts."""
     slots = []
     for i in range(count):
         handle = SequenceHandle(batcher)
-        drafting = None if draft is None else SlotModel(draft, i, handle)
-        slots.append(Slot(engine, SlotModel(target, i, handle), drafting))
+        model = SlotModel(target, i, handle)
+        drafting: SlotModel | Head | None = None
+        if isinstance(draft, SharedHeads):
+            drafting = draft.head(model, target, i, handle)
+        elif draft is not None:
+            drafting = SlotModel(draft, i, handle)
+        slots.append(Slot(engine, model, drafting))
     return slots
 
 
-def one_at_a_time(
-    target: ModelHeader, draft: ModelHeader | None, options: LoadOptions
-) -> str | None:
-    """Why answers cannot share passes, in a sentence; None where they can.
-
-    ``draft`` is None without a draft, and for heads in the target's file.
-    """
-    if keeps_state(target) or (draft is not None and keeps_state(draft)):
-        return NOT_TRIMMED
-    if options.load_heads or (draft is not None and not draft_kind(draft).is_model):
-        return _ONE_AT_A_TIME.format("heads draft for one sequence only")
+def one_at_a_time(options: LoadOptions) -> str | None:
+    """Why answers cannot share passes, in a sentence; None where they can."""
     if options.exact:
         return _ONE_AT_A_TIME.format("--exact demands passes that do not depend on others")
     return None

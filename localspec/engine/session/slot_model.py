@@ -9,7 +9,7 @@ from localspec.core.errors import EngineError
 from localspec.core.interrupt import require_wanted
 from localspec.engine.session.batching import SequenceHandle
 from localspec.engine.session.llama_context import BatchEntry, CacheEmptied, SharedContext
-from localspec.llama.cache.copies import Copy, ReusableLengths, places_to_return
+from localspec.llama.cache.copies import LONGEST_REPLAY, Copy, ReusableLengths, places_to_return
 from localspec.speculative.loop import BatchShare, Logits
 
 
@@ -18,14 +18,13 @@ class SlotModel:
 
     block_size: int | None = None
     follows_target = False
-    gives_prompt_row = True
 
     def __init__(self, context: SharedContext, sequence: int, handle: SequenceHandle) -> None:
         self._context = context
         self._sequence = sequence
         self._handle = handle
         self._tokens: list[int] = []
-        self._in_cache = (0, 0)  # an epoch of the context, and how many tokens it held then
+        self.listener: Callable[[Sequence[int], int], None] | None = None  # see `LlamaModel`
         self.n_ctx = context.n_ctx
         self.n_vocab = context.n_vocab
 
@@ -41,18 +40,18 @@ class SlotModel:
 
     @property
     def pending(self) -> int:
-        """How many of the tokens the next pass reads again, after a sliding window moved on."""
+        """How many of the tokens the next pass reads again, because a rollback undid them."""
         return len(self._tokens) - self._held
+
+    @property
+    def gives_prompt_row(self) -> bool:
+        """Whether the prompt's last token may be undone without reading others again."""
+        return self._context.trims
 
     @property
     def _held(self) -> int:
         """How many of the tokens are in the cache."""
-        epoch, held = self._in_cache
-        return held if epoch == self._context.epoch else 0
-
-    @_held.setter
-    def _held(self, count: int) -> None:
-        self._in_cache = self._context.epoch, count
+        return self._context.held(self._sequence)
 
     tree = None  # the sequences that branches need are those of other slots
 
@@ -74,51 +73,72 @@ class SlotModel:
             return self.decode(tokens, rows)
 
     def _decode(self, tokens: Sequence[int], rows: int) -> Logits:
-        """`decode` within one epoch of the context; raises CacheEmptied where that ends."""
+        """`decode`, as `LlamaModel` does it; raises CacheEmptied where the text is lost."""
         before = len(self._tokens)
-        unread, read = [*self._tokens[self._held :], *tokens], 0
         try:
-            if self._context.keeps_copies and rows <= 1:
-                for offset, shared in places_to_return(self.pending, len(tokens)):
-                    self._read(unread[read:offset], 0)
-                    self._context.keep(self._sequence, self._held, shared=shared)
-                    read = offset
-            return self._read(unread[read:], rows)
+            if rows > 1 and self.pending > LONGEST_REPLAY:
+                self._read(self._tokens[self._held :], 0)
+            if rows == 0:
+                self._context.anchor(self._sequence)
+            logits = self._read_all(tokens, rows)
+            if rows == 0 and not self.pending:
+                self._context.anchor(self._sequence)
+            return logits
         except BaseException as error:
             if isinstance(error, EngineError):
                 del self._tokens[before:]
-            # A pass that this slot did not learn of may have been made; this may leave less.
-            self._rewind(min(len(self._tokens), self._held))
+            # A pass that this slot did not learn of may have been made.
+            self._context.rewind(self._sequence, len(self._tokens))
             raise
+
+    def _read_all(self, tokens: Sequence[int], rows: int) -> Logits:
+        """Read what is pending and ``tokens`` behind it, with places to return to in a prompt."""
+        unread, read = [*self._tokens[self._held :], *tokens], 0
+        if self._context.keeps_copies and rows <= int(self._context.trims):
+            for offset, shared in places_to_return(self.pending, len(tokens)):
+                self._read(unread[read:offset], 0)
+                self._context.keep(self._sequence, self._held, shared=shared)
+                read = offset
+        return self._read(unread[read:], rows)
 
     def _read(self, unread: Sequence[int], rows: int) -> Logits:
         """Decode tokens after those in the cache; return the logits of the last pass."""
         logits: Logits = np.empty((0, self.n_vocab), np.float32)
         while unread:
             require_wanted()
-            epoch = self._context.epoch
-            entry = BatchEntry(self._context, self._sequence, unread, self._held, rows, epoch)
+            position = self._held
+            entry = BatchEntry(self._context, self._sequence, unread, position, rows)
             count, logits = self._handle.read(entry)
-            if epoch != self._context.epoch:  # a later pass of the batch ended it
+            if self._held != position + count:  # a later pass of the batch emptied the cache
                 raise CacheEmptied("The text must be read again.")
-            self._held += count
             self._tokens += unread[count - max(0, self._held - len(self._tokens)) : count]
+            if self.listener is not None:
+                logits = logits.copy()  # a head may wait for a pass of its own meanwhile
+                self._tell(self.listener, unread[:count], position)
             unread = unread[count:]
         return logits
+
+    def _tell(
+        self, listener: Callable[[Sequence[int], int], None], tokens: Sequence[int], position: int
+    ) -> None:
+        """Let a head hear of a pass; how that one was batched stays what is said of the last."""
+        share = self._handle.batch_share
+        listener(tokens, position)
+        waited = self._handle.batch_share.waited
+        self._handle.batch_share = share._replace(waited=waited)
 
     def truncate(self, length: int) -> None:
         """Forget every token at ``length`` and beyond; those before may have to be read again."""
         del self._tokens[length:]
-        if length < self._held:
-            self._rewind(length)
+        self._context.rewind(self._sequence, length)
 
     def checkpoint(self) -> None:
-        """Nothing: attention is truncated without preparation."""
+        """Prepare for a rollback to here: later tokens may be rejected."""
+        if not self.pending:
+            self._context.checkpoint(self._sequence)
 
     def returns_to(self, length: int) -> int:
         """How many tokens need not be read again, at least, after `truncate` to this length."""
-        if length >= self._held:
-            return self._held
         return self._context.returns_to(self._sequence, length)
 
     def reusable_lengths(self) -> ReusableLengths:
@@ -144,7 +164,8 @@ class SlotModel:
         """
         taken = self._context.restore(self._sequence, len(tokens), state, copies)
         self._tokens[:] = tokens if taken else []
-        self._held = len(self._tokens)
+        if self.listener is not None:
+            self.listener((), len(self._tokens))
         return taken
 
     @property
@@ -155,6 +176,3 @@ class SlotModel:
     def doubt(self, report: Callable[[], None]) -> None:
         """See `state_file.StateHolder`."""
         self._context.doubt(self._sequence, report)
-
-    def _rewind(self, length: int) -> None:
-        self._held = self._context.rewind(self._sequence, length)

@@ -54,9 +54,7 @@ class PairRequest:
 
         Raises what `PairFinder.find` does.
         """
-        finder = PairFinder(
-            self.resolver, ui, self_draft, self.models.lenient, self.given, parallel
-        )
+        finder = PairFinder(self.resolver, ui, self_draft, self.models.lenient, self.given)
         files = finder.find(self.target, self.draft.model, self.draft.lengths)
         target, draft = pair_load_options(self.given, files.target, files.draft)
         if draft is not None and files.own_heads:

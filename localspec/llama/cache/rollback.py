@@ -18,22 +18,29 @@ from localspec.llama.cache.copies import (
 )
 from localspec.llama.memory.layer_cache import ANCHORS, SNAPSHOTS, window_cells
 
-_COPY = 1  # id of a sequence
-
 
 class Rollback:
     """The strategy that works on any memory, and the base of others: everything is read again.
 
-    Lengths are numbers of tokens from the beginning. ``copies`` are where it can return to if to
-    nothing else.
+    Lengths are numbers of tokens of its ``sequence`` from the beginning; other sequences of the
+    context are left as they are. ``copies`` are where it can return to if to nothing else.
     """
 
     name: ClassVar[str] = "reread"
+    per_text: ClassVar[int] = 1  # sequences of a context that a text takes
 
-    def __init__(self, llama: Any, context: Any, copies: StateCheckpoints | None = None) -> None:
+    def __init__(
+        self,
+        llama: Any,
+        context: Any,
+        sequence: int = TEXT_SEQUENCE,
+        copies: StateCheckpoints | None = None,
+    ) -> None:
         self._llama = llama
         self._memory = llama.llama_get_memory(context)
-        self._copies = copies or StateCheckpoints(llama, context, 0)
+        self._sequence = sequence
+        self._copies = copies or StateCheckpoints(llama, context, 0, sequence)
+        self._is_alone = sequence == EVERY or llama.llama_n_seq_max(context) == self.per_text
 
     @property
     def keeps_copies(self) -> bool:
@@ -56,6 +63,14 @@ class Rollback:
 
     def observe(self, width: int) -> None:
         """A pass of ``width`` tokens was read."""
+
+    @property
+    def widest_filled(self) -> int:
+        """Up to how many tokens a pass may be filled up; they are undone at no cost."""
+        return 1
+
+    def disturb(self) -> None:
+        """A pass of several other sequences was read, which may have moved this one's state."""
 
     def returns_to(self, length: int, held: int) -> int:
         """What `rewind` to ``length``, less than ``held``, would leave at least."""
@@ -84,7 +99,10 @@ class Rollback:
         return restored
 
     def _clear(self) -> None:
-        self._llama.llama_memory_clear(self._memory, True)
+        if self._is_alone:  # also of what a made-up state may have left under other names
+            self._llama.llama_memory_clear(self._memory, True)
+        else:
+            self._llama.llama_memory_seq_rm(self._memory, self._sequence, 0, -1)
 
 
 class Trim(Rollback):
@@ -107,10 +125,8 @@ class Trim(Rollback):
         sequence: int = TEXT_SEQUENCE,
         copies: StateCheckpoints | None = None,
     ) -> None:
-        super().__init__(llama, context, copies)
+        super().__init__(llama, context, sequence, copies)
         self._sliding = sliding
-        self._sequence = sequence
-        self._is_alone = sequence == EVERY or llama.llama_n_seq_max(context) == 1
 
     def returns_to(self, length: int, held: int) -> int:
         """See `Rollback`: anywhere, but where sliding layers lack the window before it."""
@@ -127,12 +143,6 @@ class Trim(Rollback):
             return length
         return super().rewind(length, held)
 
-    def _clear(self) -> None:
-        if self._is_alone:  # also of what a made-up state may have left under other names
-            super()._clear()
-        else:
-            self._llama.llama_memory_seq_rm(self._memory, self._sequence, 0, -1)
-
     def is_whole(self, length: int) -> bool:
         """Whether sliding layers still hold what the token at ``length`` attends to."""
         if not self._sliding or length == 0:
@@ -144,8 +154,9 @@ class Trim(Rollback):
 class _Anchored(Rollback):
     """Returns to copies of a recurrent state, if to nothing else, also at all ends of texts."""
 
-    def __init__(self, llama: Any, context: Any, anchors: int) -> None:
-        super().__init__(llama, context, StateCheckpoints(llama, context, anchors))
+    def __init__(self, llama: Any, context: Any, anchors: int, sequence: int) -> None:
+        copies = StateCheckpoints(llama, context, anchors, sequence)
+        super().__init__(llama, context, sequence, copies)
         self._ubatch = int(llama.llama_n_ubatch(context))
 
     def anchor(self, length: int) -> None:
@@ -166,9 +177,11 @@ class Fork(_Anchored):
     """
 
     name = "fork"
+    per_text = 2
 
-    def __init__(self, llama: Any, context: Any, sliding: int) -> None:
-        super().__init__(llama, context, ANCHORS)
+    def __init__(self, llama: Any, context: Any, sliding: int, sequence: int) -> None:
+        super().__init__(llama, context, ANCHORS, sequence)
+        self._copy = sequence + llama.llama_n_seq_max(context) // self.per_text
         self._sliding = sliding
         self._checkpoint: int | None = None
         self._since = 0  # tokens read behind the checkpoint
@@ -178,7 +191,7 @@ class Fork(_Anchored):
         if length == self._checkpoint:
             return
         self._checkpoint = None  # until it is true: Ctrl-C may come in between
-        self._llama.llama_memory_seq_cp(self._memory, TEXT_SEQUENCE, _COPY, length, length)
+        self._llama.llama_memory_seq_cp(self._memory, self._sequence, self._copy, length, length)
         self._checkpoint, self._since = length, 0
 
     def observe(self, width: int) -> None:
@@ -191,13 +204,20 @@ class Fork(_Anchored):
             self._checkpoint = None  # sliding layers may have lost the window before it
         shared = self._checkpoint
         if shared and self._copies.last(length) <= shared <= length:
-            self._llama.llama_memory_seq_cp(self._memory, _COPY, TEXT_SEQUENCE, shared, shared)
-            if cut(self._llama, self._memory, shared):
+            self._llama.llama_memory_seq_cp(
+                self._memory, self._copy, self._sequence, shared, shared
+            )
+            if cut(self._llama, self._memory, shared, self._sequence):
                 self._copies.forget(length)
                 self._since = 0
                 return shared
         self._checkpoint = None
         return super().rewind(length, held)
+
+    def _clear(self) -> None:
+        super()._clear()
+        if not self._is_alone:
+            self._llama.llama_memory_seq_rm(self._memory, self._copy, 0, -1)
 
 
 class Snapshots(_Anchored):
@@ -205,13 +225,15 @@ class Snapshots(_Anchored):
 
     Nothing is read again. `llama_memory_recurrent::seq_rm` would also agree to what no snapshot was
     written for: a pass of ``n`` tokens writes n of them, older ones are of an earlier pass, and
-    each pass allows one rollback. Where more is to be undone, a copy is made before.
+    each pass allows one rollback. Where more is to be undone, a copy is made before. A pass of
+    several other sequences may move the state to another cell, but leaves the snapshots behind
+    (`llm_graph_context::build_rs` copies what is extra without them).
     """
 
     name = "snapshots"
 
-    def __init__(self, llama: Any, context: Any) -> None:
-        super().__init__(llama, context, 1 + ANCHORS)
+    def __init__(self, llama: Any, context: Any, sequence: int) -> None:
+        super().__init__(llama, context, 1 + ANCHORS, sequence)
         self._depth = int(llama.llama_n_rs_seq(context))
         self._allowed = 0
 
@@ -224,6 +246,14 @@ class Snapshots(_Anchored):
         """A pass has snapshots of the tokens of its last micro-batch."""
         self._allowed = min(self._depth, (width - 1) % self._ubatch)
 
+    @property
+    def widest_filled(self) -> int:
+        """As many as have snapshots."""
+        return 1 + min(self._depth, self._ubatch - 1)
+
+    def disturb(self) -> None:
+        self._allowed = 0
+
     def returns_to(self, length: int, held: int) -> int:
         """To a snapshot or an anchor."""
         return length if held - length <= self._allowed else super().returns_to(length, held)
@@ -232,7 +262,7 @@ class Snapshots(_Anchored):
         """Return to a snapshot, or to a copy."""
         allowed, self._allowed = self._allowed, 0
         if length and held is not None and held - length <= allowed:
-            if cut(self._llama, self._memory, length):
+            if cut(self._llama, self._memory, length, self._sequence):
                 self._copies.forget(length)
                 return length
         return super().rewind(length, held)
@@ -241,7 +271,7 @@ class Snapshots(_Anchored):
 def configure(params: Any, strategy: str) -> None:
     """Set what a strategy needs in `llama_context_params`."""
     if strategy == Fork.name:
-        params.n_seq_max, params.kv_unified = 2, True
+        params.n_seq_max, params.kv_unified = Fork.per_text * params.n_seq_max, True
     elif strategy == Snapshots.name:
         params.n_rs_seq = SNAPSHOTS
 
@@ -256,8 +286,8 @@ def make_rollback(
 ) -> Rollback:
     """The strategy of a context that was configured for it.
 
-    ``sequence`` is for `Trim`, as is the ``limit`` in bytes of copies of sliding windows.
-    Architectures without snapshots set `n_rs_seq` to 0: `llm_arch_supports_rs_rollback`.
+    The ``limit`` in bytes is for copies of sliding windows, of `Trim`. Architectures without
+    snapshots set `n_rs_seq` to 0: `llm_arch_supports_rs_rollback`.
     """
     sliding = int(llama.llama_model_n_swa(model))
     if strategy == Trim.name:
@@ -267,7 +297,7 @@ def make_rollback(
         copies = StateCheckpoints(llama, context, most, sequence, limit)
         return Trim(llama, context, sliding, sequence, copies)
     if strategy == Fork.name:
-        return Fork(llama, context, sliding)
+        return Fork(llama, context, sliding, sequence)
     if strategy == Snapshots.name and llama.llama_n_rs_seq(context):
-        return Snapshots(llama, context)
-    return Rollback(llama, context)
+        return Snapshots(llama, context, sequence)
+    return Rollback(llama, context, sequence)

@@ -3,7 +3,7 @@
 import ctypes
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from localspec.core.errors import EngineError
 from localspec.core.options.load_options import MAX_DRAFT_TOKENS, LoadOptions
 from localspec.llama import llama_library
 from localspec.llama.batch import read_logits, require_fits
+from localspec.llama.cache.copies import TEXT_SEQUENCE
 from localspec.llama.cache.rollback import Trim
 from localspec.llama.heads.hidden_states import States, unstable
 from localspec.llama.model import LlamaModel
@@ -20,19 +21,33 @@ from localspec.llama.parameters import context_parameters
 from localspec.llama.vocabulary.trimmed import KeptRows
 from localspec.llama.weights import Weights
 from localspec.metadata.header import ModelHeader
-from localspec.speculative.loop import Logits
+from localspec.speculative.loop import ALONE, Logits
 
 _HINT = "See the whole log with --verbose."
 _OF_CONTEXT = ("flash_attention", "cache_type_k", "cache_type_v")  # the target's file has others
+
+
+@dataclass(frozen=True, slots=True)
+class HeadRows:
+    """Tokens of a sequence, states or both, to compute at positions; logits of the last outputs."""
+
+    tokens: Sequence[int] | None
+    positions: Sequence[int]
+    states: States | None
+    outputs: int
+    sequence: int = TEXT_SEQUENCE
 
 
 class HeadContext:
     """A context beside the target's, on the target's own file or on that of a sidecar.
 
     ``memory`` is what llama.cpp allocated for it. ``mtp``: what it computes are the MTP layers of
-    the file, not the whole of it. The target must live longer. Raises EngineError, with llama.cpp's
-    reason, when it cannot be made.
+    the file, not the whole of it. The target must live longer. It has as many sequences as
+    ``options.parallel``, which share their cells unless each has ``own_cells``. Raises EngineError,
+    with llama.cpp's reason, when it cannot be made.
     """
+
+    batch_share = ALONE
 
     def __init__(
         self,
@@ -42,6 +57,7 @@ class HeadContext:
         *,
         mtp: bool,
         n_ctx: int,
+        own_cells: bool = False,
     ) -> None:
         self._llama = llama_library.library()
         self._options = replace(options, exact=False, load_heads=mtp)
@@ -55,6 +71,8 @@ class HeadContext:
             self._n_ctx = n_ctx
             params = context_parameters(self._options, n_ctx, self._threads, Trim.name)
             params.ctx_other = target.context
+            if own_cells:
+                params.kv_unified = False
             if mtp:
                 params.ctx_type = self._llama.LLAMA_CONTEXT_TYPE_MTP
             self.handle, self.memory = self._weights.new_context(params)
@@ -92,17 +110,28 @@ class HeadContext:
         Raises EngineError when llama.cpp refuses, KeyboardInterrupt after Ctrl-C, and Cancelled
         where `stopped_when` ends it; the cache may then hold a part of them.
         """
-        self._fill(tokens, positions, states, outputs)
-        self._process(self._llama.LLAMA_PROCESS_TYPE_DECODE, positions)
+        self.compute([HeadRows(tokens, positions, states, outputs)])
 
-    def encode(self, features: States) -> States:
+    def compute(self, parts: Sequence[HeadRows]) -> None:
+        """One pass over rows of several sequences: all with tokens or none, and so with states.
+
+        Raises what `decode` does.
+        """
+        self._fill(parts)
+        self._process(self._llama.LLAMA_PROCESS_TYPE_DECODE, parts)
+
+    def encode(self, features: States, sequence: int = TEXT_SEQUENCE) -> States:
         """What the encoder makes of each row, valid until the next pass: shape (rows, width)."""
-        end = self._llama.llama_memory_seq_pos_max(self._memory, 0) + 1  # it looks at no positions
-        positions = range(end, end + len(features))
-        self._fill(None, positions, features, len(features))
-        self._process(self._llama.LLAMA_PROCESS_TYPE_ENCODE, positions)
+        end = self._llama.llama_memory_seq_pos_max(self._memory, sequence) + 1  # it ignores them
+        parts = [HeadRows(None, range(end, end + len(features)), features, len(features), sequence)]
+        self._fill(parts)
+        self._process(self._llama.LLAMA_PROCESS_TYPE_ENCODE, parts)
         rows = unstable().llama_get_embeddings_nextn(self.handle)
         return np.ctypeslib.as_array(rows, (len(features), self.width))
+
+    def use_layer(self, layer: int) -> None:
+        """Let this one of several heads compute the next passes."""
+        unstable().llama_set_nextn_layer_offset(self.handle, layer)
 
     def logits(self, rows: int) -> Logits:
         """Of the first ``rows`` outputs of the last pass, by the target's ids, until the next.
@@ -123,9 +152,13 @@ class HeadContext:
         """Wait until all passes are computed, as reading logits or states does."""
         self._llama.llama_synchronize(self.handle)
 
-    def forget(self, position: int) -> None:
+    def clear(self) -> None:
+        """Forget all sequences."""
+        self._llama.llama_memory_clear(self._memory, True)
+
+    def forget(self, position: int, sequence: int = TEXT_SEQUENCE) -> None:
         """Forget what is at ``position`` and beyond."""
-        if not self._llama.llama_memory_seq_rm(self._memory, 0, position, -1):
+        if not self._llama.llama_memory_seq_rm(self._memory, sequence, position, -1):
             raise EngineError(
                 f"llama.cpp cannot drop the tokens behind position {position} of this head.",
                 "Run without a draft: --draft off.",
@@ -141,43 +174,47 @@ class HeadContext:
             self._loaded.close()
         self.handle = self._batch = None
 
-    def _fill(
-        self,
-        tokens: Sequence[int] | None,
-        positions: Sequence[int],
-        states: States | None,
-        outputs: int,
-    ) -> None:
-        """Write the batch; M-RoPE has four positions of a state without a token, all others one."""
-        llama, batch = self._llama, self._batch
-        llama.llama_batch_ext_clear(batch)
-        rows = None if states is None else np.ascontiguousarray(states, np.float32)
-        for i, position in enumerate(positions):
+    def _fill(self, parts: Sequence[HeadRows]) -> None:
+        """Write the batch."""
+        self._llama.llama_batch_ext_clear(self._batch)
+        begin = 0
+        for part in parts:
+            self._add(part, begin)
+            begin += len(part.positions)
+
+    def _add(self, part: HeadRows, begin: int) -> None:
+        """Add rows to the batch; M-RoPE has four positions of a state without a token, else one."""
+        llama, batch, count = self._llama, self._batch, len(part.positions)
+        rows = None if part.states is None else np.ascontiguousarray(part.states, np.float32)
+        for i, position in enumerate(part.positions):
             row = None if rows is None else _embedding(llama, rows[i])
-            if tokens is None:
-                index = llama.llama_batch_ext_add_embd(batch, 0, row)
+            if part.tokens is None:
+                index = llama.llama_batch_ext_add_embd(batch, part.sequence, row)
             else:
-                read = tokens[i] if self._read_as is None else int(self._read_as[tokens[i]])
-                index = llama.llama_batch_ext_add_token(batch, 0, read)
+                token = part.tokens[i]
+                read = token if self._read_as is None else int(self._read_as[token])
+                index = llama.llama_batch_ext_add_token(batch, part.sequence, read)
                 if row is not None and not llama.llama_batch_ext_set_embd_token(batch, index, row):
                     index = -1
-            if index != i:
+            if index != begin + i:
                 raise EngineError(
-                    f"llama.cpp refuses token {i} of a batch for this head.",
+                    f"llama.cpp refuses token {begin + i} of a batch for this head.",
                     "The head may belong to another model: run without it, --draft off.",
                 )
             where = (llama.llama_pos * 4)(position, position, position, 0)
-            llama.llama_batch_ext_set_pos(batch, i, where)
-            llama.llama_batch_ext_set_output_logits(batch, i, i >= len(positions) - outputs)
+            llama.llama_batch_ext_set_pos(batch, index, where)
+            llama.llama_batch_ext_set_output_logits(batch, index, i >= count - part.outputs)
 
-    def _process(self, kind: int, positions: Sequence[int]) -> None:
-        require_fits(self._llama, self.handle, len(positions))
-        slow = len(positions) > MAX_DRAFT_TOKENS + 1
+    def _process(self, kind: int, parts: Sequence[HeadRows]) -> None:
+        count = sum(len(part.positions) for part in parts)
+        require_fits(self._llama, self.handle, count)
+        slow = count > MAX_DRAFT_TOKENS + 1
         with llama_library.interruptible(self.handle) if slow else nullcontext():
             code = COMPUTE.call(lambda: self._llama.llama_process(self.handle, kind, self._batch))
         if code != 0:
             raise EngineError(
-                f"llama.cpp could not compute the head at position {positions[0]} (code {code}).",
+                f"llama.cpp could not compute the head at position {parts[0].positions[0]} "
+                f"(code {code}).",
                 "Run without it: --draft off, or see the log with --verbose.",
             )
 

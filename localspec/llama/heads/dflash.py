@@ -1,14 +1,13 @@
 """DFlash: a head that drafts a whole block of tokens in one pass."""
 
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 
 from localspec.core.options.load_options import MAX_DRAFT_TOKENS
-from localspec.llama.heads.context import HeadContext
-from localspec.llama.heads.head import Head
-from localspec.llama.heads.hidden_states import States, Tap
-from localspec.llama.model import LlamaModel
+from localspec.llama.heads.head import Head, HeadCache, HeardTarget, StateSource
+from localspec.llama.heads.hidden_states import States
 from localspec.speculative.loop import Logits
 
 
@@ -23,13 +22,16 @@ class DFlashHead(Head):
     offset = 1
 
     def __init__(
-        self, target: LlamaModel, context: HeadContext, tap: Tap, block: int, mask: int
+        self, target: HeardTarget, context: HeadCache, tap: StateSource, block: int, mask: int
     ) -> None:
         super().__init__(target, context, tap)
         self.block_size = self._masks = min(block - 1, MAX_DRAFT_TOKENS)
-        self._mask = mask
+        self._block, self._mask = block, mask
         self._written = 0  # the end of the features in the cache
         self._said = np.empty((0, self.n_vocab), np.float32)
+
+    def beside(self, target: HeardTarget, context: HeadCache, tap: StateSource) -> Self:
+        return type(self)(target, context, tap, self._block, self._mask)
 
     def _pass(self, tokens: Sequence[int], begin: int, states: States, outputs: int) -> None:
         """See `Head._pass`. Of several rows each takes a pass of its own, with a single mask."""
@@ -58,16 +60,16 @@ class DFlashHead(Head):
             begin, states = 1, states[1:]
         if len(states):
             self._written = begin - 1 + len(states)
-            self._context.decode(None, range(begin - 1, self._written), states, 0)
+            self.context.decode(None, range(begin - 1, self._written), states, 0)
 
     def _fill(self, tokens: Sequence[int], position: int) -> Logits:
         """What may stand at the masked places behind the first token, valid until the next pass.
 
         Shape (masks, n_vocab).
         """
-        self._context.decode(tokens, range(position, position + len(tokens)), None, len(tokens))
-        self._context.forget(position)
-        return self._context.logits(len(tokens))[1:]
+        self.context.decode(tokens, range(position, position + len(tokens)), None, len(tokens))
+        self.context.forget(position)
+        return self.context.logits(len(tokens))[1:]
 
     def _forget(self, length: int) -> None:
         super()._forget(length)

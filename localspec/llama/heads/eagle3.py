@@ -24,7 +24,7 @@ class Eagle3Head(Head):
         tokens, begin = tokens[first:], begin + first
         self._outputs = 0
         if tokens:
-            self._compute(tokens, begin, self._context.encode(states[first:]).copy(), outputs)
+            self._compute(tokens, begin, self.context.encode(states[first:]).copy(), outputs)
 
     def _logits(self, rows: int) -> Logits:
         """See `Head._logits`; nothing is known behind the first token of all."""

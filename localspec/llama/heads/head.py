@@ -1,14 +1,15 @@
 """Prediction heads as a TokenModel: which tokens were read, and with whose hidden states."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol, Self
 
 from localspec.core.options.load_options import MAX_DRAFT_TOKENS
 from localspec.llama.batch import chunks
-from localspec.llama.heads.context import HeadContext
-from localspec.llama.heads.hidden_states import HiddenStates, States, Tap, require_states
-from localspec.llama.model import LlamaModel
+from localspec.llama.heads.hidden_states import HiddenStates, States, require_states
+from localspec.llama.memory.use import MemoryUse
 from localspec.metadata.draft_kind import draft_kind
-from localspec.speculative.loop import ALONE, Logits
+from localspec.metadata.header import ModelHeader
+from localspec.speculative.loop import BatchShare, Logits
 from localspec.speculative.prefix import common_prefix
 
 # Tokens of the target that a head leaves unread until it is asked for a proposal. With more of
@@ -17,6 +18,71 @@ LAG = 32
 ROOM = MAX_DRAFT_TOKENS + 2  # tokens behind the target's context, so that no window ever moves
 _NARROW = 16  # tokens of which logits nobody asked for cost less than another pass
 _WIDEST_VERIFICATION = MAX_DRAFT_TOKENS + 10  # with tokens that are read again in front of it
+
+
+class HeardTarget(Protocol):
+    """A target that a head reads along with: a model, or one of its slots."""
+
+    listener: Callable[[Sequence[int], int], None] | None
+
+    @property
+    def n_ctx(self) -> int: ...
+
+    @property
+    def tokens(self) -> list[int]: ...
+
+
+class HeadCache(Protocol):
+    """What computes a head for one text: a `HeadContext`, or one of its sequences."""
+
+    @property
+    def header(self) -> ModelHeader: ...
+
+    @property
+    def memory(self) -> MemoryUse: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def n_vocab(self) -> int: ...
+
+    @property
+    def batch_share(self) -> BatchShare: ...
+
+    def settings(self) -> dict[str, object]: ...
+
+    def decode(
+        self,
+        tokens: Sequence[int] | None,
+        positions: Sequence[int],
+        states: States | None,
+        outputs: int,
+    ) -> None: ...
+
+    def encode(self, features: States) -> States: ...
+
+    def use_layer(self, layer: int) -> None: ...
+
+    def logits(self, rows: int) -> Logits: ...
+
+    def own_state(self, index: int) -> States: ...
+
+    def synchronize(self) -> None: ...
+
+    def forget(self, position: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class StateSource(Protocol):
+    """Where the target's states come from: see `Tap`."""
+
+    width: int
+
+    def switch(self, on: bool) -> None: ...
+
+    def rows(self, count: int) -> States: ...
 
 
 class Head:
@@ -34,7 +100,6 @@ class Head:
 
     follows_target = True
     gives_prompt_row = False  # it reads no prompts by itself
-    batch_share = ALONE
     tree = None
     overridden = frozenset[str]()  # a head takes its values from the file
     pending = 0  # rows to be read again
@@ -47,10 +112,12 @@ class Head:
     block_size: int | None = None  # most tokens of a proposal that is paid with its first
     offset = 0  # how much less the position of a token is in llama.cpp's cache
 
-    def __init__(self, target: LlamaModel, context: HeadContext, tap: Tap) -> None:
+    has_cache = True  # of its own
+
+    def __init__(self, target: HeardTarget, context: HeadCache, tap: StateSource) -> None:
         self._target = target
-        self._context = context
-        self._tap = tap
+        self.context = context
+        self.tap = tap
         self._states = HiddenStates(tap.width)
         self._ahead: States | None = None  # what the last pass says for a token drafted by it
         self.tokens: list[int] = []  # read, or before the first one heard of; not to be changed
@@ -65,11 +132,20 @@ class Head:
         tap.switch(True)
         target.listener = self._listen
 
+    def beside(self, target: HeardTarget, context: HeadCache, tap: StateSource) -> Self:
+        """The same head for another text."""
+        return type(self)(target, context, tap)
+
+    @property
+    def batch_share(self) -> BatchShare:
+        """How its last pass was batched."""
+        return self.context.batch_share
+
     def settings(self) -> dict[str, object]:
         """What a result obtained with this head depends on, as plain data."""
         kind = draft_kind(self.header)
         spec_type = "draft-mtp" if kind.is_model else kind.spec_type  # of a whole model: its own
-        return self._context.settings() | {"spec_type": spec_type}
+        return self.context.settings() | {"spec_type": spec_type}
 
     # -- TokenModel ------------------------------------------------------------------------
 
@@ -96,8 +172,8 @@ class Head:
         """Free the head, before its target is freed; harmless when called twice."""
         if self._target.listener == self._listen:
             self._target.listener = None
-            self._tap.switch(False)
-        self._context.close()
+            self.tap.switch(False)
+        self.context.close()
 
     # -- the target ------------------------------------------------------------------------
 
@@ -107,7 +183,7 @@ class Head:
         Without any, all before ``position`` took the place of what was read, and no state is known.
         """
         self._mend()
-        rows = self._tap.rows(len(tokens))
+        rows = self.tap.rows(len(tokens))
         if not self._heard:
             require_states(rows)
             self._heard = bool(len(tokens))
@@ -140,7 +216,7 @@ class Head:
         if unknown > 0:
             self._begin_behind([*self.tokens, *tokens[:unknown]])
             tokens = tokens[unknown:]
-        for chunk, outputs in chunks(tokens, rows, self._context.size):
+        for chunk, outputs in chunks(tokens, rows, self.context.size):
             begin, ahead = len(self.tokens), self._ahead
             self._torn, self._ahead = True, None
             if begin > self._states.end and ahead is not None and len(chunk) == 1:
@@ -153,7 +229,7 @@ class Head:
                 self._true = max(begin, min(len(self.tokens), self._states.end + 1))
             self._torn = False
         if rows == 0:
-            self._context.synchronize()
+            self.context.synchronize()
 
     def _pass(self, tokens: Sequence[int], begin: int, states: States, outputs: int) -> None:
         """Read tokens from position ``begin`` on, each with the target's state before it."""
@@ -174,13 +250,13 @@ class Head:
             self._compute(tokens[:quiet], begin, states[:quiet], 0)
             tokens, begin, states = tokens[quiet:], begin + quiet, states[quiet:]
         at, self._outputs = begin - self.offset, len(tokens) if outputs else 0
-        self._context.decode(tokens, range(at, at + len(tokens)), states, self._outputs)
+        self.context.decode(tokens, range(at, at + len(tokens)), states, self._outputs)
         if outputs:
-            self._ahead = self._context.own_state(len(tokens) - 1)
+            self._ahead = self.context.own_state(len(tokens) - 1)
 
     def _logits(self, rows: int) -> Logits:
         """Behind the last ``rows`` tokens of those just read."""
-        return self._context.logits(self._outputs)[self._outputs - rows :]
+        return self.context.logits(self._outputs)[self._outputs - rows :]
 
     def _cut(self, length: int) -> None:
         if length < len(self.tokens):
@@ -198,4 +274,4 @@ class Head:
             self._torn = False
 
     def _forget(self, length: int) -> None:
-        self._context.forget(max(0, length - self.offset))
+        self.context.forget(max(0, length - self.offset))

@@ -1,13 +1,12 @@
 """MTP (NextN) heads: trained layers behind a target's last one, in its file or in a sidecar."""
 
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 
-from localspec.llama.heads.context import HeadContext
-from localspec.llama.heads.head import Head
-from localspec.llama.heads.hidden_states import States, Tap, unstable
-from localspec.llama.model import LlamaModel
+from localspec.llama.heads.head import Head, HeadCache, HeardTarget, StateSource
+from localspec.llama.heads.hidden_states import States
 
 
 class MtpHead(Head):
@@ -26,12 +25,17 @@ class ChainedHead(Head):
     tokens as there are layers, the last one goes on (`common_speculative_impl_draft_mtp` ends).
     """
 
-    def __init__(self, target: LlamaModel, context: HeadContext, tap: Tap, layers: int) -> None:
+    def __init__(
+        self, target: HeardTarget, context: HeadCache, tap: StateSource, layers: int
+    ) -> None:
         super().__init__(target, context, tap)
         self._layers = layers
         self._drafted: list[int] = []
         self._said: list[States] = []  # own states, one before each drafted token
         self._first = 0  # position of the first drafted token
+
+    def beside(self, target: HeardTarget, context: HeadCache, tap: StateSource) -> Self:
+        return type(self)(target, context, tap, self._layers)
 
     def _pass(self, tokens: Sequence[int], begin: int, states: States, outputs: int) -> None:
         self._drafted, self._said, self._first = [], [], begin + len(tokens)
@@ -48,7 +52,7 @@ class ChainedHead(Head):
     def _choose(self, layer: int, begin: int) -> None:
         """Let a layer compute from position ``begin`` on, in the cells that others used."""
         self._forget(begin)
-        unstable().llama_set_nextn_layer_offset(self._context.handle, layer)
+        self.context.use_layer(layer)
 
 
 class SharedHead(Head):
@@ -57,6 +61,7 @@ class SharedHead(Head):
     It has nothing to catch up with, and stays at one position while it drafts.
     """
 
+    has_cache = False
     _reads_at_once = True
 
     def truncate(self, length: int) -> None:
@@ -67,9 +72,9 @@ class SharedHead(Head):
         """See `Head._compute`; only the last token says something."""
         if outputs:
             at = max(1, len(self._target.tokens))  # at 0 there is nothing to look at
-            self._context.decode(tokens[-1:], [at], states[-1:], 1)
+            self.context.decode(tokens[-1:], [at], states[-1:], 1)
             self._outputs = 1
-            self._ahead = self._context.own_state(0)
+            self._ahead = self.context.own_state(0)
 
     def _forget(self, length: int) -> None:
         """There is nothing of its own to forget."""

@@ -42,9 +42,12 @@ def open_head(target: LlamaModel, header: ModelHeader | None, options: LoadOptio
         options = replace(options, batch_size=BATCH.low, ubatch_size=BATCH.low)
     n_ctx = target.n_ctx + (0 if shares_cache else ROOM)
     options = _with_cache(options, target.options, shares_cache)
-    context = HeadContext(target, header, options, mtp=kind.kind == "mtp", n_ctx=n_ctx)
+    layers = _layers_of_chain(header or target.header) if kind.kind == "mtp" else 1
+    context = HeadContext(
+        target, header, options, mtp=kind.kind == "mtp", n_ctx=n_ctx, own_cells=layers > 1
+    )
     try:
-        return _make_head(target, context, kind, shares_cache)
+        return _make_head(target, context, kind, shares_cache, layers)
     except BaseException:
         context.close()
         raise
@@ -76,15 +79,14 @@ def _require_fit(target: ModelHeader, header: ModelHeader | None, kind: DraftKin
 
 
 def _make_head(
-    target: LlamaModel, context: HeadContext, kind: DraftKind, shares_cache: bool
+    target: LlamaModel, context: HeadContext, kind: DraftKind, shares_cache: bool, layers: int
 ) -> Head:
     llama, model = llama_library.library(), target.weights.handle
     if kind.kind == "mtp":
         tap = Tap(target.context, (None,), llama.llama_model_n_embd_out(model))
         if shares_cache:
             return SharedHead(target, context, tap)
-        layers = claimed_heads(context.header)
-        if layers > 1 and context.header.architecture in MTP_CHAINS:
+        if layers > 1:
             return ChainedHead(target, context, tap, layers)
         return MtpHead(target, context, tap)
     each = llama.llama_model_n_embd(model)
@@ -98,3 +100,8 @@ def _make_head(
     llama.llama_set_causal_attn(context.handle, kind.causal)
     tap = Tap(target.context, kind.target_layers, each)
     return DFlashHead(target, context, tap, kind.block_size, kind.mask_token)
+
+
+def _layers_of_chain(header: ModelHeader) -> int:
+    """How many MTP heads draft one after the other: the layers of one position share its cells."""
+    return claimed_heads(header) if header.architecture in MTP_CHAINS else 1

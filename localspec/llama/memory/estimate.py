@@ -117,7 +117,7 @@ def estimate_run(
     state = (sum(run.kv) - sum(once.kv)) // SNAPSHOTS
     window = _window_bytes(header, ctx_size, options)
     if state:
-        return replace(run, anchors=(1 + ANCHORS) * (state + window))
+        return replace(run, anchors=(1 + ANCHORS) * (state + options.parallel * window))
     copies = ANCHORS * options.parallel * window if options.copies_windows else 0
     return replace(run, anchors=min(copies, sum(run.kv)))
 
@@ -168,7 +168,7 @@ def estimate_memory(
     slides = sliding_layers(header, len(blocks))
     states = sequences * (1 + snapshots)
     own = 0 if alone else n_layers(header)
-    of_heads = padded(asked + MAX_DRAFT_TOKENS + 2)  # `heads.head.ROOM`
+    of_heads = padded(asked + options.parallel * (MAX_DRAFT_TOKENS + 2))  # `heads.head.ROOM`
     kv = tuple(
         (windowed if slides[i] else cells if i < own else of_heads)
         * token_bytes(header, i, shapes, options if i < own else heads or options)

@@ -96,6 +96,7 @@ class PairProfile:
     tokens_since_draft: int = 0  # tokens since a round drafted
     since_plain: int = 0  # tokens since a pass without any draft
     checked: float = 0.0
+    company: float = 1.0  # share of the other sequences that draft where one does
     answers: dict[int, float] = field(default_factory=dict)  # see `answer_length`
     _after_draft: bool = False
 

@@ -23,6 +23,7 @@ _CALM = 4  # times as many while drafting does not pay: a look costs a quarter o
 _HOPE = 1.0  # standard deviations
 _GOOD = 0.9  # the chance of a candidate of a good draft on an easy text
 _HELD_UP = 3.0  # times what a pass costs usually
+_NEWEST_COMPANY = 0.05  # weight of the last draft in how many others draft along
 _NEWEST = 0.25  # weight of the last pass in how many tokens others have in the next
 
 
@@ -53,6 +54,7 @@ class Valuation:
         self._others = 0.0  # tokens that others have in it
         self._sequences = 1  # that share it
         self._drafting = 0  # sequences in a draft step; 0 before any
+        self._filled = 0  # up to this width all rounds are as wide as the widest
         self._policy = Policy((), 0.0)
         self._hopeful: float | None = None  # optimistic gain, solved for when asked
         self._age = self._refreshes = 0
@@ -157,6 +159,10 @@ class Valuation:
         """
         self._pending = min(outcome.pending, WIDEST - 1)
         self._drafting = drafting
+        self._filled = outcome.filled
+        if self._filled and not outcome.is_plain:
+            company = outcome.drafting / (outcome.sequences - 1)
+            self._profile.company += _NEWEST_COMPANY * (company - self._profile.company)
         self._others += _NEWEST * (outcome.others - self._others)
         if outcome.sequences != self._sequences:
             self._sequences, self._others = outcome.sequences, float(outcome.others)
@@ -208,12 +214,29 @@ class Valuation:
         """
         if self._sequences == 1:
             return self._verify
+        if self._filled:
+            return self._filled_costs()
         others = min(round(self._others), len(self._verify) - WIDEST)
         verify, plain = self._verify[others:], self._verify[self._sequences - 1]
         drafted = max(0, others + 1 - self._sequences)
         return [
             max(seconds, verify[0] + (seconds - plain) * own / max(1, drafted + own))
             for own, seconds in enumerate(verify[:WIDEST])
+        ]
+
+    def _filled_costs(self) -> list[float]:
+        """`_marginal_costs` where a draft makes the rounds of all sequences as wide as its own.
+
+        What that adds is shared with those that usually draft too; wider ones take a pass of their
+        own.
+        """
+        n, plain = self._sequences, self._verify[self._sequences - 1]
+        sharing = 1 + (n - 1) * self._profile.company
+        return [
+            plain + (self._verify[n * own - 1] - plain) / sharing
+            if own <= self._filled
+            else self._verify[n - 2] + self._verify[own - 1]
+            for own in range(1, WIDEST + 1)
         ]
 
     def _step(self, past: int) -> float:

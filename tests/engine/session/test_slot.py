@@ -19,9 +19,7 @@ from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.engine.session.slot import Slot, one_at_a_time
 from localspec.llama import llama_library
-from localspec.llama.cache.rollback import Fork
 from localspec.llama.model import LlamaModel
-from localspec.metadata.header import read_header
 from localspec.speculative.loop import TokenModel
 from tests.support.files.tiny_models import write_tiny_model
 from tests.support.real_pair import (
@@ -262,7 +260,8 @@ def test_passes_that_only_read_are_over_when_they_return(
 ) -> None:
     """Else on a GPU their seconds would be counted as those of the next round."""
     unfinished = unfinished_passes(monkeypatch)
-    for model in filter(None, (slots[0].target, slots[0].draft)):
+    for model in (slots[0].target, slots[0].draft):
+        assert model is not None
         model.truncate(0)
         model.decode(random_ids(200), 0)
         assert not unfinished
@@ -288,30 +287,15 @@ def test_one_slot_is_the_engine_itself(tiny: TinyFiles) -> None:
         assert only_slot(engine) is engine
 
 
-def test_what_cannot_share_passes_answers_one_after_the_other(tiny: TinyFiles) -> None:
-    with Engine.load(options(tiny.recurrent, ctx_size=256, parallel=3)) as engine:
-        assert only_slot(engine) is engine
-        assert engine.target.options.parallel == 1
-        assert any("one after the other" in note for note in engine.notes)
-
-
 def test_why_passes_cannot_be_shared_is_said(tiny: TinyFiles) -> None:
-    plain, recurrent = read_header(tiny.target), read_header(tiny.recurrent)
-    load = options(tiny.target)
-
-    def reason(target: object = plain, draft: object = None, **changes: object) -> str:
-        asked = options(tiny.target, **changes)
-        return one_at_a_time(target, draft, asked) or ""  # type: ignore[arg-type]
-
-    assert one_at_a_time(plain, plain, load) is None
-    assert "recurrent" in reason(recurrent) and "recurrent" in reason(plain, recurrent)
-    assert "heads" in reason(load_heads=True)
-    assert "--exact" in reason(exact=True)
+    assert one_at_a_time(options(tiny.target)) is None
+    assert "--exact" in (one_at_a_time(options(tiny.target, exact=True)) or "")
 
 
-def test_what_turns_out_to_keep_a_state_answers_one_after_the_other(tiny: TinyFiles) -> None:
-    """Of an architecture that was not known to."""
-    with Engine.load(options(tiny.target, ctx_size=256, parallel=2)) as engine:
-        engine.target.use_rollback(Fork.name)
+def test_what_cannot_be_rolled_back_answers_one_after_the_other(
+    tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LlamaModel, "can_roll_back", False)
+    with Engine.load(options(tiny.recurrent, ctx_size=256, parallel=2)) as engine:
         assert only_slot(engine) is engine
         assert any("one after the other" in note for note in engine.notes)

@@ -22,11 +22,11 @@ BLOCK = 7  # tokens behind the known one
 def test_a_block_is_filled_in_behind_the_features(architecture: Files, target: str) -> None:
     with head_pair(architecture, target, "dflash") as pair:
         assert type(pair.head) is DFlashHead and pair.head.block_size == BLOCK
-        context, head = random_ids(20), pair.head._context
+        context, head = random_ids(20), pair.head.context
         features = []
         for token in context[:-1]:
             pair.target.decode([token], 1)
-            features.append(pair.head._tap.rows(1)[0].copy())
+            features.append(pair.head.tap.rows(1)[0].copy())
         found = pair.draft(context, random_ids(BLOCK - 1, seed=1))
         head.forget(0)
         head.decode(None, range(19), np.array(features), 0)
@@ -42,7 +42,7 @@ def test_the_first_token_pays_for_the_block(
         context, passes = random_ids(20), list[Any]()
         pair.target.decode(context[:-1], 0)
         pair.head.decode(context, 1)
-        monkeypatch.setattr(pair.head._context, "decode", lambda *given: passes.append(given))
+        monkeypatch.setattr(pair.head.context, "decode", lambda *given: passes.append(given))
         rows = [pair.head.decode([token], 1).copy() for token in random_ids(BLOCK)]
         assert not passes
         assert all(row.any() for row in rows[:-1]) and not rows[-1].any()  # behind the block
@@ -50,9 +50,9 @@ def test_the_first_token_pays_for_the_block(
 
 def test_a_review_takes_a_pass_with_one_mask_for_each_token(architecture: Files) -> None:
     with head_pair(architecture, "llama", "dflash") as pair:
-        context, head = random_ids(20), pair.head._context
+        context, head = random_ids(20), pair.head.context
         pair.target.decode(context[:-1], 0)
-        features = pair.head._tap.rows(19).copy()
+        features = pair.head.tap.rows(19).copy()
         reviewed = pair.head.decode(context, 3).copy()
         for position, row in zip(range(17, 20), reviewed, strict=True):
             head.forget(position - 1)  # what is behind, and the pass before
@@ -66,6 +66,6 @@ def test_a_block_is_not_copied(architecture: Files) -> None:
         context = random_ids(20)
         pair.target.decode(context[:-1], 0)
         first = pair.head.decode(context, 1)
-        logits = pair.head._context.logits(1 + BLOCK)
+        logits = pair.head.context.logits(1 + BLOCK)
         assert np.shares_memory(first, logits)
         assert np.shares_memory(pair.head.decode(random_ids(1), 1), logits)

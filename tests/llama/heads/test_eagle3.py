@@ -20,11 +20,11 @@ Files = Callable[[str], Path]
 def test_a_token_is_read_with_the_features_before_it(architecture: Files, target: str) -> None:
     with head_pair(architecture, target, "eagle3") as pair:
         assert type(pair.head) is Eagle3Head
-        context, drafted, head = random_ids(20), random_ids(2, seed=1), pair.head._context
+        context, drafted, head = random_ids(20), random_ids(2, seed=1), pair.head.context
         features = []
         for token in context[:-1]:
             pair.target.decode([token], 1)
-            features.append(pair.head._tap.rows(1)[0].copy())
+            features.append(pair.head.tap.rows(1)[0].copy())
         found = pair.draft(context, drafted)
         head.forget(0)
         for i, token in enumerate(context[1:]):

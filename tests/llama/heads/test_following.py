@@ -150,13 +150,13 @@ def test_a_restored_text_is_not_read_by_the_head(
     state = pair.target.state().copy()
     pair.restart()
     assert pair.target.restore(context[:-1], state)
-    decode = pair.head._context.decode
+    decode = pair.head.context.decode
 
     def counted(tokens: Any, positions: Any, *more: Any) -> None:
         read.append(len(positions))
         decode(tokens, positions, *more)
 
-    monkeypatch.setattr(pair.head._context, "decode", counted)
+    monkeypatch.setattr(pair.head.context, "decode", counted)
     pair.draft(context, [])
     assert pair.head.tokens == context
     assert 0 < sum(read) < 20  # the last token, by each layer or with a block of masks
@@ -164,7 +164,7 @@ def test_a_restored_text_is_not_read_by_the_head(
 
 def test_behind_a_long_way_back_one_state_is_missing_and_no_more(architecture: Files) -> None:
     with head_pair(architecture, "glm4moe-mtp", None) as pair:
-        context, memory = random_ids(700), pair.head._context._memory
+        context, memory = random_ids(700), pair.head.context._memory  # type: ignore[attr-defined]
         pair.target.decode(context, 0)
         pair.target.truncate(100)
         context[100:] = random_ids(300, seed=1)

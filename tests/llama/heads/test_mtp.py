@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localspec.llama.heads.hidden_states import unstable
 from localspec.llama.heads.mtp import ChainedHead, MtpHead, SharedHead
 from tests.support.llama.heads import HeadPair, Row, head_pair
 from tests.support.real_pair import random_ids
@@ -19,10 +18,10 @@ Files = Callable[[str], Path]
 def states_of(pair: HeadPair, tokens: list[int]) -> np.ndarray:
     """The target's state after each token, behind a row of zeros; taken one token at a time."""
     pair.restart()
-    rows = [np.zeros(pair.head._tap.width, np.float32)]
+    rows = [np.zeros(pair.head.tap.width, np.float32)]
     for token in tokens:
         pair.target.decode([token], 1)
-        rows.append(pair.head._tap.rows(1)[0].copy())
+        rows.append(pair.head.tap.rows(1)[0].copy())
     return np.array(rows)
 
 
@@ -30,9 +29,9 @@ def step(
     pair: HeadPair, tokens: list[int], begin: int, states: np.ndarray, layer: int
 ) -> tuple[Row, Row]:
     """Logits and own state behind the last token, by one layer, which reads token after token."""
-    context = pair.head._context
+    context = pair.head.context
     context.forget(begin)
-    unstable().llama_set_nextn_layer_offset(context.handle, layer)
+    context.use_layer(layer)
     for i, token in enumerate(tokens):
         context.decode([token], [begin + i], states[i : i + 1], 1)
     return context.logits(1)[0].copy(), context.own_state(0)
@@ -48,10 +47,10 @@ def test_one_layer_goes_on_with_its_own_state(architecture: Files, name: str) ->
         expected, own = step(pair, context, 0, states, 0)
         np.testing.assert_allclose(found[0], expected, atol=2e-3)
         for i, token in enumerate(drafted):
-            pair.head._context.decode([token], [20 + i], own[None], 1)
-            expected = pair.head._context.logits(1)[0]
+            pair.head.context.decode([token], [20 + i], own[None], 1)
+            expected = pair.head.context.logits(1)[0]
             np.testing.assert_allclose(found[1 + i], expected, atol=2e-3)
-            own = pair.head._context.own_state(0)
+            own = pair.head.context.own_state(0)
 
 
 def test_layers_in_a_chain_draft_one_token_each(architecture: Files) -> None:
@@ -79,10 +78,10 @@ def test_a_head_on_the_targets_cache_stays_at_one_position(architecture: Files) 
         states = states_of(pair, context[:-1])
         found, own = pair.draft(context, drafted), states[-1]
         for i, token in enumerate([context[-1], *drafted]):
-            pair.head._context.decode([token], [59], own[None], 1)
-            expected = pair.head._context.logits(1)[0].copy()
+            pair.head.context.decode([token], [59], own[None], 1)
+            expected = pair.head.context.logits(1)[0].copy()
             np.testing.assert_allclose(found[i], expected, atol=1e-5)
-            own = pair.head._context.own_state(0)
+            own = pair.head.context.own_state(0)
 
 
 def test_a_head_on_the_targets_cache_has_nothing_to_catch_up_with(architecture: Files) -> None:

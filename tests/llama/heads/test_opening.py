@@ -75,7 +75,7 @@ def test_states_of_zeros_are_told_by_a_sentence(
     architecture: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with head_pair(architecture, "glm4moe-mtp", None) as pair:
-        nothing = np.zeros((8, pair.head._tap.width), np.float32)
+        nothing = np.zeros((8, pair.head.tap.width), np.float32)
         monkeypatch.setattr(Tap, "rows", lambda tap, count: nothing[:count])
         with pytest.raises(EngineError, match="no hidden states"):
             pair.target.decode(random_ids(8), 0)

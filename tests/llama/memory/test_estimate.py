@@ -317,21 +317,23 @@ WIDER = {
 
 @pytest.mark.llama
 @pytest.mark.parametrize(
-    ("name", "strategy", "states"),
+    ("name", "strategy", "states", "parallel"),
     [
-        ("qwen35-mtp", "fork", {"sequences": 2}),
-        ("qwen35-mtp", "snapshots", {"snapshots": SNAPSHOTS}),
-        ("mamba2", "fork", {"sequences": 2}),
-        ("nemotron_h", "snapshots", {"snapshots": SNAPSHOTS}),
+        ("qwen35-mtp", "fork", {"sequences": 2}, 1),
+        ("qwen35-mtp", "snapshots", {"snapshots": SNAPSHOTS}, 1),
+        ("qwen35-mtp", "snapshots", {"snapshots": SNAPSHOTS}, 3),
+        ("mamba2", "fork", {"sequences": 2}, 1),
+        ("mamba2", "fork", {"sequences": 6}, 3),
+        ("nemotron_h", "snapshots", {"snapshots": SNAPSHOTS}, 1),
     ],
 )
 def test_recurrent_models_and_heads_take_what_is_estimated(
-    tmp_path: Path, name: str, strategy: str, states: dict[str, int]
+    tmp_path: Path, name: str, strategy: str, states: dict[str, int], parallel: int
 ) -> None:
     wider = replace(MODELS[name], keys={**MODELS[name].keys, **WIDER})
     path = write_model(tmp_path / "wider.gguf", wider)
     header, heads = read_header(path), name.endswith("-mtp")
-    load = options(path, ctx_size=1024, load_heads=heads)
+    load = options(path, ctx_size=1024, load_heads=heads, parallel=parallel)
     model = LlamaModel(header, load, strategies=(strategy,))
     assert model.rollback.name == strategy
     allocated = model.memory

@@ -130,6 +130,36 @@ def test_what_a_token_adds_is_charged_where_costs_rise_ever_faster() -> None:
     assert value.loss_of_trial(1, 0) == pytest.approx(11**2 - 10**2 + 0.1 / 2, abs=0.06)
 
 
+def filled(company: float) -> Valuation:
+    """Four sequences, of which a draft makes all rounds wider; each row costs a tenth."""
+    value = shared(4, 3)
+    value._profile.company = company
+    value.expect(outcome(width=4, sequences=4, others=3, filled=7))
+    value.expire()
+    value.refresh(0, drafting=True)
+    return value
+
+
+def test_rows_that_fill_up_the_rounds_of_others_are_shared_with_those_that_draft() -> None:
+    together, alone = filled(1.0), filled(0.0)
+    assert together.plain_worth == pytest.approx(alone.plain_worth)
+    steps = 3 * 0.2 / 4
+    assert together.loss_of_trial(3, 0) == pytest.approx(4 * 0.3 / 4 + steps)
+    assert alone.loss_of_trial(3, 0) == pytest.approx(4 * 0.3 + steps)
+    own_pass = 0.9 + 0.1 * 8  # beside that of the three others
+    assert together.loss_of_trial(7, 0) == pytest.approx(1.2 + own_pass - 1.3 + 7 * 0.2 / 4)
+
+
+def test_company_is_learnt_from_rounds_that_draft() -> None:
+    value = filled(1.0)
+    last: dict[str, Any] = {"sequences": 4, "filled": 7}
+    value.expect(outcome(width=12, others=11, drafting=0, **last))  # while others drafted
+    assert value._profile.company == 1.0
+    for _ in range(60):
+        value.expect(outcome(width=12, others=9, drafting=0, **last))
+    assert value._profile.company < 0.1
+
+
 # -- how far prompt lookup goes ----------------------------------------------------------------
 
 

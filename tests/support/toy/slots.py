@@ -32,6 +32,8 @@ class ToyContext(SharedContext):
 
     n_vocab = N_VOCAB
     keeps_copies = False
+    trims = True
+    widest_filled = 1
 
     def __init__(
         self,
@@ -95,9 +97,22 @@ class ToyContext(SharedContext):
             ):
                 raise ContractBroken("an entry that does not follow what its sequence holds")
 
+    def held(self, sequence: int) -> int:
+        return len(self.models[sequence].tokens)
+
+    def anchor(self, sequence: int) -> None:
+        """Nothing: it is truncated at no cost."""
+
+    checkpoint = anchor
+
+    def filled(self, entries: Sequence[BatchEntry]) -> int:
+        return 0
+
     def rewind(self, sequence: int, length: int) -> int:
         """Back to the length; of a cache with a window, to nothing where that is far."""
         model = self.models[sequence]
+        if length >= len(model.tokens):
+            return len(model.tokens)
         moved = self._window is not None and len(model.tokens) - length > self._window
         model.truncate(0 if moved else length)
         return len(model.tokens)

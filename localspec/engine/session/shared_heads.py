@@ -1,0 +1,217 @@
+"""Heads of several slots: one context with a sequence for each, whose passes are batched."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from localspec.core.options.load_options import MAX_ROWS
+from localspec.engine.session.batching import SequenceHandle
+from localspec.engine.session.llama_context import BatchEntry, SharedContext
+from localspec.llama.heads.context import HeadContext, HeadRows
+from localspec.llama.heads.head import Head, HeardTarget
+from localspec.llama.heads.hidden_states import States, Tap
+from localspec.speculative.loop import BatchShare, Logits
+
+
+@dataclass(frozen=True, slots=True)
+class HeadEntry(BatchEntry):
+    """Rows of one sequence for a head to compute, with logits of all of them or of none.
+
+    ``tokens`` are only counted where the rows have ``states`` alone (``is_bare``); ``layer`` is the
+    one of several heads that computes them.
+    """
+
+    states: States | None
+    is_bare: bool
+    layer: int
+
+    @property
+    def is_prompt(self) -> bool:
+        """Whether it may be read in several passes."""
+        return not self.rows
+
+    @property
+    def kind(self) -> tuple[bool, bool, bool, int]:
+        """What all rows of one pass have in common."""
+        return self.is_bare, self.states is None, not self.rows, self.layer
+
+    @property
+    def part(self) -> HeadRows:
+        """Its rows for the context."""
+        positions = range(self.position, self.position + len(self.tokens))
+        tokens = None if self.is_bare else self.tokens
+        return HeadRows(tokens, positions, self.states, self.rows, self.sequence)
+
+    def beginning(self, count: int) -> "HeadEntry":
+        """Its first ``count`` tokens or fewer."""
+        return self._cut(0, min(count, len(self.tokens)))
+
+    def behind(self, count: int) -> "HeadEntry":
+        """All but its first ``count`` tokens."""
+        return self._cut(count, len(self.tokens))
+
+    def _cut(self, begin: int, end: int) -> "HeadEntry":
+        states = None if self.states is None else self.states[begin:end]
+        return replace(
+            self, tokens=self.tokens[begin:end], position=self.position + begin, states=states
+        )
+
+
+class SharedHeads:
+    """The sequences of a head's context; the head itself is not used any more.
+
+    ``own_states`` holds the head's own state behind the last token that each sequence read.
+    """
+
+    most_rows = MAX_ROWS
+    widest_filled = 1
+
+    def __init__(self, head: Head) -> None:
+        context, tap = head.context, head.tap
+        assert isinstance(context, HeadContext) and isinstance(tap, Tap)
+        self._head = head
+        self.context = context
+        self.tap = tap
+        self.most_tokens = self.prompt_step = context.size
+        self.own_states: dict[int, States] = {}
+        self._layer = 0
+        head.truncate(0)
+        if head.has_cache:
+            context.clear()
+        context.use_layer(0)
+
+    def head(
+        self, model: HeardTarget, target: SharedContext, sequence: int, handle: SequenceHandle
+    ) -> Head:
+        """The head of a slot, which reads along with ``model``, a sequence of ``target``."""
+        cache = HeadSequence(self, sequence, handle)
+        return self._head.beside(model, cache, _SlotTap(self.tap, target, sequence))
+
+    def read(self, entries: Sequence[HeadEntry]) -> list[Logits]:
+        """A pass for each kind of entry; the rows of logits of each are copies.
+
+        Raises EngineError where llama.cpp refuses; the caches then hold what they held before.
+        """
+        found: dict[int, Logits] = {}
+        entries_by_kind = sorted(entries, key=lambda entry: (entry.kind, entry.sequence))
+        try:
+            for _, each in itertools.groupby(entries_by_kind, key=lambda entry: entry.kind):
+                found |= self._compute([*each])
+        except BaseException:
+            if self._head.has_cache:
+                for entry in entries:
+                    self.context.forget(entry.position, entry.sequence)
+            raise
+        return [found[entry.sequence] for entry in entries]
+
+    def _compute(self, entries: Sequence[HeadEntry]) -> dict[int, Logits]:
+        """One pass over entries of one kind; the logits of each sequence."""
+        if entries[0].layer != self._layer:
+            self._layer = entries[0].layer
+            self.context.use_layer(self._layer)
+        self.context.compute([entry.part for entry in entries])
+        rows = [entry.rows for entry in entries]
+        logits = np.split(self.context.logits(sum(rows)).copy(), np.cumsum(rows)[:-1])
+        end = 0
+        for entry in entries:
+            end += len(entry.tokens)
+            if entry.rows and entry.states is not None and not entry.is_bare:
+                self.own_states[entry.sequence] = self.context.own_state(end - 1)
+        return {entry.sequence: own for entry, own in zip(entries, logits, strict=True)}
+
+    def filled(self, entries: Sequence[HeadEntry]) -> int:
+        """Nothing is."""
+        return 0
+
+    def close(self) -> None:
+        """Nothing: the context is the head's."""
+
+
+class HeadSequence:
+    """One sequence of `SharedHeads`, for the head of a slot: see `llama.heads.head.HeadCache`."""
+
+    def __init__(self, shared: SharedHeads, sequence: int, handle: SequenceHandle) -> None:
+        context = shared.context
+        self._shared = shared
+        self._sequence = sequence
+        self._handle = handle
+        self._layer = 0
+        self._said = np.empty((0, context.n_vocab), np.float32)
+        self.header, self.memory = context.header, context.memory
+        self.size, self.n_vocab = context.size, context.n_vocab
+        self.settings = context.settings
+        self.synchronize = context.synchronize
+
+    @property
+    def batch_share(self) -> BatchShare:
+        """How the last pass was batched."""
+        return self._handle.batch_share
+
+    def decode(
+        self,
+        tokens: Sequence[int] | None,
+        positions: Sequence[int],
+        states: States | None,
+        outputs: int,
+    ) -> None:
+        """See `HeadContext.decode`; rows without logits may take several passes."""
+        counted = positions if tokens is None else tokens
+        entry = HeadEntry(
+            self._shared,
+            self._sequence,
+            counted,
+            positions[0],
+            outputs,
+            states,
+            tokens is None,
+            self._layer,
+        )
+        while entry.tokens:
+            count, self._said = self._handle.read(entry)
+            entry = entry.behind(count)
+
+    def encode(self, features: States) -> States:
+        """See `HeadContext.encode`; it takes a pass of its own."""
+        return self._shared.context.encode(features, self._sequence)
+
+    def use_layer(self, layer: int) -> None:
+        """See `HeadContext.use_layer`."""
+        self._layer = layer
+
+    def logits(self, rows: int) -> Logits:
+        """Of the first ``rows`` outputs of the last pass."""
+        return self._said[:rows]
+
+    def own_state(self, index: int) -> States:
+        """The head's own state behind the last token of the last pass, whose index it is."""
+        return self._shared.own_states[self._sequence]
+
+    def forget(self, position: int) -> None:
+        """Forget what is at ``position`` and beyond."""
+        self._shared.context.forget(position, self._sequence)
+
+    def close(self) -> None:
+        """Nothing: the context is that of all slots."""
+
+
+class _SlotTap:
+    """The target's hidden states of what one slot read last: see `Tap`."""
+
+    def __init__(self, tap: Tap, target: SharedContext, sequence: int) -> None:
+        self._tap = tap
+        self._target = target
+        self._sequence = sequence
+        self.width = tap.width
+
+    def switch(self, on: bool) -> None:
+        """Let the target's passes store states; the other slots' heads go on needing them."""
+        if on:
+            self._tap.switch(True)
+
+    def rows(self, count: int) -> States:
+        """States of the first ``count`` tokens of the last pass."""
+        if not count:
+            return np.empty((0, self.width), np.float32)
+        return self._target.states[self._sequence][:count]
