@@ -10,11 +10,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from localspec.chat.answer import collect
 from localspec.core import paths
 from localspec.core.errors import IncompatiblePair
+from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import DraftTokens
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
+from localspec.engine.generate import stream_generate
+from localspec.engine.session.slot import Slot
 from localspec.llama.heads.head import Head
 from localspec.llama.memory.estimate import estimate_memory
 from localspec.metadata.draft_kind import draft_kind, has_heads
@@ -25,7 +29,8 @@ from localspec.self_draft.trim_heads import read_as, trim_heads
 from localspec.self_draft.vocabulary import choose_ids
 from tests.support.files.architectures.specs import MODELS, N_VOCAB
 from tests.support.llama.heads import head_pair
-from tests.support.real_pair import TinyFiles, fresh, options, random_ids, retuned
+from tests.support.real_pair import TinyFiles, fresh, options, random_ids, retuned, slots_of
+from tests.support.toy.slots import together
 
 pytestmark = pytest.mark.llama
 
@@ -207,3 +212,23 @@ def test_the_text_is_that_without_a_draft(
     answer = fresh(drafted, prompt, params, length)
     assert answer.tokens == fresh(plain, prompt, params).tokens
     assert answer.stats.drafted or length == "auto"
+
+
+def test_they_draft_in_several_slots(engines: Callable[[int], Engine]) -> None:
+    params, path = SamplingParams(temperature=0), paths.demo_hybrid()
+    plain, sidecar = engines(0), engines(300).draft
+    assert sidecar is not None
+    prompts = [plain.encode_chat([{"role": "user", "content": each}]) for each in QUESTIONS]
+    expected = [fresh(plain, prompt, params, 0, 24).tokens for prompt in prompts]
+    loaded = options(path, ctx_size=512, parallel=2)
+    with Engine.load(loaded, options(sidecar.header.path, ctx_size=512)) as engine:
+        slots, accepted = slots_of(engine), list[int]()
+
+        def work(slot: Slot, number: int) -> None:
+            asked = GenerateOptions(params, 3, max_tokens=24)
+            found = collect(stream_generate(slot, prompts[number], asked))
+            assert found.tokens == expected[number]
+            accepted.append(found.stats.accepted)
+
+        together(slots, slots.batcher, work)
+    assert len(accepted) == 2 and all(accepted)
