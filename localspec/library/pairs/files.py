@@ -36,7 +36,7 @@ class PairFinder:
     """Finds the files of one pair; what is chosen and fetched is told to the user.
 
     ``self_draft`` gives the draft made of a target, None where it does not pay. ``given`` are
-    options of loading, by name.
+    options of loading, by name. With ``parallel`` slots, heads draft only where they are named.
     """
 
     resolver: Resolver
@@ -44,6 +44,7 @@ class PairFinder:
     self_draft: Callable[[Path], Path | None]
     lenient: bool = False
     given: Given = field(default_factory=dict)
+    parallel: int = 1
 
     def find(self, target: str, draft: str | None, lengths: Sequence[DraftTokens]) -> PairFiles:
         """The files for a target and a draft as they were named; heads where no draft was.
@@ -75,10 +76,11 @@ class PairFinder:
     def _local(self, *names: str) -> list[Path]:
         return ensure_local(names, self.resolver, self.ui, lenient=self.lenient)
 
-    def _heads(self, target: Path) -> Path | None:
+    def _heads(self, target: Path, *, asked: bool = False) -> Path | None:
         """The file with prediction heads for a target, where nothing else was named to draft.
 
-        None, with the reason if there are some, where they cannot be used.
+        None, with the reason if there are some, where they cannot be used; unless they were
+        ``asked`` for, also where several slots share passes, which they may make slower.
         """
         from localspec.llama.heads.hidden_states import unstable
 
@@ -93,6 +95,11 @@ class PairFinder:
             unstable()
         except EngineError as problem:
             self.ui.say(_UNUSED.format(problem.message))
+            return None
+        if self.parallel > 1 and not asked:
+            name = MTP if found == target else found
+            reason = f"In several slots they may not gain: --draft {name} drafts with them."
+            self.ui.say(_UNUSED.format(reason))
             return None
         own = "Draft: the model's own prediction heads (MTP)."
         self.ui.say(own if found == target else _beside(found))
@@ -119,7 +126,7 @@ class PairFinder:
         suggested = drafts_for(read_header(target), files, lenient=self.lenient)
         found = suggested.drafts
         if suggested.own_heads:
-            return self._heads(target) or target
+            return self._heads(target, asked=True) or target
         for each in found:
             if each.worth > 1 and self._runs(target, each.path):
                 self.ui.say(f"Draft: {each.path} ({', '.join(each.reasons)}).")

@@ -54,7 +54,9 @@ class PairRequest:
 
         Raises what `PairFinder.find` does.
         """
-        finder = PairFinder(self.resolver, ui, self_draft, self.models.lenient, self.given)
+        finder = PairFinder(
+            self.resolver, ui, self_draft, self.models.lenient, self.given, parallel
+        )
         files = finder.find(self.target, self.draft.model, self.draft.lengths)
         target, draft = pair_load_options(self.given, files.target, files.draft)
         if draft is not None and files.own_heads:

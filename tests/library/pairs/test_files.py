@@ -20,12 +20,13 @@ pytestmark = pytest.mark.llama
 def found(
     target: Path,
     lengths: Sequence[DraftTokens] = (),
+    parallel: int = 1,
     draft: str | None = None,
 ) -> tuple[PairFiles, list[str]]:
     """What drafts for the target, and the sentences about it."""
     said: list[str] = []
     ui = DownloadUI(said.append, lambda question: False, lambda: nullcontext(lambda *_: None))
-    finder = PairFinder(Resolver(), ui, lambda path: None)
+    finder = PairFinder(Resolver(), ui, lambda path: None, parallel=parallel)
     return finder.find(str(target), draft, lengths), said
 
 
@@ -78,6 +79,18 @@ def test_a_sidecar_that_does_not_fit_is_named(
     files, (note,) = found(target)
     assert files == PairFiles(target)
     assert note.startswith("No heads are used. ") and f"{name}" in note and reason in note
+
+
+def test_several_slots_draft_with_heads_only_where_they_are_named(target: Path) -> None:
+    zoo.put(target.parent / "mtp-Big.gguf", mtp_bytes())
+    files, (note,) = found(target, parallel=2)
+    assert files == PairFiles(target)
+    assert note.startswith("No heads are used. ") and "--draft /" in note
+    assert found(target, parallel=2, draft="mtp")[0].draft == target.parent / "mtp-Big.gguf"
+    own = zoo.put(target.parent / "Own.gguf", target_bytes())
+    assert "--draft mtp" in found(own, parallel=2)[1][0]
+    for draft in ("mtp", "find"):
+        assert found(own, parallel=2, draft=draft)[0] == PairFiles(own, own, own_heads=True)
 
 
 def test_a_known_draft_is_named_where_none_is_here(tmp_path: Path) -> None:
