@@ -67,7 +67,7 @@ def localspec_command(command: str, args: argparse.Namespace) -> list[str]:
 
 def common_flags(args: argparse.Namespace) -> list[str]:
     """Flags that localspec and llama-server share."""
-    return ["-c", str(CTX_SIZE), "-t", str(args.threads)]
+    return ["-c", str(CTX_SIZE), "-t", str(args.threads), "-fa", args.attention]
 
 
 def run(args: argparse.Namespace) -> float:
@@ -200,6 +200,7 @@ def main() -> None:
     parser.add_argument("target", type=Path, help="a GGUF file")
     parser.add_argument("--llama-server", type=Path, help="its program, to be compared with")
     parser.add_argument("--only", nargs="+", help="parts of the names of rows; default: all")
+    parser.add_argument("--attention", default="auto", help="flash attention of all: on, off")
     parser.integers(rounds=3, max_tokens=96, threads=machine.physical_cores())
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
