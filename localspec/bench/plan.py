@@ -45,7 +45,7 @@ class BenchPlan:
         kinds = (len(self.lengths), "setting"), (self.repeats, "repeat"), (prompts, "prompt")
         counts = " x ".join(f"{n} {name}{'' if n == 1 else 's'}" for n, name in kinds)
         total = seconds * len(self.lengths) * self.repeats * prompts
-        return f"{counts}: about {duration(total)}"
+        return f"{counts}: about {duration(total)}, and more to explain texts that differ"
 
     def needed_ctx(self, prompt: int, width: int) -> int:
         """Context size for a prompt of ``prompt`` tokens, its answer and passes of ``width``.

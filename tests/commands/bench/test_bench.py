@@ -39,7 +39,7 @@ def test_bench_shows_a_table_and_what_it_means(bench: Command) -> None:
     done = bench("--draft-tokens", "3,0,auto")
     assert done.code == 0
     assert "New on this machine" in done.err and "localspec bench" not in done.err
-    extent = r"3 settings x 2 repeats x 4 prompts: about \d+ (second|minute|hour)s?\."
+    extent = r"3 settings x 2 repeats x 4 prompts: about \d+ (second|minute|hour)s?, and more"
     assert len(re.findall(extent, done.err)) == 1
     row = r"(?m)^(one|two), the first prompt: plain [\d.]+ tok/s, draft 3 [\d.]+x, draft auto .*x$"
     assert re.findall(row, done.err) == ["one", "two"]
