@@ -89,7 +89,7 @@ def require_ids(kept: NDArray[np.int64], most: int, name: str) -> None:
 
 
 def require_kept(n_ids: int, size: int, name: str) -> None:
-    """Raise IncompatiblePair where so many tokens cannot be kept of ``size``."""
+    """Raise IncompatiblePair unless a vocabulary of ``size`` can be trimmed to so many tokens."""
     if n_ids >= size:
         raise IncompatiblePair(
             f"{n_ids:,} tokens cannot be kept of {name}, which has {size:,}.",

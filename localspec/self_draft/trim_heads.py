@@ -16,7 +16,7 @@ from localspec.core.errors import IncompatiblePair
 from localspec.core.files import UNWRITABLE, appearing_when_complete, file_problem
 from localspec.core.formatting import one_line
 from localspec.core.options.load_options import LoadOptions
-from localspec.llama.heads.context import HeadContext
+from localspec.llama.heads.context import HeadContext, HeadRows
 from localspec.llama.heads.hidden_states import States
 from localspec.llama.model import LlamaModel
 from localspec.llama.vocabulary.trimmed import write_floats
@@ -194,7 +194,7 @@ def _logits(
     path = options.path if header is None else header.path
     context = HeadContext(model, header, replace(options, path=path), mtp=True, n_ctx=CTX_SIZE)
     try:
-        context.decode(tokens, range(len(tokens)), states, len(tokens))
+        context.decode(HeadRows(tokens, range(len(tokens)), states, len(tokens)))
         return context.logits(len(tokens)).copy()
     finally:
         context.close()

@@ -43,7 +43,7 @@ class PassContext(Protocol):
         """To how many tokens those of these rounds are filled up that have fewer; 0 for none."""
 
     def close(self) -> None:
-        """Free what is not a model's."""
+        """Free the batch, not the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class _Sequence:
         self.rewind(self.held)
 
     def read(self, count: int, surplus: int) -> None:
-        """A pass has read so many of its tokens, and others that filled it up."""
+        """Count a pass: ``count`` tokens of its own, then ``surplus`` ones that filled it up."""
         self.end.observe(count + surplus)
         self.held, self.surplus, self.is_torn = self.held + count, surplus, False
 

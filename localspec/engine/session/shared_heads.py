@@ -149,23 +149,17 @@ class HeadSequence:
         """How the last pass was batched."""
         return self._handle.batch_share
 
-    def decode(
-        self,
-        tokens: Sequence[int] | None,
-        positions: Sequence[int],
-        states: States | None,
-        outputs: int,
-    ) -> None:
+    def decode(self, rows: HeadRows) -> None:
         """See `HeadContext.decode`; rows without logits may take several passes."""
-        counted = positions if tokens is None else tokens
+        counted = rows.positions if rows.tokens is None else rows.tokens
         entry = HeadEntry(
             self._shared,
             self._sequence,
             counted,
-            positions[0],
-            outputs,
-            states,
-            tokens is None,
+            rows.positions[0],
+            rows.outputs,
+            rows.states,
+            rows.tokens is None,
             self._layer,
         )
         while entry.tokens:

@@ -92,7 +92,7 @@ class SlotModel:
             raise
 
     def _read_all(self, tokens: Sequence[int], rows: int) -> Logits:
-        """Read what is pending and ``tokens`` behind it, with places to return to in a prompt."""
+        """Read pending tokens, then ``tokens``; keep copies of the state within a prompt."""
         unread, read = [*self._tokens[self._held :], *tokens], 0
         if self._context.keeps_copies and rows <= int(self._context.trims):
             for offset, shared in places_to_return(self.pending, len(tokens)):
@@ -121,7 +121,7 @@ class SlotModel:
     def _tell(
         self, listener: Callable[[Sequence[int], int], None], tokens: Sequence[int], position: int
     ) -> None:
-        """Let a head hear of a pass; how that one was batched stays what is said of the last."""
+        """Tell a head about a pass; `batch_share` stays that of the target's pass."""
         share = self._handle.batch_share
         listener(tokens, position)
         waited = self._handle.batch_share.waited

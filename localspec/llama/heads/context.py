@@ -98,19 +98,13 @@ class HeadContext:
         own = {name: getattr(self._options, name) for name in _OF_CONTEXT}
         return self._weights.settings(self._n_ctx, self._threads) | own
 
-    def decode(
-        self,
-        tokens: Sequence[int] | None,
-        positions: Sequence[int],
-        states: States | None,
-        outputs: int,
-    ) -> None:
-        """One pass over tokens, states or both; logits of the last ``outputs`` of them.
+    def decode(self, rows: HeadRows) -> None:
+        """One pass over rows of one sequence.
 
         Raises EngineError when llama.cpp refuses, KeyboardInterrupt after Ctrl-C, and Cancelled
         where `stopped_when` ends it; the cache may then hold a part of them.
         """
-        self.compute([HeadRows(tokens, positions, states, outputs)])
+        self.compute([rows])
 
     def compute(self, parts: Sequence[HeadRows]) -> None:
         """One pass over rows of several sequences: all with tokens or none, and so with states.

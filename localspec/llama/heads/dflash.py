@@ -6,6 +6,7 @@ from typing import Self
 import numpy as np
 
 from localspec.core.options.load_options import MAX_DRAFT_TOKENS
+from localspec.llama.heads.context import HeadRows
 from localspec.llama.heads.head import Head, HeadCache, HeardTarget, StateSource
 from localspec.llama.heads.hidden_states import States
 from localspec.speculative.loop import Logits
@@ -60,14 +61,15 @@ class DFlashHead(Head):
             begin, states = 1, states[1:]
         if len(states):
             self._written = begin - 1 + len(states)
-            self.context.decode(None, range(begin - 1, self._written), states, 0)
+            self.context.decode(HeadRows(None, range(begin - 1, self._written), states, 0))
 
     def _fill(self, tokens: Sequence[int], position: int) -> Logits:
         """What may stand at the masked places behind the first token, valid until the next pass.
 
         Shape (masks, n_vocab).
         """
-        self.context.decode(tokens, range(position, position + len(tokens)), None, len(tokens))
+        positions = range(position, position + len(tokens))
+        self.context.decode(HeadRows(tokens, positions, None, len(tokens)))
         self.context.forget(position)
         return self.context.logits(len(tokens))[1:]
 

@@ -5,6 +5,7 @@ from typing import Protocol, Self
 
 from localspec.core.options.load_options import MAX_DRAFT_TOKENS
 from localspec.llama.batch import chunks
+from localspec.llama.heads.context import HeadRows
 from localspec.llama.heads.hidden_states import HiddenStates, States, require_states
 from localspec.llama.memory.use import MemoryUse
 from localspec.metadata.draft_kind import draft_kind
@@ -52,13 +53,7 @@ class HeadCache(Protocol):
 
     def settings(self) -> dict[str, object]: ...
 
-    def decode(
-        self,
-        tokens: Sequence[int] | None,
-        positions: Sequence[int],
-        states: States | None,
-        outputs: int,
-    ) -> None: ...
+    def decode(self, rows: HeadRows) -> None: ...
 
     def encode(self, features: States) -> States: ...
 
@@ -250,7 +245,8 @@ class Head:
             self._compute(tokens[:quiet], begin, states[:quiet], 0)
             tokens, begin, states = tokens[quiet:], begin + quiet, states[quiet:]
         at, self._outputs = begin - self.offset, len(tokens) if outputs else 0
-        self.context.decode(tokens, range(at, at + len(tokens)), states, self._outputs)
+        positions = range(at, at + len(tokens))
+        self.context.decode(HeadRows(tokens, positions, states, self._outputs))
         if outputs:
             self._ahead = self.context.own_state(len(tokens) - 1)
 

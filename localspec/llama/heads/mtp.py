@@ -5,6 +5,7 @@ from typing import Self
 
 import numpy as np
 
+from localspec.llama.heads.context import HeadRows
 from localspec.llama.heads.head import Head, HeadCache, HeardTarget, StateSource
 from localspec.llama.heads.hidden_states import States
 
@@ -72,7 +73,7 @@ class SharedHead(Head):
         """See `Head._compute`; only the last token says something."""
         if outputs:
             at = max(1, len(self._target.tokens))  # at 0 there is nothing to look at
-            self.context.decode(tokens[-1:], [at], states[-1:], 1)
+            self.context.decode(HeadRows(tokens[-1:], [at], states[-1:], 1))
             self._outputs = 1
             self._ahead = self.context.own_state(0)
 

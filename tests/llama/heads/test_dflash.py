@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from localspec.llama.heads.context import HeadRows
 from localspec.llama.heads.dflash import DFlashHead
 from tests.support.files.architectures.specs import MASK_TOKEN
 from tests.support.llama.heads import head_pair
@@ -29,8 +30,10 @@ def test_a_block_is_filled_in_behind_the_features(architecture: Files, target: s
             features.append(pair.head.tap.rows(1)[0].copy())
         found = pair.draft(context, random_ids(BLOCK - 1, seed=1))
         head.forget(0)
-        head.decode(None, range(19), np.array(features), 0)
-        head.decode([context[-1], *[MASK_TOKEN] * BLOCK], range(19, 20 + BLOCK), None, 1 + BLOCK)
+        head.decode(HeadRows(None, range(19), np.array(features), 0))
+        head.decode(
+            HeadRows([context[-1], *[MASK_TOKEN] * BLOCK], range(19, 20 + BLOCK), None, 1 + BLOCK)
+        )
         np.testing.assert_allclose(found, head.logits(1 + BLOCK)[1:], atol=2e-3)
         assert len({int(row.argmax()) for row in found}) > 1  # places differ
 
@@ -56,8 +59,10 @@ def test_a_review_takes_a_pass_with_one_mask_for_each_token(architecture: Files)
         reviewed = pair.head.decode(context, 3).copy()
         for position, row in zip(range(17, 20), reviewed, strict=True):
             head.forget(position - 1)  # what is behind, and the pass before
-            head.decode(None, [position - 1], features[position - 1 : position], 0)
-            head.decode([context[position], MASK_TOKEN], [position, position + 1], None, 2)
+            head.decode(HeadRows(None, [position - 1], features[position - 1 : position], 0))
+            head.decode(
+                HeadRows([context[position], MASK_TOKEN], [position, position + 1], None, 2)
+            )
             np.testing.assert_allclose(row, head.logits(2)[1], atol=1e-5)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from localspec.llama.heads.context import HeadRows
 from localspec.llama.heads.eagle3 import Eagle3Head
 from tests.support.files.architectures.specs import REDUCED_VOCAB
 from tests.support.llama.heads import head_pair
@@ -29,10 +30,10 @@ def test_a_token_is_read_with_the_features_before_it(architecture: Files, target
         head.forget(0)
         for i, token in enumerate(context[1:]):
             state = head.encode(np.array(features[i : i + 1])).copy()
-            head.decode([token], [i], state, 1)
+            head.decode(HeadRows([token], [i], state, 1))
         np.testing.assert_allclose(found[0], head.logits(1)[0], atol=2e-3)
         for i, token in enumerate(drafted):
-            head.decode([token], [19 + i], head.own_state(0)[None], 1)
+            head.decode(HeadRows([token], [19 + i], head.own_state(0)[None], 1))
             np.testing.assert_allclose(found[1 + i], head.logits(1)[0], atol=2e-3)
 
 

@@ -152,9 +152,9 @@ def test_a_restored_text_is_not_read_by_the_head(
     assert pair.target.restore(context[:-1], state)
     decode = pair.head.context.decode
 
-    def counted(tokens: Any, positions: Any, *more: Any) -> None:
-        read.append(len(positions))
-        decode(tokens, positions, *more)
+    def counted(rows: Any) -> None:
+        read.append(len(rows.positions))
+        decode(rows)
 
     monkeypatch.setattr(pair.head.context, "decode", counted)
     pair.draft(context, [])

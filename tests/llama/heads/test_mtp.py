@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from localspec.llama.heads.context import HeadRows
 from localspec.llama.heads.mtp import ChainedHead, MtpHead, SharedHead
 from tests.support.llama.heads import HeadPair, Row, head_pair
 from tests.support.real_pair import random_ids
@@ -33,7 +34,7 @@ def step(
     context.forget(begin)
     context.use_layer(layer)
     for i, token in enumerate(tokens):
-        context.decode([token], [begin + i], states[i : i + 1], 1)
+        context.decode(HeadRows([token], [begin + i], states[i : i + 1], 1))
     return context.logits(1)[0].copy(), context.own_state(0)
 
 
@@ -47,7 +48,7 @@ def test_one_layer_goes_on_with_its_own_state(architecture: Files, name: str) ->
         expected, own = step(pair, context, 0, states, 0)
         np.testing.assert_allclose(found[0], expected, atol=2e-3)
         for i, token in enumerate(drafted):
-            pair.head.context.decode([token], [20 + i], own[None], 1)
+            pair.head.context.decode(HeadRows([token], [20 + i], own[None], 1))
             expected = pair.head.context.logits(1)[0]
             np.testing.assert_allclose(found[1 + i], expected, atol=2e-3)
             own = pair.head.context.own_state(0)
@@ -78,7 +79,7 @@ def test_a_head_on_the_targets_cache_stays_at_one_position(architecture: Files) 
         states = states_of(pair, context[:-1])
         found, own = pair.draft(context, drafted), states[-1]
         for i, token in enumerate([context[-1], *drafted]):
-            pair.head.context.decode([token], [59], own[None], 1)
+            pair.head.context.decode(HeadRows([token], [59], own[None], 1))
             expected = pair.head.context.logits(1)[0].copy()
             np.testing.assert_allclose(found[i], expected, atol=1e-5)
             own = pair.head.context.own_state(0)
