@@ -23,6 +23,8 @@ _MOST_DEBT = 4.5  # plain tokens
 _MOST_READ = 24.0  # plain tokens of debt or credit, reading included
 _FOR_GAIN = 4.0  # plain tokens that may be lost besides, where much is to be gained
 _SLOPE = 12.0  # of these, for each token that a round is to gain
+_CHOOSING = 0.02  # of the time elapsed that may go into choosing what to draft, gains besides
+_MOST_CHOOSING = 2.0  # plain tokens
 
 
 @dataclass(slots=True)
@@ -50,24 +52,35 @@ class LossBudget:
     debt too, so that a large expected gain is never forbidden. A debt is carried to the next
     answer, so that many short answers cannot lose many times. Reading a prompt with the draft does
     not count in it: drafting less would not bring it back. `may_read` counts it over all answers.
+    A third account holds the time for choosing what to draft, see `may_choose`.
     """
 
     def __init__(self) -> None:
         self._debt = 0.0
         self._with_reading = 0.0
+        self._choosing = 0.0
+        self.may_choose = True
 
     def begin_answer(self) -> None:
         """Go on with another answer: a debt stays, a credit does not."""
         self._debt = max(0.0, self._debt)
 
-    def add(self, seconds: float, tokens: int, plain: float, reading: float = 0.0) -> None:
+    def add(
+        self, seconds: float, tokens: int, plain: float, reading: float = 0.0, choosing: float = 0.0
+    ) -> None:
         """Count a round against the plain time of its tokens.
 
-        ``plain`` is seconds of one token, ``reading`` those of the prompt in the draft.
+        ``plain`` is seconds of one token, ``reading`` those of the prompt in the draft,
+        ``choosing`` those of a plain round outside any pass: they are ``may_choose`` again once
+        drafting has gained them, or they are two per cent of the time elapsed.
         """
         lost = (1 - _SHARE) * seconds - tokens * plain
         lost = min(lost, _MOST_DEBT * plain)
         self._debt = min(max(self._debt + lost, -_MOST_CREDIT * plain), _MOST_DEBT * plain)
+        self._choosing += choosing - _CHOOSING * seconds + min(0.0, seconds - tokens * plain)
+        self._choosing = max(self._choosing, -_MOST_CREDIT * plain)
+        self._choosing = min(self._choosing, _MOST_CHOOSING * plain)
+        self.may_choose = self._choosing <= plain
         most = _MOST_READ * plain
         self._with_reading = min(max(self._with_reading + lost + reading, -most), most)
 
@@ -99,16 +112,32 @@ class PairProfile:
     company: float = 1.0  # share of the other sequences that draft where one does
     answers: dict[int, float] = field(default_factory=dict)  # see `answer_length`
     _after_draft: bool = False
+    _last_width: int = 0
 
     def observe_pass(self, outcome: Round) -> None:
-        """Learn what the target's pass cost."""
-        if not outcome.mixed:
-            self.verify.observe(outcome.width, outcome.past, outcome.verify_seconds)
+        """Learn what the target's pass cost.
+
+        A plain pass behind a wider one takes longer, as llama.cpp prepares another graph for it.
+        Plain decoding, which drafting is measured by, never pays that: such a pass teaches nothing
+        unless it was quicker than expected.
+        """
+        width, past, seconds = outcome.width, outcome.past, outcome.verify_seconds
+        all_plain, is_kept = width == outcome.sequences, width == self._last_width
+        is_usual = is_kept or not all_plain or self._is_quick(width, past, seconds)
+        if is_usual and not outcome.mixed:
+            self.verify.observe(width, past, seconds)
+        self._last_width = width
         self._observe_replay(outcome)
         tokens = len(outcome.tokens)
         self.tokens_since_draft = self.tokens_since_draft + tokens if outcome.is_plain else 0
-        all_plain = outcome.width == outcome.sequences
-        self.since_plain = 0 if all_plain else self.since_plain + min(tokens, _MOST_COUNTED)
+        if all_plain and is_usual:
+            self.since_plain = 0
+        else:
+            self.since_plain += min(tokens, _MOST_COUNTED)
+
+    def _is_quick(self, width: int, past: int, seconds: float) -> bool:
+        """Whether a pass took no longer than expected; True where nothing is known."""
+        return not self.verify.widest or seconds <= self.verify.seconds(width, past)
 
     def _observe_replay(self, outcome: Round) -> None:
         """Learn what reading again costs behind a pass with a draft."""

@@ -490,6 +490,29 @@ def test_the_controllers_own_time_is_no_loss_of_drafting() -> None:
     assert drafted(rounds[:20]) == 0 < drafted(rounds)
 
 
+@pytest.mark.parametrize(("costs", "share"), [(0.01, 1.0), (0.3, 0.1)])
+def test_a_controller_that_takes_long_for_its_choice_makes_few(costs: float, share: float) -> None:
+    """A look-up takes a share of a plain pass, and finds nothing: small models on a GPU."""
+
+    class Slow(PromptLookup):
+        asked = 0
+
+        def update(self, context: list[int]) -> None:
+            self.asked += 1
+            clocks[-1].advance(costs)
+
+    clocks: list[FakeClock] = []
+    index, tokens = Slow(), 600
+
+    def make(clock: FakeClock) -> Controller:
+        clocks.append(clock)
+        return Adaptive(calibrated(STEEP, (1.0, 1.0)), clock, None, index)
+
+    spent, _ = answer(make, STEEP, [1, 2], tokens)
+    assert index.asked <= share * tokens
+    assert spent <= plain_seconds(STEEP, tokens) * 1.025
+
+
 def test_no_debt_forbids_the_index_what_gains_much() -> None:
     known = calibrated(FLAT, (0.9, 0.0))
     prompt = [*range(16)] * 3

@@ -1,5 +1,7 @@
 """PairProfile: what a pair usually gains, and acceptance kept apart by how texts are sampled."""
 
+from dataclasses import replace
+
 import pytest
 
 from localspec.speculative.control.pair_profile import GroupAcceptance, LossBudget, PairProfile
@@ -83,6 +85,22 @@ def test_what_plain_decoding_costs_is_known_where_nobody_drafts() -> None:
     assert (known.since_plain, known.tokens_since_draft) == (0, 1)
 
 
+def test_a_plain_pass_behind_a_wider_one_teaches_only_that_plain_ones_are_quicker() -> None:
+    known = PairProfile()
+    plain, wide = Round((1,), 0, 0, 1.0, verify_seconds=1.0), Round((1,), 3, 0, 4.0, width=4)
+    known.observe_pass(plain)
+    known.observe_pass(plain)
+    for seconds in (1.5, 1.5, 1.5):
+        known.observe_pass(wide)
+        known.observe_pass(replace(plain, verify_seconds=seconds))
+    assert known.verify.seconds(1, 0) == 1.0 and known.since_plain == 6
+    known.observe_pass(plain)
+    assert known.since_plain == 0
+    known.observe_pass(wide)
+    known.observe_pass(replace(plain, verify_seconds=0.5))
+    assert known.verify.seconds(1, 0) < 0.75 and known.since_plain == 0
+
+
 def test_a_draft_that_saw_no_long_text_grows_with_it_as_the_target_does() -> None:
     known = PairProfile(reading=1.0)
     for past, seconds in ((0, 10.0), (1000, 20.0), (0, 10.0), (1000, 20.0)):
@@ -157,3 +175,15 @@ def test_what_goes_on_losing_is_forbidden_in_the_longest_answer() -> None:
         budget.add(seconds, 1, 1.0)
         lost += seconds - 1.0
     assert 40 < lost < 0.0102 * 5000 + 5
+
+
+def test_choosing_rests_until_it_is_two_per_cent_of_the_time_or_was_gained() -> None:
+    budget, chosen = LossBudget(), 0
+    for _ in range(2000):  # choosing takes a fifth of a plain token, and finds nothing
+        chosen += budget.may_choose
+        budget.add(1.0, 1, 1.0, choosing=0.2 * budget.may_choose)
+    assert 0.09 < chosen / 2000 < 0.11
+    while budget.may_choose:
+        budget.add(1.0, 1, 1.0, choosing=0.2)
+    budget.add(1.0, 8, 1.0)
+    assert budget.may_choose
