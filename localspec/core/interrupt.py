@@ -76,11 +76,20 @@ def held_interrupt() -> Iterator[list[bool]]:
 
 @contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
-    """Let SIGTERM do in the block what Ctrl-C does; only in the main thread."""
+    """Let SIGTERM do in the block what Ctrl-C does; only in the main thread.
+
+    A shell's script starts background commands with SIGINT ignored: it then counts again.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    former = signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+
+    def interrupt(number: int, frame: object) -> None:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.raise_signal(signal.SIGINT)
+
+    former = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     finally:

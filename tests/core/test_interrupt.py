@@ -66,6 +66,15 @@ def test_sigterm_is_ctrl_c_in_a_block() -> None:
     assert signal.getsignal(signal.SIGTERM) is former
 
 
+def test_sigterm_ends_a_block_in_the_background_of_a_script() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell sets it behind a "&"
+    try:
+        with pytest.raises(KeyboardInterrupt), terminated_as_interrupted():
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_an_ignored_ctrl_c_stays_ignored() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
