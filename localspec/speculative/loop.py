@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
 from localspec.core.errors import LocalspecError
+from localspec.core.interrupt import require_wanted
 from localspec.speculative.prefix import common_prefix
 
 if TYPE_CHECKING:  # `--help` imports this file, and need not wait for numpy
@@ -271,6 +272,7 @@ def prefill(target: TokenModel, prompt: Sequence[int], clock: Clock) -> Prefill:
     began, context, row = clock(), list(prompt), None
     shared = min(common_prefix(target.tokens, context), target.reusable, len(context) - 1)
     target.truncate(shared)
+    require_wanted()  # a short pass does not ask
     decoded = target.pending + len(context) - 1 - shared
     if decoded and target.gives_prompt_row:
         row = target.decode(context[shared:], 1)[0]

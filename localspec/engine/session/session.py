@@ -421,6 +421,8 @@ class Session:
 
         def report(progress: Progress) -> None:
             job.put(_so_far(progress))
+            if self._batcher is None:  # else a pass of the prompt lets the loop go on
+                pause()
 
         try:
             with stopped_when(is_over):

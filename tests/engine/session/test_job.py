@@ -6,6 +6,8 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -21,6 +23,7 @@ from localspec.engine.session.job import GenerationRequest, Job, Stream
 from localspec.engine.session.llama_context import BatchEntry
 from localspec.engine.session.session import Session
 from localspec.speculative.loop import Logits
+from tests.support.toy.engine import ToyEngine
 from tests.support.toy.slots import shared
 
 PATIENCE = 60.0
@@ -231,6 +234,24 @@ def test_ctrl_c_in_a_pass_repeats_no_pass(monkeypatch: pytest.MonkeyPatch) -> No
             tokens += tokens_of(stream)
         session.close()
     assert len(found[0]) == 12 and found[0] == found[1]
+
+
+def test_a_reader_in_the_computing_thread_hears_of_a_prompt_before_it_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As of `chat` and `run`: what is drawn is drawn between the passes."""
+    compute = ComputeThread()
+    for module in (session_module, job_module):
+        monkeypatch.setattr(module, "COMPUTE", compute)
+    toy: Any = ToyEngine()
+    with compute.adopted():
+        session = Session([toy])
+        stream = session.stream(replace(request(prompt=b"abc" * 20), reports_progress=True))
+        begun = next(stream).progress
+        assert begun is not None and (begun.read, begun.total) == (0, 60)
+        assert toy.target.calls == []
+        assert len(tokens_of(stream)) == 12
+        session.close()
 
 
 def test_pieces_are_not_kept_back_while_a_prompt_is_read(
