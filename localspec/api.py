@@ -332,7 +332,7 @@ def _is_list(prompt: object) -> TypeGuard[Sequence[Any]]:
 
 
 def _messages(prompt: Prompt, system: str | None) -> list[Mapping[str, object]]:
-    if not isinstance(prompt, str) and not _is_list(prompt):
+    if not isinstance(prompt, str) and not (_is_list(prompt) and prompt):
         raise UsageError(
             f"The prompt is {prompt!r:.60}.",
             'Expected a str, messages such as [{"role": "user", "content": …}], or token ids.',

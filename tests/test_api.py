@@ -234,7 +234,7 @@ def test_grammars_that_cannot_be(model: localspec.Model, given: dict[str, Any]) 
     assert raised.value.hint
 
 
-@pytest.mark.parametrize("prompt", [5, None, b"hi", [5, "a"], ["a"], {"role": "user"}])
+@pytest.mark.parametrize("prompt", [5, None, [], b"hi", [5, "a"], ["a"], {"role": "user"}])
 def test_what_is_no_prompt(model: localspec.Model, prompt: Any) -> None:
     with pytest.raises(UsageError) as raised:
         model.generate(prompt)
