@@ -133,7 +133,7 @@ def run_demo(
     for i, quantization in enumerate(quantizations):
         files = padded_pair(quantization, on_progress)
 
-        def on_answer(task: str, done: int, total: int, before: int = i) -> None:
+        def on_answer(task: str, done: int, total: int, _: object, before: int = i) -> None:
             on_progress("measuring", before * total + done, len(quantizations) * total)
 
         with Engine.load(*_load_options(files, threads)) as engine:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 from localspec.chat.answer import Answer, Piece, collect
 from localspec.core.errors import PromptTooLong
-from localspec.core.formatting import duration
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import DraftTokens
 from localspec.core.options.sampling_params import SamplingParams
@@ -39,13 +38,6 @@ class BenchPlan:
     def width(self) -> int:
         """Tokens in the widest pass of any length, filled up as for a proof of rounding."""
         return -(-max(map(widest_pass, self.lengths)) // FILLED) * FILLED
-
-    def extent(self, prompts: int, seconds: float) -> str:
-        """Say how many answers the benchmark takes, and how long at ``seconds`` per answer."""
-        kinds = (len(self.lengths), "setting"), (self.repeats, "repeat"), (prompts, "prompt")
-        counts = " x ".join(f"{n} {name}{'' if n == 1 else 's'}" for n, name in kinds)
-        total = seconds * len(self.lengths) * self.repeats * prompts
-        return f"{counts}: about {duration(total)}, and more to explain texts that differ"
 
     def needed_ctx(self, prompt: int, width: int) -> int:
         """Context size for a prompt of ``prompt`` tokens, its answer and passes of ``width``.

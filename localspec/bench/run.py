@@ -29,15 +29,15 @@ def run_bench(
     engine: Engine,
     tasks: Mapping[str, Sequence[PromptIds]],
     plan: BenchPlan,
-    on_answer: Callable[[str, int, int], None] = lambda task, done, total: None,
+    on_answer: Callable[[str, int, int, Answer | None], None] = lambda task, done, total, answer: None,
     on_prompt: Callable[[Comparison], None] = lambda comparison: None,
     is_enough: Callable[[Comparison], bool] = lambda comparison: False,
 ) -> Iterator[Comparison]:
     """Compare the draft lengths of a plan task by task, after a warm-up.
 
-    ``on_answer`` is called with the task, and how many of its answers there are and will be, for
-    the first time before there is one; ``on_prompt`` with the prompts of a task so far, once all
-    sides have answered another, unless it is the last. A task ends before its last prompt where
+    ``on_answer`` is called with the task, how many of its answers there are and will be, and the
+    last one, for the first time before there is one; ``on_prompt`` with the prompts of a task so
+    far, once all sides have answered another, unless it is the last. A task ends before its last prompt where
     what is measured ``is_enough``.
     Ctrl-C or a LocalspecError ends the measurement: the prompts that are complete by then are
     yielded as a comparison, then it is raised.
@@ -77,7 +77,7 @@ def compare_variants(
     first variant's plan.
     """
     _warm_up(variants, next(iter(prompts.values())))
-    measured = list(_measure(variants, prompts, on_answer))
+    measured = list(_measure(variants, prompts, lambda done, total, _: on_answer(done, total)))
     return [
         _comparison(variant.name, variants, (0, i), measured)
         for i, variant in enumerate(variants[1:], 1)
@@ -85,7 +85,9 @@ def compare_variants(
 
 
 def take_turns(
-    sides: Sequence[Callable[[], T]], repeats: int, on_answer: Callable[[], None] = lambda: None
+    sides: Sequence[Callable[[], T]],
+    repeats: int,
+    on_answer: Callable[[T], None] = lambda answer: None,
 ) -> list[list[T]]:
     """What each side returns, ``[side][repeat]``, interleaved: noise falls on all sides alike.
 
@@ -95,7 +97,7 @@ def take_turns(
     for repeat in range(repeats):
         for i in range(len(sides))[:: 1 if repeat % 2 == 0 else -1]:
             given[i].append(sides[i]())
-            on_answer()
+            on_answer(given[i][-1])
     return given
 
 
@@ -133,16 +135,16 @@ def _warm_up(variants: Sequence[Variant], prompt: PromptIds) -> None:
 def _measure(
     variants: Sequence[Variant],
     prompts: Mapping[str, PromptIds],
-    on_answer: Callable[[int, int], None],
+    on_answer: Callable[[int, int, Answer | None], None],
 ) -> Iterator[_Measured]:
     """Answer each prompt with every variant in turn, then explain where the texts differ."""
     first = variants[0]
     plan, count = first.plan, itertools.count(1)
     total = plan.repeats * len(variants) * len(prompts)
-    on_answer(0, total)
+    on_answer(0, total, None)
     for name, prompt in prompts.items():
         sides = [partial(variant.answer, prompt) for variant in variants]
-        rows = take_turns(sides, plan.repeats, lambda: on_answer(next(count), total))
+        rows = take_turns(sides, plan.repeats, lambda one: on_answer(next(count), total, one))
         plain = rows[0][0].tokens
         finder = DifferenceFinder(name, prompt, plain)
         yield _Measured(

@@ -12,7 +12,7 @@ from localspec.bench.comparison import Comparison, together
 from localspec.bench.document import Against
 from localspec.bench.figures import Figures
 from localspec.chat.stats import Interval, SameText
-from localspec.core.formatting import count, number, one_line, percent
+from localspec.core.formatting import count, duration, number, one_line, percent
 from localspec.display.answer import by_position
 from localspec.display.console import make_console, note
 from localspec.llama.memory.use import MemoryUse
@@ -59,12 +59,15 @@ class Scoreboard:
         for line in self._lines(comparison, plain=plain):
             self._out.print(line)
 
-    def update(self, comparison: Comparison) -> None:
-        """The rows of a task that goes on: for `so_far`, or a note where stderr is no terminal."""
+    def update(self, comparison: Comparison, left: float | None = None) -> None:
+        """The rows of a task that goes on: for `so_far`, or a note where stderr is no terminal.
+
+        ``left`` are the seconds that the benchmark still takes, where they are known.
+        """
         heading = [self._heading()] if self._live else []
         self._so_far = (*heading, *self._lines(comparison))
         if not make_console(stderr=True).is_terminal:
-            _note_so_far(comparison)
+            _note_so_far(comparison, left)
 
     def so_far(self) -> "tuple[Text, ...]":
         """The lines of the task that goes on, which a progress bar draws."""
@@ -111,7 +114,7 @@ class Scoreboard:
         return Text(line.rstrip(), style)
 
 
-def _note_so_far(comparison: Comparison) -> None:
+def _note_so_far(comparison: Comparison, left: float | None) -> None:
     figures = comparison.figures()
     found = [
         f"draft {row.draft_tokens} {row.speedup:.2f}x"
@@ -121,7 +124,9 @@ def _note_so_far(comparison: Comparison) -> None:
     ]
     prompts = len(comparison.names)
     counted = "the first prompt" if prompts == 1 else f"{prompts} prompts"
-    note(f"{comparison.task}, {counted}: {', '.join(found) or 'left out, repeats itself'}")
+    more = "" if left is None else f"; about {duration(left)} left"
+    shown = ", ".join(found) or "left out, repeats itself"
+    note(f"{comparison.task}, {counted}: {shown}{more}")
 
 
 def _fit(text: str, width: int) -> str:

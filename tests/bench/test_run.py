@@ -34,12 +34,12 @@ def test_sides_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         return made_answer(1.0, [*prompt, 5])
 
     monkeypatch.setattr(Variant, "answer", answer)
-    heard: list[tuple[str, int, int]] = []
+    heard: list[tuple[str, int, int, bool]] = []
     toy: Any = ToyEngine()
     found = list(
         run_bench(
             toy, {"a": [[7], [8]], "b": [[9]]}, plan(0, 4, "auto", repeats=3, max_tokens=50),
-            lambda *told: heard.append(told),
+            lambda task, done, total, answer: heard.append((task, done, total, answer is None)),
         )
     )  # fmt: skip
     warm, rest = calls[:3], calls[3:]
@@ -52,8 +52,9 @@ def test_sides_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         for length in order
     ]
     expected = [("a", 18)] * 19 + [("b", 9)] * 10
-    assert [(task, total) for task, _, total in heard] == expected
-    assert [done for _, done, _ in heard] == [*range(19), *range(10)]
+    assert [(task, total) for task, _, total, _ in heard] == expected
+    assert [done for _, done, _, _ in heard] == [*range(19), *range(10)]
+    assert all(is_first == (done == 0) for _, done, _, is_first in heard)
     assert [comparison.task for comparison in found] == ["a", "b"]
     assert [comparison.names for comparison in found] == [("a 1", "a 2"), ("b 1",)]
     for comparison, prompts in zip(found, ([7, 8], [9]), strict=True):

@@ -33,12 +33,14 @@ if TYPE_CHECKING:
     from localspec.bench.plan import BenchPlan
     from localspec.bench.prompts import Prompt
     from localspec.bench.report import Report
+    from localspec.chat.answer import Answer
     from localspec.display.bench import Scoreboard
     from localspec.engine.engine import Engine
     from localspec.library.pairs.request import PairRequest
 
 DEFAULT_LENGTHS: tuple[DraftTokens, ...] = (2, 4, 8)
 _SAMPLING = {"temperature": 0, "seed": 0}
+_WARM_UP = "warming up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,27 +201,39 @@ def _measure(
     report: "Report",
     board: "Scoreboard",
 ) -> "tuple[list[Comparison], BaseException | None]":
-    """Fill the table, each result saved first; also what ended it early."""
+    """Fill the table, each result saved first; also what ended it early.
+
+    The progress bar counts milliseconds, those of all tasks.
+    """
+    from localspec.bench.forecast import Forecast
     from localspec.bench.run import run_bench
 
     found: list[Comparison] = []
-    began = plan.clock()
+    forecast = Forecast(plan, tasks)
     try:
         with terminated_as_interrupted(), progress(above=board.so_far) as on_progress:
+            on_progress(_WARM_UP, 0, 1)
 
             def label(task: str) -> str:
                 return f"{task} ({len(found) + 1} of {len(tasks)})"
 
-            def on_answer(task: str, done: int, total: int) -> None:
-                nonlocal began
-                if done == 0 and not found:
-                    began = plan.clock()
+            def on_answer(task: str, done: int, total: int, answer: "Answer | None") -> None:
+                if answer is not None:
+                    forecast.answered(answer)
+                elif not found:
+                    on_progress(_WARM_UP, 1, 1)
+                    forecast.begin()
                 if done == 1 and not found:
-                    prompts = sum(map(len, tasks.values()))
-                    console.note(plan.extent(prompts, plan.clock() - began) + ".")
-                on_progress(label(task), done, total)
+                    console.note(forecast.extent() + ".")
+                spent = round(1000 * forecast.spent())
+                on_progress(label(task), spent, spent + 1 + round(1000 * forecast.left()))
 
-            for comparison in run_bench(engine, tasks, plan, on_answer, board.update):
+            def on_prompt(so_far: "Comparison") -> None:
+                forecast.explained()
+                board.update(so_far, forecast.left())
+
+            for comparison in run_bench(engine, tasks, plan, on_answer, on_prompt):
+                forecast.explained()
                 on_progress(label(comparison.task), 1, 1)  # an interrupt leaves the bar
                 found.append(comparison)
                 report.save(found, complete=False)

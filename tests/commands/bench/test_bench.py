@@ -41,7 +41,8 @@ def test_bench_shows_a_table_and_what_it_means(bench: Command) -> None:
     assert "New on this machine" in done.err and "localspec bench" not in done.err
     extent = r"3 settings x 2 repeats x 4 prompts: about \d+ (second|minute|hour)s?, and more"
     assert len(re.findall(extent, done.err)) == 1
-    row = r"(?m)^(one|two), the first prompt: plain [\d.]+ tok/s, draft 3 [\d.]+x, draft auto .*x$"
+    figures = r"plain [\d.]+ tok/s, draft 3 [\d.]+x, draft auto .*x; about 10 seconds left"
+    row = rf"(?m)^(one|two), the first prompt: {figures}$"
     assert re.findall(row, done.err) == ["one", "two"]
     head, *rows, advice = done.out.splitlines()
     assert head.split()[:3] == ["task", "draft", "tok/s"]

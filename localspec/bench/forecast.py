@@ -1,0 +1,60 @@
+"""How long a benchmark takes, from what its answers and the explaining of texts took so far."""
+
+from collections.abc import Mapping, Sequence
+
+from localspec.bench.plan import BenchPlan, PromptIds
+from localspec.chat.answer import Answer
+from localspec.core.formatting import duration
+
+
+class Forecast:
+    """The seconds that are left: those of answers by their prompts' lengths, the rest by prompt.
+
+    The rest is what follows the answers to a prompt, such as explaining texts that differ.
+    """
+
+    def __init__(self, plan: BenchPlan, tasks: Mapping[str, Sequence[PromptIds]]) -> None:
+        self._plan = plan
+        self._each = len(plan.lengths) * plan.repeats  # answers to a prompt
+        self._lengths = [len(prompt) for prompts in tasks.values() for prompt in prompts]
+        self._began = plan.clock()
+        self._answers = self._read = self._explained = 0
+        self._reading = self._generating = self._rest = 0.0
+
+    def begin(self) -> None:
+        """Count the time from now on, without what loading and warming up took."""
+        self._began = self._plan.clock()
+
+    def answered(self, answer: Answer) -> None:
+        """Count an answer; they come prompt by prompt."""
+        stats = answer.stats
+        self._read += self._lengths[self._answers // self._each]
+        self._answers += 1
+        self._reading += stats.prompt_seconds + stats.draft_prompt_seconds
+        self._generating += stats.seconds
+
+    def explained(self) -> None:
+        """Count a prompt whose answers were compared and explained."""
+        self._explained += 1
+        self._rest = self.spent() - self._reading - self._generating
+
+    def spent(self) -> float:
+        """The seconds since the beginning."""
+        return self._plan.clock() - self._began
+
+    def left(self) -> float:
+        """The seconds that are left; 0 before the first answer."""
+        unread = self._each * sum(self._lengths) - self._read
+        answers = self._each * len(self._lengths) - self._answers
+        reading = self._reading / max(1, self._read) * unread
+        generating = self._generating / max(1, self._answers) * answers
+        unexplained = len(self._lengths) - self._explained
+        return reading + generating + self._rest / max(1, self._explained) * unexplained
+
+    def extent(self) -> str:
+        """How many answers the benchmark takes, and how long, as far as is known."""
+        plan, prompts = self._plan, len(self._lengths)
+        kinds = (len(plan.lengths), "setting"), (plan.repeats, "repeat"), (prompts, "prompt")
+        counts = " x ".join(f"{n} {name}{'' if n == 1 else 's'}" for n, name in kinds)
+        total = duration(self.spent() + self.left())
+        return f"{counts}: about {total}, and more to explain texts that differ"

@@ -1,0 +1,65 @@
+"""Forecast: prompts are read at their lengths, and what follows the answers is counted by prompt."""
+
+from dataclasses import replace
+
+import pytest
+
+from localspec.bench.forecast import Forecast
+from tests.support.answers import made_answer
+from tests.support.toy.bench import plan
+from tests.support.toy.models import FakeClock
+
+LENGTHS = [10, 100, 40, 50]  # tokens of prompts; ten are read in a second
+ANSWERS = 6  # to each
+
+
+class Measured:
+    """A forecast beside a clock that answers and explaining texts move on."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        made = replace(plan(0, 4, repeats=3), clock=self.clock)
+        one, two, *others = ([1] * length for length in LENGTHS)
+        self.forecast = Forecast(made, {"a": [one, two], "b": others})
+        self.clock.advance(1000)  # loading and warming up
+        self.forecast.begin()
+
+    def answer(self, prompt: int) -> None:
+        reading = LENGTHS[prompt] / 10
+        self.clock.advance(reading + 5)
+        self.forecast.answered(made_answer(5.0, reading=reading))
+
+    def explain(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.forecast.explained()
+
+
+def test_the_first_answer_counts_the_lengths_of_prompts() -> None:
+    measured = Measured()
+    assert measured.forecast.left() == 0
+    measured.answer(0)
+    assert measured.forecast.left() == 234  # one of 240
+    said = "2 settings x 3 repeats x 4 prompts: about 4 minutes, and more to explain"
+    assert measured.forecast.extent().startswith(said)
+
+
+@pytest.mark.parametrize("seconds", [0, 12, 300])
+def test_explaining_texts_is_expected_again(seconds: float) -> None:
+    measured, left = Measured(), []
+    for prompt in range(len(LENGTHS)):
+        for _ in range(ANSWERS):
+            measured.answer(prompt)
+        measured.explain(seconds)
+        left.append((measured.forecast.spent(), measured.forecast.left()))
+    total = measured.clock.now - 1000
+    assert total == 240 + 4 * seconds
+    assert left == [(spent, pytest.approx(total - spent)) for spent, _ in left]
+
+
+def test_what_was_explained_in_some_prompts_is_spread_over_the_others() -> None:
+    measured = Measured()
+    for prompt, seconds in [(0, 60), (1, 0)]:
+        for _ in range(ANSWERS):
+            measured.answer(prompt)
+        measured.explain(seconds)
+    assert measured.forecast.left() == pytest.approx(6 * (4 + 5 + 5 + 5) + 2 * 30)
