@@ -29,7 +29,9 @@ def run_bench(
     engine: Engine,
     tasks: Mapping[str, Sequence[PromptIds]],
     plan: BenchPlan,
-    on_answer: Callable[[str, int, int, Answer | None], None] = lambda task, done, total, answer: None,
+    on_answer: Callable[[str, int, int, Answer | None], None] = lambda task, done, total, answer: (
+        None
+    ),
     on_prompt: Callable[[Comparison], None] = lambda comparison: None,
     is_enough: Callable[[Comparison], bool] = lambda comparison: False,
 ) -> Iterator[Comparison]:
@@ -37,8 +39,8 @@ def run_bench(
 
     ``on_answer`` is called with the task, how many of its answers there are and will be, and the
     last one, for the first time before there is one; ``on_prompt`` with the prompts of a task so
-    far, once all sides have answered another, unless it is the last. A task ends before its last prompt where
-    what is measured ``is_enough``.
+    far, once all sides have answered another, unless it is the last. A task ends before its last
+    prompt where what is measured ``is_enough``.
     Ctrl-C or a LocalspecError ends the measurement: the prompts that are complete by then are
     yielded as a comparison, then it is raised.
     """

@@ -36,9 +36,7 @@ def progress(
     out = make_console(stderr=True)
     columns, hidden = _columns(in_bytes), is_quiet() or not out.is_terminal
     period = 30.0 if in_bytes else 600.0  # seconds that the time left is estimated from
-    bar = Bar(
-        *columns, console=out, transient=True, disable=hidden, speed_estimate_period=period
-    )
+    bar = Bar(*columns, console=out, transient=True, disable=hidden, speed_estimate_period=period)
     resizable(bar.live)
     with bar, nullcontext() if hidden else notes_above(out):
         tasks: dict[str, TaskID] = {}

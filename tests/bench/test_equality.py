@@ -175,6 +175,23 @@ def test_what_cannot_be_repeated_is_not_called_rounding(
     assert "different" in {row.text for row in found.figures()}
 
 
+@pytest.mark.parametrize(("repeats", "again"), [(1, 2), (2, 0)])
+def test_a_text_that_repeats_gave_again_is_not_generated_again(
+    monkeypatch: pytest.MonkeyPatch, repeats: int, again: int
+) -> None:
+    engine, narrow = ToyEngine(noise=[0.05, 0.0], n_ctx=256), list[Variant]()
+    answer = Variant.answer
+
+    def counted(self: Variant, prompt: Sequence[int]) -> Answer:
+        narrow.extend([self] * (engine.target.min_width == 1))
+        return answer(self, prompt)
+
+    monkeypatch.setattr(Variant, "answer", counted)
+    found = compare(engine, [engine.encode("cab")], plan(0, 4, repeats=repeats, max_tokens=60))
+    assert [each.proven_at for each in found.differences] == [8]
+    assert len(narrow) == 2 + 2 * repeats + again  # after the warm-up
+
+
 def test_auto_need_not_repeat_what_rounding_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, drafted_texts = ToyEngine(), iter([[1], [2], [3], [4]])
 

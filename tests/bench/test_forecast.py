@@ -1,4 +1,4 @@
-"""Forecast: prompts are read at their lengths, and what follows the answers is counted by prompt."""
+"""Forecast: prompts are read at their lengths; what follows answers is counted by prompt."""
 
 from dataclasses import replace
 
