@@ -1,6 +1,7 @@
 """A conversation with one engine: turns, settings, and the interfaces it needs."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -61,6 +62,9 @@ class ChatUI(Protocol):
 
     def show_stats(self, stats: GenerationStats) -> None:
         """Show the figures of the whole conversation."""
+
+    def follow(self, what: str) -> AbstractContextManager[Callable[[Piece], None]]:
+        """Show how far an answer is whose pieces are not shown."""
 
     def compare(self, drafted: Answer, plain: Answer, text_independent_of_draft: bool) -> None:
         """Show the speed of two answers to one question, and whether their texts should agree."""

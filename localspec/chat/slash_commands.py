@@ -2,12 +2,12 @@
 
 import re
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from localspec.chat.answer import Piece, collect
+from localspec.chat.answer import Answer, Piece, collect
 from localspec.chat.conversation import Chat, unseen
 from localspec.chat.conversation_store import read_conversation, write_conversation
 from localspec.chat.message import Message
@@ -15,6 +15,7 @@ from localspec.chat.window import require_prompt_fits
 from localspec.core.errors import FileProblem, LocalspecError, UsageError
 from localspec.core.files import read_at_most
 from localspec.core.formatting import one_line, percent, printable
+from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.model_options import parse_draft_tokens
 from localspec.core.options.sampling_choice import (
     change_sampling,
@@ -96,10 +97,10 @@ def _compare(chat: Chat, rest: str) -> None:
     chat.ui.say("Answering the last question twice, drafted and plain; Ctrl-C stops.")
     history, engine.history = engine.history, None  # it holds this very answer
     try:
-        drafted = collect(engine.stream(prompt, options))
+        drafted = _answered(chat, prompt, options, "drafted")
         plain = drafted
         if drafted.finish_reason != "cancelled":
-            plain = collect(engine.stream(prompt, replace(options, draft_tokens=0)))
+            plain = _answered(chat, prompt, replace(options, draft_tokens=0), "plain")
     finally:
         engine.history = history
     if plain.finish_reason == "cancelled":
@@ -117,10 +118,27 @@ def _trace(chat: Chat, rest: str) -> None:
     history, chat.engine.history = chat.engine.history, None  # it holds this very answer
     options, pieces = replace(chat.options, logprobs=0), list[Piece]()
     try:
-        answer = collect(chat.engine.stream(prompt, options), pieces.append)
+        answer = _answered(chat, prompt, options, "again", pieces.append)
     finally:
         chat.engine.history = history
     chat.ui.trace(path, pieces, answer)
+
+
+def _answered(
+    chat: Chat,
+    prompt: Sequence[int],
+    options: GenerateOptions,
+    what: str,
+    keep: Callable[[Piece], None] = lambda piece: None,
+) -> Answer:
+    """An answer whose text is not shown; ``keep`` is called with its pieces."""
+    with chat.ui.follow(what) as show:
+
+        def on_piece(piece: Piece) -> None:
+            show(piece)
+            keep(piece)
+
+        return collect(chat.engine.stream(prompt, options, reports_progress=True), on_piece)
 
 
 def _can_draft(chat: Chat) -> bool:

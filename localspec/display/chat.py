@@ -4,7 +4,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,7 +29,7 @@ from localspec.display.answer import (
     small_bars,
 )
 from localspec.display.growing_text import MarkdownText, PlainText
-from localspec.display.pieces import PLAIN, AnswerStyle, AnswerWriter
+from localspec.display.pieces import PLAIN, AnswerStyle, AnswerWriter, unseen_answer
 from localspec.display.trace import write_trace
 
 if TYPE_CHECKING:
@@ -77,6 +77,10 @@ class _Screen:
 
     def _settle(self) -> None:
         raise NotImplementedError
+
+    def follow(self, what: str) -> AbstractContextManager[Callable[[Piece], None]]:
+        """A line on how far an answer is whose text is not shown."""
+        return unseen_answer(what)
 
     def compare(self, drafted: Answer, plain: Answer, text_independent_of_draft: bool) -> None:
         """The figures of an answer, and its speed-up over the same question answered plain."""

@@ -1,7 +1,10 @@
 """The pieces of an answer as they are shown: thoughts dimmed or hidden, drafted tokens coloured."""
 
+import math
 import sys
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from localspec.chat.answer import Piece, TextPart
 
 Origins = Literal["hidden", "colours", "marks"]
+_REDRAW_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +133,26 @@ class AnswerWriter:
         if self._open:
             self._thoughts.print()
             self._open = False
+
+
+@contextmanager
+def unseen_answer(what: str) -> "Iterator[Callable[[Piece], None]]":
+    """Show on a terminal how far an answer is whose text is not shown; the end removes the line."""
+    drawn_at = -math.inf
+
+    def show(piece: "Piece") -> None:
+        nonlocal drawn_at
+        if time.monotonic() - drawn_at < _REDRAW_SECONDS:
+            return
+        at = piece.progress
+        far = reading(at.read, at.total) if at else f"{piece.stats.tokens} tokens"
+        console.redraw_line(f"{what}: {far}")
+        drawn_at = time.monotonic()
+
+    try:
+        yield show
+    finally:
+        console.redraw_line("")
 
 
 def visible_origins(out: "Console") -> Origins:

@@ -3,6 +3,7 @@
 import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -46,6 +47,7 @@ class Person:
     filled: list[float] = field(default_factory=list)
     compared: list[tuple[Answer, Answer]] = field(default_factory=list)
     copied: list[str] = field(default_factory=list)
+    followed: list[tuple[str, int]] = field(default_factory=list)
     traced: list[tuple[Path, list[Piece], Answer]] = field(default_factory=list)
 
     def read(self) -> str:
@@ -64,6 +66,11 @@ class Person:
             if self.interrupt == 0:
                 self.interrupt = None
                 raise KeyboardInterrupt
+
+    @contextmanager
+    def follow(self, what: str) -> Iterator[Callable[[Piece], None]]:
+        self.followed.append((what, 0))
+        yield lambda piece: self.followed.append((what, piece.stats.tokens))
 
     def end_answer(self, answer: Answer, filled: float) -> None:
         assert self.streamed == answer.text
@@ -512,6 +519,9 @@ def test_retry_at_a_temperature_once() -> None:
 def test_compare_answers_twice_and_leaves_the_conversation() -> None:
     chat, person, engine = talked("one", "/compare")
     ((drafted, plain),) = person.compared
+    followed = [(what, at) for what, at in person.followed if at == 0 or at == len(plain.tokens)]
+    assert [what for what, _ in followed[:1] + followed[-1:]] == ["drafted", "plain"]
+    assert dict(followed) == {"drafted": len(drafted.tokens), "plain": len(plain.tokens)}
     assert drafted.tokens == plain.tokens == person.answers[0].tokens
     assert drafted.stats.drafted and not plain.stats.drafted
     assert len(chat.turns) == 2 and chat.total.answers == 1

@@ -13,7 +13,7 @@ from rich.color import ColorSystem
 from rich.console import Console
 from rich.style import Style
 
-from localspec.chat.answer import Piece, TextPart
+from localspec.chat.answer import Piece, Progress, TextPart
 from localspec.chat.stats import GenerationStats
 from localspec.core.origins import ORIGINS
 from localspec.display.pieces import (
@@ -22,6 +22,7 @@ from localspec.display.pieces import (
     ShownPieces,
     legend,
     marked,
+    unseen_answer,
     visible_origins,
 )
 from tests.support.chat import templates
@@ -327,3 +328,19 @@ def test_thoughts_hidden_in_a_window(model: Path, command: str) -> None:
     with Terminal(RECITE, "", json.dumps([SAID]), *given) as terminal:
         shown = talked(terminal, command)
         assert "Yes." in shown and "think" not in shown
+
+
+def test_how_far_an_unseen_answer_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn, now = list[str](), [0.0]
+    monkeypatch.setattr("localspec.display.console.redraw_line", drawn.append)
+    monkeypatch.setattr("localspec.display.pieces.time.monotonic", lambda: now[0])
+    reads = Piece((), (), GenerationStats(), None, 0, progress=Progress(9, 0, 3, 0.0))
+    with unseen_answer("plain") as show:
+        for after, piece in [
+            (0.0, reads),
+            (0.1, reads),  # too soon
+            (0.2, Piece((), (5,), GenerationStats(tokens=7), None, 0)),
+        ]:
+            now[0] = after
+            show(piece)
+    assert drawn == ["plain: reading the prompt: 3 of 9 tokens", "plain: 7 tokens", ""]

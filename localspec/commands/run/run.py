@@ -35,7 +35,7 @@ from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.display import answer as answers
 from localspec.display import console
-from localspec.display.pieces import AnswerStyle, AnswerWriter
+from localspec.display.pieces import AnswerStyle, AnswerWriter, unseen_answer
 from localspec.display.trace import write_trace
 
 if TYPE_CHECKING:
@@ -111,7 +111,9 @@ def run(
             _show_figures(answer, options.sampling, full=look.stats, estimate=not compare)
         plain = None
         if compare and answer.finish_reason != "cancelled":
-            plain = collect(engine.stream(ids, replace(options, draft_tokens=0)))
+            stream = engine.stream(ids, replace(options, draft_tokens=0), reports_progress=True)
+            with unseen_answer("plain") as show:
+                plain = collect(stream, show)
         if as_json:
             settings = _settings(engine, options, prompting.raw)
             document = {"seed": options.sampling.seed, "settings": settings}
