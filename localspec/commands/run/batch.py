@@ -117,7 +117,8 @@ def run_batch(
                 if batch.errors:
                     console.note(f"Errors among them: {batch.errors}; see status_code.")
                     console.note("The same command asks these lines again.")
-                answers.figures(batch.stats, "stop", None, full=not console.is_quiet())
+                if batch.stats.tokens:
+                    answers.figures(batch.stats, "stop", None, full=not console.is_quiet())
             if batch.errors:
                 raise typer.Exit(1)
 

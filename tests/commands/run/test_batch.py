@@ -116,9 +116,10 @@ def test_a_second_run_on_the_same_results_is_refused(run: Command, tmp_path: Pat
 def test_lines_that_failed_end_with_1_and_are_asked_again(run: Command, tmp_path: Path) -> None:
     prompts, answers = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
     prompts.write_text('"ab"\n{"prompt": "cd", "temperature": -5}\n')
-    for _ in range(2):
+    for answered in (True, False):
         done = run("--batch", prompts, "-o", answers)
         assert done.code == 1 and "Errors among them: 1;" in done.err
+        assert ("tok/s" in done.err) == answered
         assert {*results_of(answers)} == {"1", "2"}  # each once
     prompts.write_text('"ab"\n{"prompt": "cd"}\n')
     assert run("--batch", prompts, "-o", answers).code == 0
