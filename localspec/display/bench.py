@@ -37,11 +37,11 @@ _COSTS = "Measured (cost in plain tokens)"
 class Scoreboard:
     """A table that grows by the rows of one comparison after the other, a line at a time.
 
-    Its heading is printed at once, unless the whole table is ``live``, drawn by a progress bar.
+    Its heading comes with the first rows: notes stand above it.
     """
 
-    def __init__(self, out: "Console", tasks: Iterable[str], *, live: bool = False) -> None:
-        self._out, self._live = out, live
+    def __init__(self, out: "Console", tasks: Iterable[str]) -> None:
+        self._out, self._is_headed = out, False
         self._so_far: tuple[Text, ...] = ()
         task = min(_LONGEST_TASK, max(cell_len(one_line(name)) for name in tasks))
         self._widths = _WIDTHS | {"task": max(_WIDTHS["task"], task)}
@@ -50,22 +50,20 @@ class Scoreboard:
             if self._total(2) > room:
                 del self._widths[name]
         self._gap = " " * (2 if self._total(2) <= room else 1)
-        if not live:
-            out.print(self._heading())
 
     def add(self, comparison: Comparison, *, plain: bool = True) -> None:
         """The rows of one comparison, plain first, unless the plain side was shown before."""
         self._so_far = ()
-        for line in self._lines(comparison, plain=plain):
+        for line in (*self._heading(), *self._lines(comparison, plain=plain)):
             self._out.print(line)
+        self._is_headed = True
 
     def update(self, comparison: Comparison, left: float | None = None) -> None:
         """The rows of a task that goes on: for `so_far`, or a note where stderr is no terminal.
 
         ``left`` are the seconds that the benchmark still takes, where they are known.
         """
-        heading = [self._heading()] if self._live else []
-        self._so_far = (*heading, *self._lines(comparison))
+        self._so_far = (*self._heading(), *self._lines(comparison))
         if not make_console(stderr=True).is_terminal:
             _note_so_far(comparison, left)
 
@@ -101,8 +99,10 @@ class Scoreboard:
     def _total(self, gap: int) -> int:
         return sum(self._widths.values()) + gap * (len(self._widths) - 1)
 
-    def _heading(self) -> "Text":
-        return self._line({name: name for name in self._widths}, "bold")
+    def _heading(self) -> "list[Text]":
+        return (
+            [] if self._is_headed else [self._line({name: name for name in self._widths}, "bold")]
+        )
 
     def _line(self, cells: Mapping[str, str], style: str) -> "Text":
         from rich.text import Text

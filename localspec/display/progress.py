@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from localspec.core.formatting import one_line
@@ -18,12 +19,16 @@ OnProgress = Callable[[str, int, int], None]  # label, done, total
 
 @contextmanager
 def progress(
-    *, in_bytes: bool = False, above: "Callable[[], Iterable[Text]]" = tuple
+    *,
+    in_bytes: bool = False,
+    in_seconds: bool = False,
+    above: "Callable[[], Iterable[Text]]" = tuple,
 ) -> Iterator[OnProgress]:
     """A progress bar, updated with (label, done, total), one label at a time.
 
-    It shows the time left, and ``in_bytes`` sizes and speed. The lines ``above`` it are drawn again
-    with it. A full bar is removed with them, so that the next output does not land on its line.
+    It shows the time left, which ``in_seconds`` is the rest, and ``in_bytes`` sizes and speed. The
+    lines ``above`` it are drawn again with it. A full bar is removed with them, so that the next
+    output does not land on its line.
     """
     from rich.progress import Progress, TaskID
 
@@ -34,9 +39,8 @@ def progress(
             yield from super().get_renderables()
 
     out = make_console(stderr=True)
-    columns, hidden = _columns(in_bytes), is_quiet() or not out.is_terminal
-    period = 30.0 if in_bytes else 600.0  # seconds that the time left is estimated from
-    bar = Bar(*columns, console=out, transient=True, disable=hidden, speed_estimate_period=period)
+    columns, hidden = _columns(in_bytes, in_seconds), is_quiet() or not out.is_terminal
+    bar = Bar(*columns, console=out, transient=True, disable=hidden)
     resizable(bar.live)
     with bar, nullcontext() if hidden else notes_above(out):
         tasks: dict[str, TaskID] = {}
@@ -65,7 +69,7 @@ def _show_cursor(out: "Console", shown: bool) -> None:
     out.show_cursor(shown)
 
 
-def _columns(in_bytes: bool) -> "list[ProgressColumn]":
+def _columns(in_bytes: bool, in_seconds: bool) -> "list[ProgressColumn]":
     from rich.progress import (
         BarColumn,
         DownloadColumn,
@@ -77,6 +81,19 @@ def _columns(in_bytes: bool) -> "list[ProgressColumn]":
     label = TextColumn("{task.description}", markup=False)
     if not in_bytes:
         share = TextColumn("{task.percentage:.0f}%")
-        return [label, BarColumn(), share, TimeRemainingColumn()]
+        return [label, BarColumn(), share, _rest() if in_seconds else TimeRemainingColumn()]
     sizes = DownloadColumn(binary_units=True)
     return [label, BarColumn(), sizes, TransferSpeedColumn(), TimeRemainingColumn()]
+
+
+def _rest() -> "ProgressColumn":
+    """The rest of a task in seconds, once some are done."""
+    from rich.progress import ProgressColumn, Task
+    from rich.text import Text
+
+    class Rest(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            rest = timedelta(seconds=task.remaining or 0) if task.completed else ""
+            return Text(str(rest), "progress.remaining")
+
+    return Rest()

@@ -335,7 +335,7 @@ def test_memory_is_a_detail(streams: Streams) -> None:
     board = Scoreboard(console.make_console(stderr=False), ["code"])
     board.finish([], {"target": target, "draft": draft, "pair": target + draft})
     board.finish([], {"target": target, "draft": None, "pair": target})
-    assert streams.read()[0].splitlines()[1:] == [
+    assert streams.read()[0].splitlines() == [
         "Memory",
         "  target  5.0 GiB (weights 4.4 GiB, KV 512 MiB, compute 88 MiB)",
         "  draft   112 MiB (weights 100 MiB, KV 0 bytes, compute 12 MiB)",

@@ -28,6 +28,17 @@ def test_progress_is_a_bar_on_stderr(streams: Streams, monkeypatch: pytest.Monke
     assert out == "" and "padding" in err and "50%" in err
 
 
+@pytest.mark.parametrize(("done", "left"), [(0, []), (60, ["0:03:30"])])
+def test_a_bar_of_seconds_says_how_many_are_left(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch, done: int, left: list[str]
+) -> None:
+    streams.make_terminals(monkeypatch, sys.stderr)
+    with progress(in_seconds=True) as report:
+        report("code", done, 180)
+        report("code", done, 270)  # more than was thought
+    assert re.findall(r"\d:\d\d:\d\d", streams.read()[1])[-1:] == left
+
+
 def screen(written: str) -> list[str]:
     """The lines a terminal shows after what was written, styles left out."""
     lines = [""]
@@ -78,12 +89,9 @@ def test_rows_so_far_are_above_the_bar_and_notes_above_both(
     written = streams.read()[0]
     before = written.partition("Half of it.")[0]
     assert "31.2" in before
-    assert [line.split()[:2] for line in screen(before)] == [
-        ["task", "draft"],
-        ["5", "settings."],
-        [],
-    ]
-    first, *notes, plain, drafted, last = screen(written)
+    assert "speedup" in before  # above the rows that a bar draws
+    assert [line.split()[:2] for line in screen(before)] == [["5", "settings."], []]
+    *notes, first, plain, drafted, last = screen(written)
     assert notes == ["5 settings.", "Half of it."] and last == ""
     assert first.startswith("task") and "31.2" in plain and drafted.endswith("same")
 

@@ -203,7 +203,7 @@ def _measure(
 ) -> "tuple[list[Comparison], BaseException | None]":
     """Fill the table, each result saved first; also what ended it early.
 
-    The progress bar counts milliseconds, those of all tasks.
+    The progress bar counts the seconds of all tasks.
     """
     from localspec.bench.forecast import Forecast
     from localspec.bench.run import run_bench
@@ -211,7 +211,10 @@ def _measure(
     found: list[Comparison] = []
     forecast = Forecast(plan, tasks)
     try:
-        with terminated_as_interrupted(), progress(above=board.so_far) as on_progress:
+        with (
+            terminated_as_interrupted(),
+            progress(in_seconds=True, above=board.so_far) as on_progress,
+        ):
             on_progress(_WARM_UP, 0, 1)
 
             def label(task: str) -> str:
@@ -225,8 +228,8 @@ def _measure(
                     forecast.begin()
                 if done == 1 and not found:
                     console.note(forecast.extent() + ".")
-                spent = round(1000 * forecast.spent())
-                on_progress(label(task), spent, spent + 1 + round(1000 * forecast.left()))
+                spent = round(forecast.spent())
+                on_progress(label(task), spent, spent + 1 + round(forecast.left()))
 
             def on_prompt(so_far: "Comparison") -> None:
                 forecast.explained()

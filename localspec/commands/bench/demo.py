@@ -75,7 +75,7 @@ def demo(
         bench_display.demo_intro(model, length, tokens)
     if model == "pair" and not as_json and console.make_console(stderr=False).is_terminal:
         _watch(plan, threads)
-    board = bench_display.Scoreboard(console.make_console(as_json), quantizations, live=True)
+    board = bench_display.Scoreboard(console.make_console(as_json), quantizations)
     run: Callable[..., Iterator[PairResult | HybridResult]] = run_hybrid_demo
     if model == "pair":
         run = run_demo if as_json else partial(run_demo, on_prompt=board.update)
