@@ -145,7 +145,9 @@ def unseen_answer(what: str) -> "Iterator[Callable[[Piece], None]]":
         if time.monotonic() - drawn_at < _REDRAW_SECONDS:
             return
         at = piece.progress
-        far = reading(at.read, at.total) if at else f"{piece.stats.tokens} tokens"
+        tokens = piece.stats.tokens
+        written = f"{tokens} token{'' if tokens == 1 else 's'}"
+        far = reading(at.read, at.total) if at else written
         console.redraw_line(f"{what}: {far}")
         drawn_at = time.monotonic()
 
