@@ -3,7 +3,7 @@
 set -euo pipefail
 ROOT=$(cd "$(dirname "$0")/.." && pwd)
 . "$ROOT/scripts/build_common.sh"
-FLAGS="--vulkan --cuda --dry-run --help" VALUES="--python --jobs" OPERAND=OUT
+FLAGS="--vulkan --cuda --dry-run --help" VALUES="--python --include --arch --jobs" OPERAND=OUT
 
 usage() {
   cat <<EOF
@@ -15,7 +15,9 @@ kernels when it is loaded. Needs a C++ compiler and a network for pip.
 
   --python PATH    build with this Python instead of the python3 of \$VIRTUAL_ENV
   --vulkan         add llama.cpp's Vulkan backend: see build_vulkan.sh --help
+  --include DIR    with --vulkan: a folder that holds newer Vulkan headers than the system's
   --cuda           add llama.cpp's CUDA backend: see build_cuda.sh --help
+  --arch LIST      with --cuda: GPU architectures; default: this machine's own
   --jobs N         compile N files at once; default: one per core and 2 GiB of free memory
   --dry-run        check everything, print what was found and the commands, run none
   --help           print this
@@ -33,6 +35,8 @@ EOF
 
 read_options "$@"
 [ -n "$OUT" ] || misused "Name the folder to build: bash scripts/build_bundle.sh OUT"
+[ -n "$VULKAN" ] || [ -z "$INCLUDE" ] || misused "--include is for --vulkan."
+[ -n "$CUDA" ] || [ -z "$ARCH" ] || misused "--arch is for --cuda."
 ADVICE="If memory ran out: --jobs 1"
 # Backends are installed beside llama.cpp's library, where localspec looks for them.
 ARGS="-DGGML_NATIVE=OFF -DGGML_BACKEND_DL=ON -DGGML_CPU_ALL_VARIANTS=ON"
@@ -43,12 +47,16 @@ find_compiler
 count_jobs
 printf '%s\n' "llama-cpp-python $VERSION for $PYTHON" "compiler: $COMPILER, jobs: $JOBS"
 WHEEL_DIR=$OUT
-if [ -n "$VULKAN$CUDA" ]; then # that script checks what its backend needs
-  SCRIPT=$ROOT/scripts/build_${CUDA:+cuda}.sh
-  [ -n "$CUDA" ] || SCRIPT=$ROOT/scripts/build_vulkan.sh
-  [ -z "$VULKAN" ] || [ -z "$CUDA" ] || ARGS="-DGGML_VULKAN=ON $ARGS"
-  CMAKE_ARGS=$ARGS bash "$SCRIPT" --python "$PYTHON" --jobs "$JOBS" --wheel-dir "$OUT" \
-    ${DRY_RUN:+--dry-run}
+if [ -n "$VULKAN" ] && [ -n "$CUDA" ]; then # one build; each script checks what its backend needs
+  bash "$ROOT/scripts/build_vulkan.sh" --dry-run --python "$PYTHON" --jobs "$JOBS" \
+    ${INCLUDE:+--include "$INCLUDE"} >/dev/null
+  ARGS="-DGGML_VULKAN=ON${INCLUDE:+ -DVulkan_INCLUDE_DIR=$(escaped "$INCLUDE")} $ARGS"
+  VULKAN="" INCLUDE=""
+fi
+if [ -n "$VULKAN$CUDA" ]; then
+  CMAKE_ARGS=$ARGS bash "$ROOT/scripts/build_${VULKAN:+vulkan}${CUDA:+cuda}.sh" \
+    --python "$PYTHON" --jobs "$JOBS" --wheel-dir "$OUT" ${DRY_RUN:+--dry-run} \
+    ${INCLUDE:+--include "$INCLUDE"} ${ARCH:+--arch "$ARCH"}
 else
   build_wheel 'libggml-cpu-.*' "a choice of processors"
 fi

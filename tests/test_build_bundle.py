@@ -49,13 +49,36 @@ def test_devices_add_what_their_own_scripts_say(box: Machine) -> None:
     assert both[-5:] == ["-DGGML_VULKAN=ON", *EVERY_PROCESSOR]
 
 
-def test_what_a_device_lacks_is_named(box: Machine) -> None:
+def test_options_of_the_devices_own_scripts(box: Machine) -> None:
+    headers = f"{box.root}/new headers"
+    found = [f"-DVulkan_INCLUDE_DIR={headers}", *EVERY_PROCESSOR]
+    assert box.cmake_args("out", "--vulkan", "--include", headers) == ["-DGGML_VULKAN=ON", *found]
+    box.cards("8.6")
+    assert "-DCMAKE_CUDA_ARCHITECTURES=80" in box.cmake_args("out", "--cuda", "--arch", "80")
+    both = box.cmake_args("out", "--cuda", "--arch", "80", "--vulkan", "--include", headers)
+    assert "-DCMAKE_CUDA_ARCHITECTURES=80" in both
+    assert both[-6:] == ["-DGGML_VULKAN=ON", *found]
+
+
+@pytest.mark.parametrize("devices", [["--vulkan"], ["--vulkan", "--cuda"]])
+def test_what_a_device_lacks_is_named(box: Machine, devices: list[str]) -> None:
+    box.cards("8.6")
     (box.root / "bin/glslc").unlink()
-    done = box.run("--dry-run", "out", "--vulkan")
+    done = box.run("--dry-run", "out", *devices)
     assert done.returncode == 1 and "build_vulkan: No glslc" in done.stderr
 
 
-@pytest.mark.parametrize("arguments", [[], ["one", "two"], ["out", "--arch"], ["out", "--jobs"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["one", "two"],
+        ["out", "--cuda", "--arch"],
+        ["out", "--jobs"],
+        ["out", "--arch", "80"],
+        ["out", "--include", "folder"],
+    ],
+)
 def test_a_wrong_use(box: Machine, arguments: list[str]) -> None:
     done = box.run("--dry-run", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
@@ -65,7 +88,7 @@ def test_a_wrong_use(box: Machine, arguments: list[str]) -> None:
 def test_help(box: Machine) -> None:
     done = box.run("--help")
     assert (done.returncode, done.stderr) == (0, "")
-    for word in "OUT --python --vulkan --cuda --jobs --dry-run --no-index".split():
+    for word in "OUT --python --vulkan --include --cuda --arch --jobs --dry-run --no-index".split():
         assert word in done.stdout
 
 
