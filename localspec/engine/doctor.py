@@ -12,7 +12,7 @@ from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import LoadOptions
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
-from localspec.engine.loading.notes import missing_gpu
+from localspec.engine.loading.notes import missing_gpu, unloaded_backends
 from localspec.llama import llama_library
 from localspec.llama.heads.hidden_states import unstable
 from localspec.llama.memory.attention import choose_attention
@@ -78,11 +78,7 @@ def _examine_build(result: DoctorReport) -> None:
     if backends:
         loaded = [name for name, reason in backends.items() if reason is None]
         result.facts["backends"] = ", ".join(loaded)
-    result.advice += [
-        f"llama.cpp's {name} backend is not loaded: {reason}. Its driver may be missing."
-        for name, reason in backends.items()
-        if reason is not None
-    ]
+    result.advice += unloaded_backends()
     result.facts["prediction_heads"] = _heads(result)
     result.facts["devices"] = [
         {"name": d.name, "description": d.description, "kind": d.kind, "free": d.free,
@@ -90,7 +86,8 @@ def _examine_build(result: DoctorReport) -> None:
         for d in llama_library.devices()
     ]  # fmt: skip
     result.facts["flash_attention"] = _flash_attention()
-    result.advice += missing_gpu(any_maker=True)
+    gpu = missing_gpu(any_maker=True)
+    result.advice += [sentence for sentence in gpu if sentence not in result.advice]
 
 
 def _flash_attention() -> str:

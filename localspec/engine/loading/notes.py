@@ -44,7 +44,7 @@ def slow_exact(passes: PassClass) -> list[str]:
 
 
 def without_gpu(options: LoadOptions, draft: LoadOptions | None) -> list[str]:
-    """One line when GPU options are given and llama.cpp has no GPU."""
+    """When GPU options are given and llama.cpp has no GPU: which, and why where that is known."""
     given = {
         "--n-gpu-layers": options.gpu_layers,
         "--draft-n-gpu-layers": draft and draft.gpu_layers,
@@ -55,11 +55,22 @@ def without_gpu(options: LoadOptions, draft: LoadOptions | None) -> list[str]:
     flags = [flag for flag, value in given.items() if value]
     if not flags or options.rpc or any(device.is_gpu for device in llama_library.devices()):
         return []
-    return [f"No effect without a GPU that llama.cpp can use: {', '.join(flags)}."]
+    told = f"No effect without a GPU that llama.cpp can use: {', '.join(flags)}."
+    return [told, *unloaded_backends()]
+
+
+def unloaded_backends() -> list[str]:
+    """One line for each backend of this build that is not loaded, with the reason."""
+    found = llama_library.backends(llama_library.libraries())
+    return [
+        f"llama.cpp's {name} backend is not loaded: {reason}. Its driver may be missing."
+        for name, reason in found.items()
+        if reason is not None
+    ]
 
 
 def missing_gpu(*, any_maker: bool = False) -> list[str]:
-    """One line when the machine has an NVIDIA GPU that this build cannot use.
+    """When the machine has an NVIDIA GPU that llama.cpp cannot use: what is missing.
 
     With ``any_maker`` also other GPUs; integrated ones may be little faster than the processor.
     """
@@ -67,6 +78,8 @@ def missing_gpu(*, any_maker: bool = False) -> list[str]:
     nvidia = machine.has_nvidia_gpu()
     if not (nvidia or makers) or llama_library.build().gpu_offload:
         return []
+    if unloaded := unloaded_backends():
+        return unloaded
     maker, api = ("NVIDIA", "cuda") if nvidia else (" and ".join(makers), "vulkan")
     return [
         f"This build of llama.cpp has no GPU support, but the machine has a GPU by {maker}. Fix "

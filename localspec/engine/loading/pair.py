@@ -117,7 +117,8 @@ def usable_pair(
     if say is not None and placed.loading is not None:
         say(placed.loading)
     notes += missing_gpu()
-    notes += without_gpu(placed.target.options, placed.draft and placed.draft.options)
+    unused = without_gpu(placed.target.options, placed.draft and placed.draft.options)
+    notes += [note for note in unused if note not in notes]
     return UsablePair(placed, notes, file, alone)
 
 

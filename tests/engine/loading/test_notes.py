@@ -11,6 +11,7 @@ import pytest
 from localspec.core import machine
 from localspec.engine.engine import Engine
 from localspec.engine.loading.notes import missing_gpu, no_trees_reason
+from localspec.engine.loading.pair import usable_pair
 from localspec.llama import llama_library
 from localspec.metadata.header import read_header
 from tests.support.files.tiny_models import write_tiny_model
@@ -36,6 +37,25 @@ def test_an_unused_gpu_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "by AMD and Intel" in note and "build_vulkan.sh" in note
     monkeypatch.setattr(machine, "gpu_makers", lambda: [])
     assert missing_gpu(any_maker=True) == []
+
+
+def test_a_backend_that_is_not_loaded_is_named(
+    monkeypatch: pytest.MonkeyPatch, tiny: TinyFiles
+) -> None:
+    """In place of the advice to build one: there is one, which lacks something."""
+    found = {"cpu-haswell": None, "vulkan": "libvulkan.so.1 is missing"}
+    build = llama_library.Build("1.2.3", "0.5", "CPU", gpu_offload=False)
+    monkeypatch.setattr(llama_library, "build", lambda: build)
+    monkeypatch.setattr(llama_library, "backends", lambda folder: found)
+    monkeypatch.setattr(machine, "has_nvidia_gpu", lambda: True)
+    told = "llama.cpp's vulkan backend is not loaded: libvulkan.so.1 is missing. "
+    assert missing_gpu() == [told + "Its driver may be missing."]
+    on_gpu = options(tiny.target, gpu_layers=9)
+    notes = usable_pair(on_gpu, None, lenient=False, trial=False).notes
+    assert [note for note in notes if told in note] == missing_gpu()
+    monkeypatch.setattr(machine, "has_nvidia_gpu", lambda: False)
+    notes = usable_pair(on_gpu, None, lenient=False, trial=False).notes
+    assert notes[-2].endswith("--n-gpu-layers.") and told in notes[-1]
 
 
 def test_reasons(tiny: TinyFiles) -> None:
