@@ -149,6 +149,7 @@ def libraries() -> Path:
     return Path(folders[0], "lib") if folders else Path(os.devnull)
 
 
+@functools.cache  # asking for a reason loads the library
 def backends(folder: Path) -> dict[str, str | None]:
     """The backends in a folder that are libraries of their own: None for one that is loaded.
 

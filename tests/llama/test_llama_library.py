@@ -212,7 +212,7 @@ def test_no_backend_for_this_processor() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names of libraries on Linux")
 def test_backends_that_are_not_loaded_have_a_reason(tmp_path: Path) -> None:
-    assert llama_library.backends(tmp_path) == {}
+    assert llama_library.backends(tmp_path / "none") == {}
     llama_library.library()
     for name in "base", "cpu-x64", "cpu-haswell", "cuda":
         shutil.copy(llama_library.libraries() / "libggml-base.so", tmp_path / f"libggml-{name}.so")
@@ -222,3 +222,4 @@ def test_backends_that_are_not_loaded_have_a_reason(tmp_path: Path) -> None:
     assert list(found) == ["cpu-haswell", "cuda", "vulkan"]
     assert found["cpu-haswell"] is None and found["cuda"] == "it finds no device"
     assert "libggml-vulkan.so" in str(found["vulkan"])
+    assert llama_library.backends(tmp_path) == found
