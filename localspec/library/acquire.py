@@ -218,7 +218,7 @@ def fitting_heads(name: str, target: ModelHeader, ui: DownloadUI) -> RemoteModel
             if check_pair(target, read_remote(heads)[0]).compatible:
                 return heads
     except LocalspecError as problem:
-        ui.say(f"Whether there are heads is not known: {problem.message}")
+        ui.say(f"Whether {reference.repo} has heads is not known: {problem.message}")
     return None
 
 

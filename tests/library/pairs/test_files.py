@@ -187,4 +187,4 @@ def test_find_goes_on_where_the_hub_is_down(hub: FakeHub, hub_files: dict[str, b
     said: list[str] = []
     with pytest.raises(IncompatiblePair, match="No model on this disk can draft"):
         finder(said).find("org/Big-GGUF", "find", ())
-    assert said[-1].startswith("Whether there are heads is not known: ")
+    assert said[-1].startswith("Whether org/Big-GGUF has heads is not known: ")
