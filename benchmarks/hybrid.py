@@ -48,7 +48,7 @@ from localspec.llama.cache.rollback import Fork, Rollback, Snapshots
 from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header
 from localspec.self_draft.trim_heads import trim_heads
-from localspec.self_draft.vocabulary import count_file, frequent_ids
+from localspec.self_draft.vocabulary import count_file, ranked
 from localspec.speculative.loop import Clock
 
 PARAMS = SamplingParams(temperature=0, ignore_eos=True)
@@ -212,8 +212,8 @@ def sidecar(engine: Engine, rows: int, folder: Path) -> Path:
         folders = [library, *(library / name for name in PACKAGES)]
         sources = [each for folder in folders for each in sorted(folder.glob("*.py"))]
         text.write_text("".join(each.read_text("utf-8")[:COUNTED] for each in sources))
-    ids = frequent_ids(engine, count_file(engine, text), rows, engine.target.n_vocab)
-    trim_heads(header, header, ids, path)
+    ids = ranked(engine, count_file(engine, text), engine.target.n_vocab)
+    trim_heads(header, header, ids[:rows], path)
     return path
 
 

@@ -1,6 +1,7 @@
 """Making a draft out of a target, and measuring whether it pays."""
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from localspec.bench.plan import BenchPlan, PromptIds, Variant
 from localspec.bench.prompts import by_task, read_prompts
 from localspec.bench.run import compare_variants
 from localspec.bench.spent import FEWEST_PROMPTS, speedup_interval
-from localspec.chat.stats import SourceStats
+from localspec.chat.stats import GenerationStats, SourceStats
 from localspec.core.errors import IncompatiblePair, PromptTooLong
 from localspec.core.files import appearing_when_complete, file_problem
 from localspec.core.options.load_options import LoadOptions
@@ -23,16 +24,18 @@ from localspec.core.origins import DRAFT
 from localspec.engine.engine import Engine
 from localspec.engine.profile_store import best_gain
 from localspec.llama.heads.head import Head
+from localspec.llama.model import LlamaModel
 from localspec.metadata.checks.heads import n_tokens
 from localspec.metadata.draft_kind import n_layers
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.self_draft import store
+from localspec.self_draft.head_rows import RowChoice, choose_rows, sizes, step_seconds
 from localspec.self_draft.make import chosen_recipe, make_draft
 from localspec.self_draft.recipe import Recipe, SelfDraftOptions
 from localspec.self_draft.trim import trim_vocabulary
 from localspec.self_draft.trim_heads import trim_heads
 from localspec.self_draft.verdict import DraftVerdict
-from localspec.self_draft.vocabulary import count_file, count_tokens, frequent_ids
+from localspec.self_draft.vocabulary import count_file, count_tokens, coverage, ranked
 from localspec.speculative.control.costs import PassCosts
 from localspec.speculative.control.valuation import LONGEST_AUTO
 
@@ -41,6 +44,7 @@ ANSWER_TOKENS = 48
 _ROOM = ANSWER_TOKENS + LONGEST_AUTO + 1  # tokens behind a prompt: an answer, and a draft
 _MOST_REPEATS = 3
 _GREEDY = SamplingParams(temperature=0)
+_COUNTING = "counting the tokens that the target uses"
 
 # Load options of a target, and of a draft if there is one, by their files.
 Load = Callable[[Path, Path | None], tuple[LoadOptions, LoadOptions | None]]
@@ -54,6 +58,7 @@ class MadeDraft:
     """A draft of ``n_bytes``, made of ``source``: the target itself, or the draft that was given.
 
     ``verdict`` is None after Ctrl-C, ``stored`` where another draft stays stored instead.
+    ``choice`` is there if output rows were chosen; where whole heads are better nothing was made.
     """
 
     target: ModelHeader
@@ -62,6 +67,12 @@ class MadeDraft:
     n_bytes: int
     verdict: DraftVerdict | None
     stored: store.StoredDraft | None
+    choice: RowChoice | None = None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether Ctrl-C ended the measurement."""
+        return self.verdict is None and self.n_bytes > 0
 
 
 def make_and_store(
@@ -81,9 +92,15 @@ def make_and_store(
     """
     header = read_header(target)
     source = header if options.source is None else read_header(options.source)
-    recipe = chosen_recipe(options, header, source)
-    say(_announcement(recipe.describe(n_layers(source)), recipe.vocab is not None))
+    recipe, choice, ids = chosen_recipe(options, header, source), None, None
+    say(_announcement(recipe, n_layers(source)))
     with progress() as on_progress, store.work_folder() as folder:
+        if recipe.heads and recipe.vocab is None:
+            choice, ids = _chosen_rows(header, load, options.counts, folder, on_progress)
+            if not choice.pays:
+                return MadeDraft(header, source, recipe, 0, None, None, choice)
+            say(choice.sentence)
+            recipe = replace(recipe, vocab=choice.rows)
         file, stored = source.path, None
         if options.source is None and not recipe.heads:
             file = folder / "draft.gguf"
@@ -91,13 +108,15 @@ def make_and_store(
             make_draft(header, replace(recipe, vocab=None), file)
         if recipe.vocab is not None:
             whole = source if recipe.heads else read_header(file)
-            ids = _kept_ids(whole, load(target, None)[0], recipe.vocab, options.counts, on_progress)
+            ids = ids or _kept_ids(
+                whole, load(target, None)[0], recipe.vocab, options.counts, on_progress
+            )
             file = folder / "trimmed.gguf"
             on_progress("trimming", 0, 1)
             (trim_heads if recipe.heads else trim_vocabulary)(whole, header, ids, file)
-        verdict = _measured(load(target, file), on_progress)
+        verdict = _measured(_pair(load, target, file), on_progress)
         if recipe.heads and verdict is not None:
-            untrimmed = _measured(load(target, source.path), on_progress)
+            untrimmed = _measured(_pair(load, target, source.path), on_progress)
             verdict = untrimmed and replace(verdict, whole_heads=untrimmed.speedup)
         size = file.stat().st_size
         try:
@@ -106,16 +125,44 @@ def make_and_store(
         finally:  # so that it is not lost if the output cannot be written
             if _replaces(recipe, verdict, options, store.find(header)):
                 stored = store.store_draft(header, recipe, file, verdict)
-    return MadeDraft(header, source, recipe, size, verdict, stored)
+    return MadeDraft(header, source, recipe, size, verdict, stored, choice)
 
 
-def _announcement(recipe: str, trims: bool) -> str:
+def _announcement(recipe: Recipe, layers: int) -> str:
     """What will be done, and how long it will take."""
+    trims = recipe.heads or recipe.vocab is not None
     counted = f", counting the target's tokens for {COUNT_BUDGET:.0f} seconds" if trims else ""
+    chooses = recipe.heads and recipe.vocab is None
+    chosen = ", choosing how many output rows they keep" if chooses else ""
     return (
-        f"Making a draft of {recipe}{counted}, then measuring it for about "
-        f"{VERDICT_BUDGET / 60:.0f} minutes. Ctrl-C ends the measurement and keeps the draft."
+        f"Making a draft of {recipe.describe(layers)}{counted}{chosen}, then measuring it for "
+        f"about {VERDICT_BUDGET / 60:.0f} minutes. Ctrl-C ends the measurement and keeps the draft."
     )
+
+
+def _chosen_rows(
+    target: ModelHeader, load: Load, counts: Path | None, folder: Path, on_progress: Progress
+) -> tuple[RowChoice, list[int]]:
+    """How many output rows the target's heads should keep, and the ids of these rows."""
+    size = n_tokens(target)
+    options, heads = _pair(load, target.path, target.path)
+    on_progress(_COUNTING, 0, 1)
+    with Engine.load(options, heads) as engine:
+        _require_draft(engine)
+        known = engine.profile.learnt(perf_counter)
+        verify = [known.verify.seconds(1 + k, 0) for k in range(LONGEST_AUTO + 1)]
+        texts, stats = _said(engine, length=1)
+        texts = texts if counts is None else count_file(engine, counts)
+        likeliest = ranked(engine, texts, size)
+        covered = coverage(engine, texts, size)
+    on_progress("timing the heads", 0, 1)
+    fewest = sizes(size)[-1]
+    trim_heads(target, target, likeliest[:fewest], folder / "timed.gguf")
+    least, most = step_seconds(target, read_header(folder / "timed.gguf"), options, perf_counter)
+    choice = choose_rows(
+        covered, verify, stats.acceptance_rate or 0.0, (fewest, least), (size, most)
+    )
+    return choice, likeliest[: choice.rows]
 
 
 def _kept_ids(
@@ -126,15 +173,24 @@ def _kept_ids(
     on_progress: Progress,
 ) -> list[int]:
     """The tokens that the target uses most, or those most frequent in a file."""
-    size = n_tokens(draft)
-    on_progress("counting the tokens that the target uses", 0, 1)
+    on_progress(_COUNTING, 0, 1)
     with Engine.load(target) as engine:
-        if counts is not None:
-            return frequent_ids(engine, count_file(engine, counts), n_ids, size)
-        prompts = [prompt.messages for prompt in read_prompts()]
-        end = perf_counter() + COUNT_BUDGET
-        counted = count_tokens(engine, prompts, lambda: perf_counter() > end)
-        return frequent_ids(engine, counted, n_ids, size)
+        texts = _said(engine)[0] if counts is None else count_file(engine, counts)
+        return sorted(ranked(engine, texts, n_tokens(draft))[:n_ids])
+
+
+def _said(engine: Engine, length: int = 0) -> tuple[list[Counter[int]], GenerationStats]:
+    """What the target says to the built-in prompts while the time lasts."""
+    end = perf_counter() + COUNT_BUDGET
+    prompts = [prompt.messages for prompt in read_prompts()]
+    return count_tokens(engine, prompts, lambda: perf_counter() > end, length)
+
+
+def _pair(load: Load, target: Path, draft: Path) -> tuple[LoadOptions, LoadOptions]:
+    """How a target and its draft are loaded; the target itself as its draft is its heads."""
+    options, drafts = load(target, draft)
+    assert drafts is not None
+    return options, replace(drafts, load_heads=True) if drafts.path == options.path else drafts
 
 
 def _copy(draft: Path, output: Path) -> None:
@@ -166,21 +222,18 @@ def _replaces(
 
 
 def _measured(
-    options: tuple[LoadOptions, LoadOptions | None], on_progress: Progress
+    options: tuple[LoadOptions, LoadOptions], on_progress: Progress
 ) -> DraftVerdict | None:
     """The verdict; None where Ctrl-C ended its measurement."""
     label = "measuring the draft"
     on_progress(label, 0, 1)
-    target, draft = options
-    if draft is not None and draft.path == target.path:
-        draft = replace(draft, load_heads=True)
+    target, _ = options
     try:
         with ExitStack() as stack:
-            pair = stack.enter_context(Engine.load(target, draft))
-            if pair.draft is None:
-                raise IncompatiblePair(" ".join(pair.notes), "Run it plain: --draft off.")
+            pair = stack.enter_context(Engine.load(*options))
+            draft = _require_draft(pair)
             alone = Engine(pair.target, None)  # of the same target: its memory is needed once
-            if isinstance(pair.draft, Head):  # which reads all that its target reads
+            if isinstance(draft, Head):  # which reads all that its target reads
                 alone = stack.enter_context(Engine.load(target))
             return judge(
                 pair,
@@ -191,6 +244,13 @@ def _measured(
             )
     except KeyboardInterrupt:
         return None
+
+
+def _require_draft(pair: Engine) -> LlamaModel | Head:
+    """The draft of a pair; raises IncompatiblePair where the target cannot verify any."""
+    if pair.draft is None:
+        raise IncompatiblePair(" ".join(pair.notes), "Run it plain: --draft off.")
+    return pair.draft
 
 
 def questions(engine: Engine) -> dict[str, PromptIds]:

@@ -38,8 +38,10 @@ def draft_make(
 ) -> None:
     """Make a draft of a target, of fewer layers, a lower type or fewer output rows, and measure it.
 
-    If it pays it is kept, and --draft self uses it; so is the verdict that the default draft does
-    not pay. Ctrl-C ends the measurement and keeps the draft, with exit code 130.
+    Of a target with MTP heads it is by default the heads with as many output rows as pay here, or
+    nothing where the whole heads are better. If it pays it is kept, and --draft self uses it; so is
+    the verdict that the default draft does not pay. Ctrl-C ends the measurement and keeps the
+    draft, with exit code 130.
     """
     from localspec.bench.self_draft import make_and_store
     from localspec.display import self_draft as shown
@@ -57,7 +59,7 @@ def draft_make(
         console.json_line(shown.as_json(found, output))
     else:
         shown.result(found, output)
-    raise typer.Exit(130 if found.verdict is None else 0)
+    raise typer.Exit(130 if found.stopped else 0)
 
 
 def _require_trimming(asked: SelfDraftOptions, output: Path | None) -> None:

@@ -48,6 +48,7 @@ def as_json(profile: PairProfile) -> dict[str, Any]:
         "longer_reading": profile.longer_reading,
         "replay": profile.replay,
         "checked": profile.checked,
+        "company": profile.company,
         "answers": profile.answers,
         "acceptance": {group: each.as_json() for group, each in profile.acceptance.items()},
     }
@@ -66,6 +67,9 @@ def _from_json(document: dict[str, Any]) -> PairProfile:
     longer = float(document["longer_reading"])
     if not (0 <= reading < 1e3 and 0 <= longer < 1 and 0 <= replay < 1e5):
         raise ValueError(f"{reading} seconds to read a token, {replay} to read some again")
+    company = float(document.get("company", 1))  # earlier profiles have none
+    if not 0 <= company <= 1:
+        raise ValueError(f"{company} is no share of the other sequences")
     known = PairProfile(
         verify=PassCosts.from_json(document["verify"]),
         draft=PassCosts.from_json(document["draft"]),
@@ -73,6 +77,7 @@ def _from_json(document: dict[str, Any]) -> PairProfile:
         longer_reading=longer,
         replay=replay,
         checked=float(document.get("checked", 0)),
+        company=company,
         answers=_answers(document["answers"]),
         acceptance={
             str(group): Acceptance.from_json(each) for group, each in document["acceptance"].items()
@@ -194,7 +199,7 @@ class StoredProfile:
                 return known
         self.notes.append("Costs of passes have changed since the last start: measured again.")
         again = calibrate(self._target, self._draft, clock)
-        again.acceptance = known.acceptance
+        again.acceptance, again.company = known.acceptance, known.company
         return again
 
     def _verdict(self, profile: PairProfile) -> list[str]:

@@ -30,13 +30,13 @@ from localspec.hub.provenance import Progress, require_named_bytes, sha256_of
 from localspec.hub.reference import Reference, parse_reference
 from localspec.hub.remote_header import PairCheck, compare, read_remote
 from localspec.library.resolve import MTP, SELF, Resolver
-from localspec.library.sidecars import mtp_of, sidecar_beside
+from localspec.library.sidecars import is_mtp, ranked, sidecar_beside
 from localspec.metadata.checks.heads import check_embedded
 from localspec.metadata.draft_kind import draft_kind, has_heads
-from localspec.metadata.filenames import model_name, parts_of
+from localspec.metadata.filenames import HEADS, heads_kind, model_name, parts_of
 from localspec.metadata.findings import make_finding
 from localspec.metadata.header import ModelHeader, read_header
-from localspec.pairing import check_usable
+from localspec.pairing import check_pair, check_usable
 
 if TYPE_CHECKING:
     from localspec.library.pairs.schema import FileHash
@@ -177,6 +177,17 @@ def ensure_local(
     return [files[place] for place in places]
 
 
+def fetch_groups(names: Sequence[str], resolver: Resolver, ui: DownloadUI) -> list[Path]:
+    """The files of pairs and single models, each once; heads for a new single one are named."""
+    files = list[Path]()
+    for group, lenient in resolver.groups_of(names):
+        is_new = len(group) == 1 and resolver.on_disk(group[0]) is None
+        files += ensure_local(group, resolver, ui, lenient=lenient)
+        if is_new:
+            tell_of_heads(group[0], files[-1], ui)
+    return list(dict.fromkeys(files))  # heads may be in their target's file
+
+
 def _fetched(place: Place, ui: DownloadUI, on_progress: Progress) -> Path:
     if isinstance(place, Path):
         if os.path.isdir(place):
@@ -192,6 +203,35 @@ def heads_on_hub(name: str, resolver: Resolver, ui: DownloadUI) -> list[RemoteMo
     reference = parse_reference(name)
     here = reference is None or resolver.on_disk(name) is not None
     return [] if here or reference is None else _ask_for_heads(reference, ui)
+
+
+def fitting_heads(name: str, target: ModelHeader, ui: DownloadUI) -> RemoteModel | None:
+    """The best heads for a target in its repository on the Hub, by both headers; None without.
+
+    ``name`` is what the target was called. That the Hub cannot be asked is only told.
+    """
+    reference = parse_reference(name)
+    if reference is None or has_heads(target) or not draft_kind(target).is_model:
+        return None
+    try:
+        for heads in ranked(model_name(target.path.name), _ask_for_heads(reference, ui)):
+            if check_pair(target, read_remote(heads)[0]).compatible:
+                return heads
+    except LocalspecError as problem:
+        ui.say(f"Whether {reference.repo} has heads is not known: {problem.message}")
+    return None
+
+
+def tell_of_heads(name: str, target: Path, ui: DownloadUI) -> bool:
+    """Name the command that fetches the heads in a target's repository; whether there are any."""
+    heads = fitting_heads(name, read_header(target), ui)
+    if heads is not None:
+        kind = HEADS[heads_kind(heads.files[0].path) or MTP]
+        ui.say(
+            f"{heads.reference.repo} has {kind} for it ({size(heads.size)}): localspec download "
+            f"{shlex.quote(str(heads.reference))} fetches them, and they draft from then on."
+        )
+    return heads is not None
 
 
 def _ask_for_heads(reference: Reference, ui: DownloadUI) -> list[RemoteModel]:
@@ -215,7 +255,8 @@ def _heads_for(target: Place, name: str, ui: DownloadUI) -> Place:
             if reference is None:
                 raise
     assert reference is not None
-    found = mtp_of(model_name(header.path.name), _ask_for_heads(reference, ui))
+    named = ranked(model_name(header.path.name), _ask_for_heads(reference, ui))
+    found = next(filter(is_mtp, named), None)
     if found is None:
         reason = next(check_embedded(header))
         raise IncompatiblePair(

@@ -104,20 +104,27 @@ def _unfit(target: ModelHeader, path: Path, mtp_only: bool) -> str | None:
     return f"{name}: {errors[0].message}" if errors else None
 
 
-def mtp_of(name: str, heads: Sequence[RemoteModel]) -> RemoteModel | None:
-    """Of the heads in a repository the MTP heads for the model of this `model_name`.
+def ranked(name: str, heads: Sequence[RemoteModel]) -> list[RemoteModel]:
+    """Of the heads in a repository those that may draft for the model of this `model_name`.
 
-    Those named for it come first, then those of the finest type.
+    By the rule of `sidecars_of`; of one kind, those of the finest type come first.
     """
 
-    def rank(model: RemoteModel) -> tuple[bool, int]:
+    def rank(model: RemoteModel) -> tuple[bool, int, int]:
         path = model.files[0].path
         tag = (tag_of(path) or "").upper()
         coarseness = _FINEST.index(tag) if tag in _FINEST else len(_FINEST)
-        return not _begins(name, model_name(path)), coarseness
+        return not is_named(model), _ORDER.index(heads_kind(path) or ""), coarseness
 
-    mtp = [each for each in heads if heads_kind(each.files[0].path) == "mtp"]
-    return min(mtp, key=rank, default=None)
+    def is_named(model: RemoteModel) -> bool:
+        return _begins(name, model_name(model.files[0].path))
+
+    return sorted((each for each in heads if is_mtp(each) or is_named(each)), key=rank)
+
+
+def is_mtp(heads: RemoteModel) -> bool:
+    """Whether heads on the Hub are MTP heads, by their name."""
+    return heads_kind(heads.files[0].path) == "mtp"
 
 
 def _begins(name: str, other: str) -> bool:

@@ -46,16 +46,18 @@ _ELSEWHERE = "Or name another file with --output."
 def chosen_recipe(options: SelfDraftOptions, target: ModelHeader, source: ModelHeader) -> Recipe:
     """The recipe for these options; ``source`` is the draft to be trimmed, else the target.
 
+    MTP heads without a number of rows are to have as many as pay (`head_rows.choose_rows`).
+
     Raises DraftNotMade or UsageError for options that give no draft of this target, and
     IncompatiblePair where its vocabulary cannot be trimmed.
     """
     kind = options.type if options.type in (None, KEEP) else require_type(options.type)
     require_model(target)
+    if _only_heads(options, target, source):
+        require_trimmable_heads(source, target, options.vocab or 1)
+        return Recipe(0, KEEP, options.vocab, heads=True)
     if options.vocab is None and options.counts is not None:
         raise UsageError("--counts is of use with --vocab N alone.", "Give --vocab N with it.")
-    if options.vocab is not None and _only_heads(options, target, source):
-        require_trimmable_heads(source, target, options.vocab)
-        return Recipe(0, KEEP, options.vocab, heads=True)
     if options.vocab is not None:
         # A draft that is made of a split target is one file.
         whole = source if options.source is not None else replace(source, split_count=1)

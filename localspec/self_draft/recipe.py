@@ -35,8 +35,9 @@ class SelfDraftOptions:
     vocab: int | None = option(
         None,
         "--vocab",
-        "Keep output rows of the N tokens the target uses most; best a multiple of 64. Alone, of a "
-        "target with MTP heads: make a sidecar of the heads.",
+        "Keep output rows of the N tokens the target uses most; best a multiple of 64. Without "
+        "--layers and --type, of a target with MTP heads: make a sidecar of the heads. Its default "
+        "there: what pays by measured costs.",
         bounds=Bounds(1, 2**24),
         everyday=True,
     )
@@ -50,8 +51,8 @@ class SelfDraftOptions:
     counts: Path | None = option(
         None,
         "--counts",
-        "With --vocab: keep the tokens most frequent in this text instead of those in the target's "
-        "answers; of .jsonl the strings in its lines.",
+        "With --vocab, or for MTP heads: keep the tokens most frequent in this text instead of "
+        "those in the target's answers; of .jsonl the strings in its lines.",
         metavar="FILE",
         everyday=True,
     )
@@ -84,7 +85,7 @@ class Recipe:
     def describe(self, n_layers: int) -> str:
         """The recipe in words; the target has ``n_layers``."""
         if self.heads:
-            return f"the MTP heads, {self.vocab or 0:,} output rows"
+            return "the MTP heads" + (f", {self.vocab:,} output rows" if self.vocab else "")
         kept = f"the first {self.layers} of" if self.layers < n_layers else "all"
         said = f"{kept} {n_layers} layers" + (f" in {self.type}" if self.type != KEEP else "")
         return said if self.vocab is None else f"{said}, {self.vocab:,} output rows"

@@ -5,7 +5,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from localspec.chat.message import Message
+from localspec.chat.stats import GenerationStats
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import read_text
 from localspec.core.formatting import one_line
@@ -20,20 +23,36 @@ _PIECE = 2**12  # characters that are tokenized at once: a word cut in two count
 _JSON_LINES = (".jsonl", ".ndjson")
 
 Conversation = Sequence[Message]
+Texts = Sequence[Counter[int]]  # how often each token occurs in each text
 
 
-def frequent_ids(engine: Engine, counts: Counter[int], n_ids: int, limit: int) -> list[int]:
-    """The ``n_ids`` tokens that a draft of this target should propose, ascending.
+def ranked(engine: Engine, texts: Texts, limit: int) -> list[int]:
+    """The tokens of a target by what a draft of it should rather propose, the likeliest first.
 
     First those that end a turn and the control tokens of the chat template; then the most frequent
-    ones by ``counts``; then the lowest ids, which in a BPE vocabulary are its first and so most
+    ones in ``texts``; then the lowest ids, which in a BPE vocabulary are its first and so most
     frequent merges. All are below ``limit``, the number of the draft's own tokens.
     """
-    return choose_ids(counts, _marks(engine, counts), n_ids, min(engine.target.n_vocab, limit))
+    counts = sum(texts, Counter[int]())
+    return rank(counts, _marks(engine, counts), min(engine.target.n_vocab, limit))
 
 
-def count_file(engine: Engine, path: Path) -> Counter[int]:
-    """How often each token occurs in a text file; of JSON lines in the strings in them.
+def coverage(engine: Engine, texts: Texts, limit: int) -> list[float]:
+    """The share of text that the likeliest 1, 2, 3, ... tokens cover, as `ranked` has them.
+
+    Every other text is ranked by the rest: by its own counts it would be covered too well.
+    """
+    halves = texts[::2], texts[1::2]
+    covered = np.zeros(min(engine.target.n_vocab, limit))
+    for seen, other in (halves, halves[::-1]):
+        counts = sum(other, Counter[int]())
+        covered += [counts[token] for token in ranked(engine, seen, limit)]
+    shares: list[float] = (covered.cumsum() / max(1, sum(map(Counter.total, texts)))).tolist()
+    return shares
+
+
+def count_file(engine: Engine, path: Path) -> list[Counter[int]]:
+    """How often each token occurs in the pieces of a text file; of JSON lines the strings in them.
 
     Raises FileProblem for a file that cannot be read, is longer than `MAX_BYTES` or has a line that
     is no JSON, UsageError for one without text.
@@ -42,13 +61,14 @@ def count_file(engine: Engine, path: Path) -> Counter[int]:
     texts = [text]
     if path.suffix.lower() in _JSON_LINES:
         texts = [said for each in enumerate(text.splitlines(), 1) for said in _said(path, *each)]
-    counts: Counter[int] = Counter()
+    counts = list[Counter[int]]()
     length = min(_PIECE, engine.target.n_ctx)  # more than a context holds is not tokenized
     for each in texts:
         for begin in range(0, len(each), length):
             piece = each[begin : begin + length]
-            counts.update(engine.target.tokenize(piece, add_special=False, parse_special=False))
-    if not counts:
+            ids = engine.target.tokenize(piece, add_special=False, parse_special=False)
+            counts.append(Counter(ids))
+    if not any(counts):
         raise UsageError(f"{one_line(str(path))} has no text to count.", "Name another file.")
     return counts
 
@@ -73,32 +93,38 @@ def _said(path: Path, number: int, line: str) -> list[str]:
 
 
 def count_tokens(
-    engine: Engine, prompts: Sequence[Conversation], is_over: Callable[[], bool] = lambda: False
-) -> Counter[int]:
-    """How often each token occurs in these prompts and in the target's greedy answers to them.
+    engine: Engine,
+    prompts: Sequence[Conversation],
+    is_over: Callable[[], bool] = lambda: False,
+    length: int = 0,
+) -> tuple[list[Counter[int]], GenerationStats]:
+    """How often each token occurs in each prompt and the target's greedy answer to it.
 
-    FR-Spec (arXiv 2502.14856) counts a corpus; the target's own words are what a draft is to guess.
-    Once ``is_over``, prompts alone are counted. Raises what `Engine.stream` raises.
+    Answers are drafted with this length, and their figures come with the counts. FR-Spec (arXiv
+    2502.14856) counts a corpus; the target's own words are what a draft is to guess. Once
+    ``is_over``, prompts alone are counted. Raises what `Engine.stream` raises.
     """
-    counts: Counter[int] = Counter()
+    counts, stats = list[Counter[int]](), GenerationStats()
     greedy = SamplingParams(temperature=0)
     for prompt in prompts:
         encoded = engine.encode_chat(prompt)
-        counts.update(encoded)
+        counts.append(Counter(encoded))
         if len(encoded) < engine.target.n_ctx and not is_over():
-            options = GenerateOptions(greedy, 0, max_tokens=ANSWER_TOKENS)
+            options = GenerateOptions(greedy, length, max_tokens=ANSWER_TOKENS)
+            last = GenerationStats()
             for piece in engine.stream(encoded, options):
-                counts.update(piece.tokens)
+                counts[-1].update(piece.tokens)
+                last = piece.stats
                 if is_over():
                     break
-    return counts
+            stats.merge(last)
+    return counts, stats
 
 
-def choose_ids(counts: Counter[int], always: Iterable[int], n_ids: int, n_vocab: int) -> list[int]:
-    """``n_ids`` ids below ``n_vocab``: those of ``always``, the most frequent, then the lowest."""
+def rank(counts: Counter[int], always: Iterable[int], n_vocab: int) -> list[int]:
+    """All ids below ``n_vocab``: those of ``always``, the most frequent, then the lowest."""
     by_rank = [*sorted(always), *(token for token, _ in counts.most_common()), *range(n_vocab)]
-    ranked = dict.fromkeys(token for token in by_rank if token < n_vocab)
-    return sorted(list(ranked)[:n_ids])
+    return list(dict.fromkeys(token for token in by_rank if token < n_vocab))
 
 
 def _marks(engine: Engine, counts: Counter[int]) -> set[int]:

@@ -103,7 +103,7 @@ def test_a_target_that_cannot_roll_back_is_refused(
     make_draft(read_header(silent_target), Recipe(1), draft)
     monkeypatch.setattr(LlamaModel, "can_roll_back", False)
     with pytest.raises(IncompatiblePair, match="silent.gguf"):
-        self_draft._measured(load(silent_target, draft), lambda *at: None)
+        self_draft._measured(self_draft._pair(load, silent_target, draft), lambda *at: None)
 
 
 def test_all_ways_answer_the_same_prompts(tiny: TinyFiles) -> None:

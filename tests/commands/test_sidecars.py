@@ -177,6 +177,18 @@ def test_suggest_names_heads_in_the_targets_repository(
     assert judged.code == 0 and "compatible as draft-mtp; " in judged.out
 
 
+def test_download_names_heads_in_the_repository(heads_on_hub: FakeHub, localspec: Command) -> None:
+    done = localspec("download", "org/plain-GGUF")
+    said = done.err.splitlines()[-1]
+    assert said.startswith("org/plain-GGUF has multi-token prediction heads for it (")
+    command = said.partition(": localspec ")[2].partition(" fetches")[0]
+    assert localspec(*command.split()).err.count("fetches") == 0
+    assert localspec("download", "org/plain-GGUF").err.count("fetches") == 0  # they are here
+    assert localspec("download", "org/own-GGUF").err.count("heads") == 0
+    done = localspec("check", "org/plain-GGUF", "mtp")
+    assert done.code == 0 and "Asking" not in done.err
+
+
 def test_a_pair_of_one_file_is_downloaded_and_listed(
     heads_on_hub: FakeHub, localspec: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,14 +37,23 @@ def test_what_was_learnt_comes_back() -> None:
     assert profile_store.from_json(None) is None
     known = learnt()
     known.observe_answer(300, 90)
+    known.company = 0.25
     again = profile_store.from_json(saved(known))
     assert again is not None
     assert again.reading == known.reading
     assert again.answers == known.answers
+    assert again.company == 0.25
     assert again.verify.seconds(16, 0) == known.verify.seconds(16, 0)
     assert again.draft.seconds(1, 0) == known.draft.seconds(1, 0)
     group = "draft model, greedy"
     assert again.of(group).probability(1.5) == known.of(group).probability(1.5)
+
+
+def test_an_earlier_profile_has_no_company() -> None:
+    document = saved(learnt())
+    del document["company"]
+    again = profile_store.from_json(document)
+    assert again is not None and again.company == PairProfile().company
 
 
 def test_a_profile_of_many_kinds_of_sampling_is_read_again() -> None:
@@ -69,6 +78,7 @@ def test_a_damaged_profile_is_told(document: object) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [("reading", -1), ("longer_reading", 2), ("reading", "x"), ("verify", {}),
+     ("company", 1.5), ("company", -0.1), ("company", float("nan")), ("company", None),
      ("verify", {"widths": {"1": [1, -1, 0]}, "slopes": [0, 0]}), ("draft", []),
      ("acceptance", {"x": {}}), ("acceptance", 3), ("answers", []), ("answers", {"99": 1.0}),
      ("answers", {"x": 1.0}), ("answers", {"5": -1.0}), ("answers", {"5": float("nan")})],
@@ -207,7 +217,9 @@ def test_what_is_measured_again_is_checked_again(
     monkeypatch.setattr(profile_store, "still_holds", look)
     for _ in range(4):
         with Engine.load(options(tiny.target), options(tiny.draft)) as engine:
-            engine.profile.learnt(time.perf_counter)
+            known = engine.profile.learnt(time.perf_counter)
+            assert known.company == (0.5 if looks else 1.0)  # it is no cost, and so it stays
+            known.company = 0.5
     assert looks == [False, True]
 
 

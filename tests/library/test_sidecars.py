@@ -177,20 +177,16 @@ def test_a_folder_that_cannot_be_read_has_nothing_beside_a_target(
     assert files_beside(target.path) == []
 
 
-def test_in_a_repository_the_finest_of_its_name_is_taken() -> None:
-    def chosen(*paths: str) -> str | None:
+def test_in_a_repository_the_finest_of_its_name_comes_first() -> None:
+    def ranked(*paths: str) -> list[str]:
         heads = [
             RemoteModel(
                 Reference("org/x", path), "0" * 40, (RemoteFile(path, 9, None),), None, False
             )
             for path in paths
         ]
-        found = sidecars.mtp_of("bigit", heads)
-        return None if found is None else found.files[0].path
+        return [each.files[0].path for each in sidecars.ranked("bigit", heads)]
 
-    assert chosen() is None
-    assert chosen("dflash-Big-it.gguf") is None
-    assert chosen("mtp-Other.gguf", "mtp-Big-it-Q4_0.gguf", "mtp-Big-it-Q8_0.gguf") == (
-        "mtp-Big-it-Q8_0.gguf"
-    )
-    assert chosen("mtp-Other.gguf") == "mtp-Other.gguf"
+    assert ranked() == []
+    order = ["mtp-Big-it-Q8_0.gguf", "mtp-Big-it-Q4_0.gguf", "dflash-Big-it.gguf", "mtp-Other.gguf"]
+    assert ranked("eagle3-Other.gguf", *reversed(order)) == order

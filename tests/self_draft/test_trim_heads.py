@@ -26,7 +26,7 @@ from localspec.metadata.header import ModelHeader, read_header
 from localspec.pairing import check_pair
 from localspec.self_draft import trim_heads as module
 from localspec.self_draft.trim_heads import read_as, trim_heads
-from localspec.self_draft.vocabulary import choose_ids
+from localspec.self_draft.vocabulary import rank
 from tests.support.files.architectures.specs import MODELS, N_VOCAB
 from tests.support.llama.heads import head_pair
 from tests.support.real_pair import TinyFiles, fresh, options, random_ids, retuned, slots_of
@@ -170,7 +170,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int]
     def load(size: int) -> Engine:
         if size not in opened and size:
             file = folder / f"{size}.gguf"
-            trim_heads(target, target, choose_ids(Counter(said()), (), size, 4096), file)
+            trim_heads(target, target, rank(Counter(said()), (), 4096)[:size], file)
             opened[size] = Engine.load(alone, options(file, ctx_size=512))
         elif size not in opened:
             opened[0] = Engine.load(alone)

@@ -13,10 +13,11 @@ from localspec.core.errors import FileProblem, UsageError
 from localspec.engine.engine import Engine
 from localspec.self_draft import vocabulary
 from localspec.self_draft.vocabulary import (
-    choose_ids,
     count_file,
     count_tokens,
-    frequent_ids,
+    coverage,
+    rank,
+    ranked,
 )
 from tests.support.real_pair import GREEDY, fresh
 
@@ -30,44 +31,35 @@ PROMPTS = [prompt("the thing"), prompt("and another")]
 
 def test_the_order_of_what_is_kept() -> None:
     counts = Counter({50: 3, 40: 9, 30: 1})
-    assert choose_ids(counts, {60}, 1, 100) == [60]
-    assert choose_ids(counts, {60}, 2, 100) == [40, 60]
-    assert choose_ids(counts, {60}, 4, 100) == [30, 40, 50, 60]
-    assert choose_ids(counts, {60}, 6, 100) == [0, 1, 30, 40, 50, 60]
-    assert choose_ids(counts, {60}, 6, 45) == [0, 1, 2, 3, 30, 40]  # the draft has no more
+    assert rank(counts, {60}, 100)[:6] == [60, 40, 50, 30, 0, 1]
+    assert rank(counts, {60}, 45)[:6] == [40, 30, 0, 1, 2, 3]  # the draft has no more
 
 
 @given(
     st.dictionaries(st.integers(0, 60), st.integers(1, 9)),
     st.sets(st.integers(0, 60)),
-    st.integers(1, 70),
     st.integers(1, 50),
 )
-def test_as_many_as_there_are(
-    counts: dict[int, int], always: set[int], n_ids: int, n_vocab: int
-) -> None:
-    ids = choose_ids(Counter(counts), always, n_ids, n_vocab)
-    assert ids == sorted(set(ids)) and len(ids) == min(n_ids, n_vocab)
-    assert all(0 <= token < n_vocab for token in ids)
-    wanted = {token for token in always if token < n_vocab}
-    assert wanted <= set(ids) or set(ids) <= wanted
+def test_each_token_has_one_rank(counts: dict[int, int], always: set[int], n_vocab: int) -> None:
+    ids = rank(Counter(counts), always, n_vocab)
+    assert sorted(ids) == list(range(n_vocab))
+    first = len([token for token in always if token < n_vocab])
+    assert set(ids[:first]) <= always
+    said = [counts.get(token, 0) for token in ids[first:]]
+    assert said == sorted(said, reverse=True)
 
 
 @pytest.mark.llama
 def test_what_the_target_says_is_counted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vocabulary, "ANSWER_TOKENS", 12)
-    counts = count_tokens(engine, PROMPTS)
-    expected: Counter[int] = Counter()
-    for each in PROMPTS:
-        encoded = engine.encode_chat(each)
-        expected.update(encoded)
-        expected.update(fresh(engine, encoded, GREEDY, 0, 12).tokens)
-    assert counts == expected
-    first, second = (engine.encode_chat(each) for each in PROMPTS)
+    counts, stats = count_tokens(engine, PROMPTS)
+    encoded = [engine.encode_chat(each) for each in PROMPTS]
+    said = [fresh(engine, each, GREEDY, 0, 12).tokens for each in encoded]
+    assert counts == [Counter([*a, *b]) for a, b in zip(encoded, said, strict=True)]
+    assert stats.tokens == sum(map(len, said)) and not stats.drafted
     calls = itertools.count(1)
-    fewer = count_tokens(engine, PROMPTS, lambda: next(calls) > 3)  # one is before the answer
-    said = fresh(engine, first, GREEDY, 0, 12).tokens[:3]
-    assert fewer == Counter([*first, *second, *said])
+    fewer, _ = count_tokens(engine, PROMPTS, lambda: next(calls) > 3)  # one is before the answer
+    assert fewer == [Counter([*encoded[0], *said[0][:3]]), Counter(encoded[1])]
 
 
 @pytest.mark.llama
@@ -78,10 +70,10 @@ def test_marks_and_ends_of_turns_are_kept(engine: Engine, monkeypatch: pytest.Mo
     )
     ends = {token for token in range(engine.target.n_vocab) if engine.is_stop(token)}
     assert len(written) == 2 and ends
-    counts = count_tokens(engine, PROMPTS)
-    ids = frequent_ids(engine, counts, 8, engine.target.n_vocab)
-    assert written | ends <= set(ids) and len(ids) == 8
-    assert set(frequent_ids(engine, counts, 8, 100)).isdisjoint(written)
+    counts, _ = count_tokens(engine, PROMPTS)
+    ids = ranked(engine, counts, engine.target.n_vocab)
+    assert written | ends <= set(ids[:8]) and len(ids) == engine.target.n_vocab
+    assert len(ranked(engine, counts, 100)) == 100
 
 
 @pytest.mark.llama
@@ -90,7 +82,8 @@ def test_a_prompt_that_fills_the_context_is_counted_alone(
 ) -> None:
     monkeypatch.setattr(vocabulary, "ANSWER_TOKENS", 4)
     long = prompt("the thing " * engine.target.n_ctx)
-    assert count_tokens(engine, [long]).total() >= engine.target.n_ctx
+    ((counts,), _) = count_tokens(engine, [long])
+    assert counts.total() >= engine.target.n_ctx
 
 
 @pytest.mark.llama
@@ -102,13 +95,12 @@ def test_a_text_of_the_users_is_counted(
 
     text, lines = tmp_path / "text.txt", tmp_path / "lines.jsonl"
     text.write_text("the thing and the other")
-    assert count_file(engine, text) == counted("the thing and the other")
+    assert count_file(engine, text) == [counted("the thing and the other")]
     lines.write_text('{"messages": [{"role": "user", "content": "the"}], "n": 3}\n\n"and"\n')
-    assert count_file(engine, lines) == counted("user") + counted("the") + counted("and")
+    assert count_file(engine, lines) == [*map(counted, ["the", "user", "and"])]
     monkeypatch.setattr(vocabulary, "_PIECE", 3)
-    assert count_file(engine, text) == sum(
-        map(counted, ["the", " th", "ing", " an", "d t", "he ", "oth", "er"]), Counter()
-    )
+    pieces = ["the", " th", "ing", " an", "d t", "he ", "oth", "er"]
+    assert count_file(engine, text) == [*map(counted, pieces)]
 
 
 @pytest.mark.llama
@@ -129,3 +121,13 @@ def test_text_that_cannot_be_counted(
             count_file(engine, path)
     with pytest.raises(FileProblem, match="cannot be read"):
         count_file(engine, tmp_path / "missing.txt")
+
+
+@pytest.mark.llama
+def test_text_is_covered_by_what_other_texts_say(engine: Engine) -> None:
+    texts, size = [Counter({100: 5, 101: 1}), Counter({100: 3, 102: 1})], engine.target.n_vocab
+    covered = coverage(engine, texts, size)
+    assert len(covered) == size and covered[-1] == 1 and covered == sorted(covered)
+    first = ranked(engine, texts, size).index(100)  # behind the marks
+    assert covered[first : first + 2] == pytest.approx([0.8, 0.8])  # the others are in one text
+    assert coverage(engine, texts, 101)[-1] == pytest.approx(0.8)  # others have no row

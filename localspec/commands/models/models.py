@@ -218,17 +218,12 @@ def download(
 
     Both headers of a pair are checked first. Every file is compared with the Hub's sha256.
     """
-    from localspec.library.acquire import ensure_local
+    from localspec.library.acquire import fetch_groups
     from localspec.library.resolve import Resolver
 
     resolver, ui = Resolver(), download_ui(yes)
     try:
-        fetched = [
-            path
-            for group, lenient in resolver.groups_of(names)
-            for path in ensure_local(group, resolver, ui, lenient=lenient)
-        ]
-        files = list(dict.fromkeys(fetched))  # heads may be in their target's file
+        files = fetch_groups(names, resolver, ui)
     except KeyboardInterrupt:
         console.note("Stopped. Run the same command again to resume.")
         raise typer.Exit(130) from None

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from localspec.core.errors import EngineError, IncompatiblePair, LocalspecError, UsageError
 from localspec.core.options.load_options import DraftTokens
-from localspec.library.acquire import DownloadUI, ensure_local
+from localspec.library.acquire import DownloadUI, ensure_local, fitting_heads, tell_of_heads
 from localspec.library.pairs.catalog import MTP, load_catalog
 from localspec.library.pairs.options import Given, pair_load_options
 from localspec.library.resolve import FIND, SELF, Resolver
@@ -56,8 +56,9 @@ class PairFinder:
             return PairFiles(self._local(target)[0])
         if draft in (FIND, SELF):
             (file,) = self._local(target)
-            found = self._best_draft(file) if draft == FIND else self.self_draft(file)
+            found = self._best_draft(target, file) if draft == FIND else self.self_draft(file)
             return PairFiles(file, found, own_heads=found == file)
+        is_new = self.resolver.on_disk(target) is None
         file, *rest = self._local(target, *([] if draft is None else [draft]))
         if draft == MTP and rest[0] != file:
             self.ui.say(_beside(rest[0]))
@@ -65,7 +66,10 @@ class PairFinder:
             return PairFiles(file, rest[0], own_heads=draft == MTP and rest[0] == file)
         heads = self._heads(file)
         if heads is None and not lengths:
-            self._tell_of_known(file)
+            # A target that is here already costs no request at each start.
+            asks = is_new and self.parallel == 1
+            if not (asks and tell_of_heads(target, file, self.ui)):
+                self._tell_of_known(file)
         if heads is None and any(length not in (0, "auto") for length in lengths):
             raise UsageError(
                 "A draft length was given, but no draft model.",
@@ -120,10 +124,13 @@ class PairFinder:
                 f"{gain}): --draft {draft.reference} fetches it."
             )
 
-    def _best_draft(self, target: Path) -> Path:
-        """The best draft on this disk that is worth using."""
-        files = self.resolver.inventory.files
-        suggested = drafts_for(read_header(target), files, lenient=self.lenient)
+    def _best_draft(self, name: str, target: Path) -> Path:
+        """The best draft on this disk that is worth using, else heads in the target's repository.
+
+        ``name`` is what the target was called.
+        """
+        header = read_header(target)
+        suggested = drafts_for(header, self.resolver.inventory.files, lenient=self.lenient)
         found = suggested.drafts
         if suggested.own_heads:
             return self._heads(target, asked=True) or target
@@ -131,6 +138,11 @@ class PairFinder:
             if each.worth > 1 and self._runs(target, each.path):
                 self.ui.say(f"Draft: {each.path} ({', '.join(each.reasons)}).")
                 return each.path
+        heads = fitting_heads(name, header, self.ui)
+        if heads is not None:
+            _, file = self._local(name, str(heads.reference))
+            self.ui.say(_beside(file))
+            return file
         raise IncompatiblePair(
             f"No model on this disk can draft for {target}.",
             "See why, and what there is elsewhere: "

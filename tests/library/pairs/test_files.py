@@ -3,13 +3,17 @@
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from localspec.core import paths
+from localspec.core.errors import IncompatiblePair
 from localspec.core.options.load_options import DraftTokens
-from localspec.library.acquire import DownloadUI
+from localspec.library.acquire import DownloadUI, ensure_local
 from localspec.library.pairs.files import PairFiles, PairFinder
 from localspec.library.resolve import Resolver
+from tests.support.fake_hub import FakeHub
 from tests.support.files.gguf_files import Tensor
 from tests.support.files.head_files import dflash_bytes, eagle3_bytes, mtp_bytes, target_bytes
 from tests.support.library import zoo
@@ -18,16 +22,23 @@ pytestmark = pytest.mark.llama
 
 
 def found(
-    target: Path,
+    target: Path | str,
     lengths: Sequence[DraftTokens] = (),
     parallel: int = 1,
     draft: str | None = None,
 ) -> tuple[PairFiles, list[str]]:
     """What drafts for the target, and the sentences about it."""
     said: list[str] = []
-    ui = DownloadUI(said.append, lambda question: False, lambda: nullcontext(lambda *_: None))
-    finder = PairFinder(Resolver(), ui, lambda path: None, parallel=parallel)
-    return finder.find(str(target), draft, lengths), said
+    return finder(said, parallel).find(str(target), draft, lengths), said
+
+
+def finder(said: list[str], parallel: int = 1) -> PairFinder:
+    """What looks, and adds sentences to ``said``."""
+    return PairFinder(Resolver(), listening(said), lambda path: None, parallel=parallel)
+
+
+def listening(said: list[str]) -> DownloadUI:
+    return DownloadUI(said.append, lambda question: False, lambda: nullcontext(lambda *_: None))
 
 
 @pytest.fixture
@@ -104,3 +115,76 @@ def test_a_known_draft_is_named_where_none_is_here(tmp_path: Path) -> None:
     assert found(known, (0,)) == (PairFiles(known), [])
     other = zoo.put(tmp_path / "none.gguf", target_bytes(heads=0, keys={"vocab_size": 3}))
     assert found(other) == (PairFiles(other), [])
+
+
+# --- a target on the Hub ---
+
+
+@pytest.fixture
+def hub_files(hub: FakeHub) -> dict[str, bytes]:
+    """The files of the repository org/Big-GGUF: a target, and heads of it."""
+    files = {
+        "Big-Q4_K_M.gguf": target_bytes(heads=0),
+        "mtp-Big-wide.gguf": mtp_bytes(keys={"embedding_length": 128}),
+        "eagle3-Other.gguf": eagle3_bytes(),
+        "Big-DFlash.Q8_0.gguf": dflash_bytes(),
+    }
+    for name, data in files.items():
+        hub.add("org/Big-GGUF", name, data)
+    return files
+
+
+def folder() -> Path:
+    return paths.models_folder() / "org" / "Big-GGUF"
+
+
+def test_heads_in_the_repository_of_a_new_target_are_named(
+    hub: FakeHub, hub_files: dict[str, bytes]
+) -> None:
+    command = "localspec download hf:org/Big-GGUF/Big-DFlash.Q8_0.gguf"
+    files, said = found("org/Big-GGUF:Q4_K_M")
+    assert files == PairFiles(folder() / "Big-Q4_K_M.gguf")
+    assert said[-1].startswith("org/Big-GGUF has a DFlash head for it (")
+    assert f"{command} fetches them" in said[-1]
+    asked = len(hub.requests)
+    assert found("org/Big-GGUF:Q4_K_M") == (files, [])  # from now on nothing is asked
+    assert len(hub.requests) == asked
+    name = command.rpartition(" ")[2]
+    fetched = ensure_local([name], Resolver(), listening([]))
+    assert found("org/Big-GGUF:Q4_K_M")[0] == PairFiles(files.target, fetched[0])
+
+
+@pytest.mark.parametrize("asked", [{"lengths": (0,)}, {"lengths": ("auto",)}, {"parallel": 2}])
+def test_nothing_is_asked_where_heads_would_not_draft(
+    hub: FakeHub, hub_files: dict[str, bytes], asked: dict[str, Any]
+) -> None:
+    _, said = found("org/Big-GGUF", **asked)
+    assert not any("for heads" in sentence for sentence in said)
+
+
+@pytest.mark.parametrize("data", [target_bytes(), target_bytes(heads=0)])
+def test_heads_that_do_not_fit_are_not_named(hub: FakeHub, data: bytes) -> None:
+    hub.add("org/Big-GGUF", "Big-Q4_K_M.gguf", data)
+    hub.add("org/Big-GGUF", "mtp-Big.gguf", mtp_bytes(keys={"embedding_length": 128}))
+    assert not any("fetches them" in sentence for sentence in found("org/Big-GGUF")[1])
+
+
+def test_find_fetches_heads_where_nothing_here_drafts(
+    hub: FakeHub, hub_files: dict[str, bytes]
+) -> None:
+    files, said = found("org/Big-GGUF", draft="find")
+    assert files == PairFiles(folder() / "Big-Q4_K_M.gguf", folder() / "Big-DFlash.Q8_0.gguf")
+    assert said[-1] == (
+        "Draft: the prediction heads of Big-DFlash.Q8_0.gguf (DFlash), beside the target."
+    )
+    assert files.draft is not None
+    assert files.draft.read_bytes() == hub_files["Big-DFlash.Q8_0.gguf"]
+
+
+def test_find_goes_on_where_the_hub_is_down(hub: FakeHub, hub_files: dict[str, bytes]) -> None:
+    found("org/Big-GGUF", (0,))
+    hub.stop()
+    said: list[str] = []
+    with pytest.raises(IncompatiblePair, match="No model on this disk can draft"):
+        finder(said).find("org/Big-GGUF", "find", ())
+    assert said[-1].startswith("Whether org/Big-GGUF has heads is not known: ")

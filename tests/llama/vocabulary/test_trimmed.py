@@ -29,7 +29,7 @@ from localspec.llama.vocabulary.trimmed import _F32, TrimmedModel, _to_float
 from localspec.metadata.gguf_file import GGML_TYPES, NO_WEIGHTS
 from localspec.metadata.header import read_header
 from localspec.self_draft.trim import trim_vocabulary
-from localspec.self_draft.vocabulary import choose_ids
+from localspec.self_draft.vocabulary import rank
 from localspec.speculative.loop import Logits
 from tests.support.files.architectures.specs import MODELS, N_VOCAB, WIDTH
 from tests.support.files.architectures.writer import weights, write_model
@@ -75,7 +75,7 @@ def trim(
     @functools.cache
     def trim(size: int) -> Path:
         path = folder / f"{size}.gguf"
-        trim_vocabulary(draft, target, choose_ids(counts, (), size, 4096), path)
+        trim_vocabulary(draft, target, rank(counts, (), 4096)[:size], path)
         return path
 
     return trim
