@@ -144,13 +144,17 @@ class Valuation:
 
         ``drafting`` is the draft model's time; the controller's is not counted. Plain and mixed
         passes count at their usual cost, and others are bounded, as they may have been held up by
-        something else. Of a shared pass, each answer counts the same share.
+        something else. Of a shared pass, each answer counts its share of a plain one, and those that
+        drafted what it took longer, in equal parts: a loss is charged to those who may end it.
         """
+        if outcome.is_plain and outcome.sequences > 1:
+            return drafting + self.plain
         usual = self._verify[min(outcome.width, len(self._verify)) - 1]
         held = min(outcome.verify_seconds, _HELD_UP * usual)
         is_plain = outcome.width == outcome.sequences + outcome.replayed
         verify = usual if is_plain or outcome.mixed else held
-        return drafting + verify / outcome.sequences
+        longer = verify - self._verify[outcome.sequences - 1]
+        return drafting + self.plain + longer / (1 + outcome.drafting)
 
     def expect(self, outcome: Round, drafting: int = 0) -> None:
         """Expect the next pass to be shared as this one was, and to read its pending tokens.

@@ -99,10 +99,19 @@ def test_tokens_are_free_where_a_pass_has_room_for_them() -> None:
 def test_the_budget_counts_each_second_of_a_shared_pass_once() -> None:
     """Four that draft in a pass of eight seconds: two each, with what the draft took of its own."""
     value = shared(4, 28)
-    drafted = outcome(width=32, sequences=4, others=28, verify_seconds=4.0)
+    drafted = outcome(width=32, sequences=4, others=28, verify_seconds=4.0, drafting=3)
     assert value.counted_seconds(drafted, 0.5) == pytest.approx(0.5 + 4.0 / 4)
     plain = outcome(width=4, sequences=4, others=3, verify_seconds=77.0)
     assert value.counted_seconds(plain, 0.0) == pytest.approx(value.plain)
+
+
+def test_who_drafts_alone_pays_for_all_that_a_shared_pass_takes_longer() -> None:
+    value = shared(4, 28)
+    alone = outcome(width=32, sequences=4, others=24, verify_seconds=4.0)
+    beside = outcome(width=32, sequences=4, others=31, verify_seconds=4.0, drafting=1)
+    counted = [value.counted_seconds(each, 0.0) for each in (alone, beside, beside, beside)]
+    assert counted[1:] == pytest.approx([value.plain] * 3)
+    assert sum(counted) == pytest.approx(4.0)
 
 
 def test_what_others_draft_is_expected_to_last_and_other_sequences_count_at_once() -> None:
