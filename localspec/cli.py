@@ -19,7 +19,7 @@ from localspec.commands.run import run
 from localspec.commands.serve import serve, servers
 from localspec.core.errors import LocalspecError
 from localspec.core.limits import REFUSALS, refusal
-from localspec.display import console
+from localspec.display.terminal import console
 
 # Commands of other programs, and what does the same here.
 _OURS = {

@@ -23,7 +23,7 @@ from localspec.core import paths
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import appearing_when_complete, file_problem, read_text
 from localspec.core.formatting import one_line
-from localspec.display import console
+from localspec.display.terminal import console
 from localspec.hub.reference import parse_reference
 from localspec.library.pairs import user_pairs
 

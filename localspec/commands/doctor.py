@@ -5,7 +5,8 @@ from dataclasses import asdict
 import typer
 
 from localspec.commands.flags.answer import JsonFlag
-from localspec.display import console, reports
+from localspec.display import reports
+from localspec.display.terminal import console
 
 
 def doctor(as_json: JsonFlag = False) -> None:

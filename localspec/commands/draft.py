@@ -14,8 +14,8 @@ from localspec.commands.flags.llama_command import LlamaCommand
 from localspec.commands.flags.pair import LoadingFlags
 from localspec.commands.session import download_ui
 from localspec.core.errors import FileProblem, UsageError
-from localspec.display import console
-from localspec.display.progress import progress
+from localspec.display.terminal import console
+from localspec.display.terminal.progress import progress
 from localspec.library.pairs.options import pair_load_options
 from localspec.self_draft.recipe import SelfDraftOptions
 

@@ -15,7 +15,7 @@ from localspec.core.errors import FileProblem, IncompatiblePair, UsageError
 from localspec.core.files import appearing_when_complete, file_problem
 from localspec.core.options.load_options import CTX_SIZE, TRAINED_CTX_SIZE
 from localspec.core.options.model_options import PairOptions
-from localspec.display import console
+from localspec.display.terminal import console
 from localspec.export.names import DIALECTS, Repositories
 from localspec.library.pairs.catalog import MTP
 from localspec.library.resolve import FIND

@@ -14,8 +14,8 @@ from localspec.core.errors import UsageError
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import LoadOptions
 from localspec.core.options.model_options import ModelOptions
-from localspec.display import console
-from localspec.display.progress import progress
+from localspec.display.terminal import console
+from localspec.display.terminal.progress import progress
 from localspec.library.pairs.options import picked
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import typer
 
 from localspec.core.formatting import size
 from localspec.core.paths import is_bundled
-from localspec.display import console
+from localspec.display.terminal import console
 
 if TYPE_CHECKING:
     from localspec.library.local_models import Inventory

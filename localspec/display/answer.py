@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from localspec.chat.stats import GenerationStats, PassStats
 from localspec.core.formatting import number, percent
 from localspec.core.origins import DRAFT, ORIGINS
-from localspec.display.console import note
+from localspec.display.terminal.console import note
 from localspec.speculative.loop import DraftStatus
 
 if TYPE_CHECKING:

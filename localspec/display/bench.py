@@ -14,7 +14,7 @@ from localspec.bench.figures import Figures
 from localspec.chat.stats import Interval, SameText
 from localspec.core.formatting import count, duration, number, one_line, percent
 from localspec.display.answer import by_position
-from localspec.display.console import make_console, note
+from localspec.display.terminal.console import make_console, note
 from localspec.llama.memory.use import MemoryUse
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from localspec.chat.templates.sandbox import MAX_CHARACTERS
 from localspec.core import paths
 from localspec.core.errors import FileProblem, LocalspecError, UsageError
 from localspec.core.interrupt import end_suspension, held_interrupt, on_suspension
-from localspec.display import clipboard, console
 from localspec.display.answer import (
     by_position,
     compared,
@@ -28,8 +27,9 @@ from localspec.display.answer import (
     reading,
     small_bars,
 )
-from localspec.display.growing_text import MarkdownText, PlainText
 from localspec.display.pieces import PLAIN, AnswerStyle, AnswerWriter, unseen_answer
+from localspec.display.terminal import clipboard, console
+from localspec.display.terminal.growing_text import MarkdownText, PlainText
 from localspec.display.trace import write_trace
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ class ChatScreen(_Screen):
     def __init__(
         self, commands: Mapping[str, Command], history: Path, look: AnswerStyle, markdown: bool
     ) -> None:
-        from localspec.display.line_editor import Echo, LineEditor
+        from localspec.display.terminal.line_editor import Echo, LineEditor
 
         self._console: Console = console.make_console(stderr=False)
         self._editor = LineEditor(commands, history)

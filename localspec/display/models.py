@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from localspec.core.formatting import one_line, size
-from localspec.display.console import labelled, labelled_rows, make_console, note
+from localspec.display.terminal.console import labelled, labelled_rows, make_console, note
 from localspec.hub.client import RemoteModel
 from localspec.hub.provenance import Verification
 from localspec.library.local_models import Inventory, LocalModel

@@ -10,8 +10,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Literal
 
 from localspec.core.origins import ORIGINS
-from localspec.display import console
 from localspec.display.answer import reading
+from localspec.display.terminal import console
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from localspec.core.formatting import count, one_line, size
-from localspec.display.console import labelled, labelled_rows, make_console
+from localspec.display.terminal.console import labelled, labelled_rows, make_console
 
 if TYPE_CHECKING:
     from rich.console import Console

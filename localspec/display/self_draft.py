@@ -5,7 +5,7 @@ from pathlib import Path
 from localspec.bench.self_draft import MadeDraft
 from localspec.chat.stats import Interval
 from localspec.core.formatting import one_line, percent, size
-from localspec.display.console import make_console
+from localspec.display.terminal.console import make_console
 from localspec.metadata.draft_kind import n_layers
 from localspec.self_draft.store import StoredDraft
 from localspec.self_draft.verdict import DraftVerdict

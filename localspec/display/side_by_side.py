@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from localspec.chat.answer import Piece
 from localspec.core.formatting import number, printable
 from localspec.core.options.load_options import DraftTokens
-from localspec.display import console
 from localspec.display.pieces import AnswerStyle, ShownPieces, legend, visible_origins
+from localspec.display.terminal import console
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from localspec.core.formatting import number, one_line, percent, size
 from localspec.core.origins import ORIGINS
 from localspec.display.answer import reading
-from localspec.display.console import make_console, note
+from localspec.display.terminal.console import make_console, note
 
 if TYPE_CHECKING:
     from rich.text import Text

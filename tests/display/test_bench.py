@@ -14,8 +14,8 @@ from localspec.bench.equality import Audit
 from localspec.bench.figures import Limits
 from localspec.core.options.load_options import DraftTokens
 from localspec.display import bench as bench_display
-from localspec.display import console
 from localspec.display.bench import Scoreboard
+from localspec.display.terminal import console
 from localspec.llama.memory.use import MemoryUse
 from localspec.metadata.header import read_header
 from tests.support.answers import (

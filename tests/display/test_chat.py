@@ -37,7 +37,7 @@ from tests.support.programs.terminal import Terminal, Window  # noqa: E402  it n
 RECITE = """
 import json, sys
 from tests.support.toy.chat import Reciter
-from localspec.display import console
+from localspec.display.terminal import console
 from localspec.display.pieces import AnswerStyle
 from localspec.chat.conversation import Chat
 from localspec.chat.input_loop import run

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from localspec.core.formatting import one_line
-from localspec.display import console
 from localspec.display import models as lists
+from localspec.display.terminal import console
 from localspec.hub.provenance import Verification
 from localspec.library.local_models import Inventory, LocalModel, find_models
 from localspec.library.pairs import user_pairs

@@ -332,7 +332,7 @@ def test_thoughts_hidden_in_a_window(model: Path, command: str) -> None:
 
 def test_how_far_an_unseen_answer_is(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn, now = list[str](), [0.0]
-    monkeypatch.setattr("localspec.display.console.redraw_line", drawn.append)
+    monkeypatch.setattr("localspec.display.terminal.console.redraw_line", drawn.append)
     monkeypatch.setattr("localspec.display.pieces.time.monotonic", lambda: now[0])
     reads = Piece((), (), GenerationStats(), None, 0, progress=Progress(9, 0, 3, 0.0))
     with unseen_answer("plain") as show:

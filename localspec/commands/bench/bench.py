@@ -24,8 +24,8 @@ from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import DraftTokens
 from localspec.core.options.option import Bounds, option
 from localspec.core.options.sampling_params import default_length
-from localspec.display import console
-from localspec.display.progress import progress
+from localspec.display.terminal import console
+from localspec.display.terminal.progress import progress
 
 if TYPE_CHECKING:
     from localspec.bench.comparison import Comparison

@@ -14,8 +14,8 @@ from localspec.core.errors import UsageError
 from localspec.core.options.load_options import THREADS
 from localspec.core.options.model_options import choose_draft
 from localspec.core.options.sampling_params import SamplingParams
-from localspec.display import console
-from localspec.display.progress import progress
+from localspec.display.terminal import console
+from localspec.display.terminal.progress import progress
 
 if TYPE_CHECKING:
     from localspec.bench.demo import HybridResult, PairResult

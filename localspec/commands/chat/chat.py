@@ -23,7 +23,7 @@ from localspec.commands.flags.settings import default_target
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.session import make_request, require_prompt_cache
 from localspec.commands.start import choose_model, is_terminal
-from localspec.display import console
+from localspec.display.terminal import console
 
 
 @spread_groups

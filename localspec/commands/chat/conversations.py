@@ -16,7 +16,7 @@ from localspec.commands.flags.settings import filled_in, setting_rows, setting_v
 from localspec.core.errors import UsageError
 from localspec.core.files import fingerprint
 from localspec.core.options.model_options import ModelOptions
-from localspec.display import console
+from localspec.display.terminal import console
 from localspec.library.pairs.options import picked
 
 if TYPE_CHECKING:

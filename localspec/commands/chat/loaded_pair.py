@@ -22,7 +22,7 @@ from localspec.commands.session import (
 from localspec.core.errors import LocalspecError
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.sampling_params import SamplingParams, sampling_fields
-from localspec.display import console
+from localspec.display.terminal import console
 
 if TYPE_CHECKING:
     from localspec.chat.conversation import Chat

@@ -9,7 +9,7 @@ from localspec.chat.conversation_store import Autosave, SavedConversation, find,
 from localspec.commands.flags.answer import PANEL
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.options.option import option
-from localspec.display import console
+from localspec.display.terminal import console
 
 if TYPE_CHECKING:
     from localspec.chat.conversation import Chat

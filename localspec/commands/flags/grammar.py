@@ -8,7 +8,7 @@ from pathlib import Path
 from localspec.core.errors import UsageError
 from localspec.core.files import read_text
 from localspec.core.options.option import option
-from localspec.display import console
+from localspec.display.terminal import console
 
 _MOST_WARNINGS = 9
 _LONGEST_PATH = 1024

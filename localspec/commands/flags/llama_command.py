@@ -11,7 +11,7 @@ from typer.core import TyperCommand
 
 from localspec.commands.flags.rows import source_of
 from localspec.core.errors import LocalspecError, UsageError
-from localspec.display import console
+from localspec.display.terminal import console
 
 # An option that may stand alone, the values that may follow it, and what it means alone.
 _ALONE = {flag: (("on", "off", "auto"), "on") for flag in ("-fa", "--flash-attn")}

@@ -13,7 +13,7 @@ from localspec.commands.flags.template import TemplateFlags
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import did_you_mean, read_stream
 from localspec.core.options.option import option
-from localspec.display import console
+from localspec.display.terminal import console
 
 _MOST_CHARACTERS = 2**26  # more than contexts hold; a model given by mistake is far larger
 

@@ -9,8 +9,9 @@ from localspec.commands.flags import completion
 from localspec.commands.flags.answer import HeaderFlag, JsonFlag
 from localspec.commands.session import download_ui
 from localspec.core.errors import IncompatiblePair, LocalspecError, UsageError
-from localspec.display import console, reports
-from localspec.display.progress import progress
+from localspec.display import reports
+from localspec.display.terminal import console
+from localspec.display.terminal.progress import progress
 
 if TYPE_CHECKING:
     from localspec.hub.remote_header import PairCheck

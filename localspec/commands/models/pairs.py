@@ -13,8 +13,9 @@ from localspec.commands.flags.pair import PairFlags, stored_settings, unstored_f
 from localspec.commands.session import download_ui
 from localspec.core.errors import UsageError
 from localspec.core.options.model_options import ModelOptions
-from localspec.display import console, reports
-from localspec.display.progress import progress
+from localspec.display import reports
+from localspec.display.terminal import console
+from localspec.display.terminal.progress import progress
 from localspec.library.pairs.options import picked
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import typer
 from localspec.commands.flags import completion
 from localspec.core.errors import LocalspecError, UsageError
 from localspec.core.formatting import size
-from localspec.display import console
+from localspec.display.terminal import console
 
 if TYPE_CHECKING:
     from localspec.library.removal import Removal

@@ -21,8 +21,8 @@ from localspec.core.files import file_problem, lock, or_stream
 from localspec.core.options.load_options import PARALLEL
 from localspec.core.options.option import option
 from localspec.display import answer as answers
-from localspec.display import console
-from localspec.display.progress import progress
+from localspec.display.terminal import console
+from localspec.display.terminal.progress import progress
 
 if TYPE_CHECKING:
     from localspec.library.pairs.request import PairRequest

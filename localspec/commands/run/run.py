@@ -34,8 +34,8 @@ from localspec.core.formatting import one_line
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.display import answer as answers
-from localspec.display import console
 from localspec.display.pieces import AnswerStyle, AnswerWriter, unseen_answer
+from localspec.display.terminal import console
 from localspec.display.trace import write_trace
 
 if TYPE_CHECKING:

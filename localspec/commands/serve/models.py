@@ -11,7 +11,7 @@ from localspec.commands.flags.rows import Given
 from localspec.commands.flags.serving import ServingFlags
 from localspec.core.errors import FileProblem, MissingFile, UsageError
 from localspec.core.paths import is_bundled
-from localspec.display import console
+from localspec.display.terminal import console
 from localspec.hub.reference import parse_reference
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from localspec.core.compute import COMPUTE
 from localspec.core.errors import LocalspecError
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import DraftTokens
-from localspec.display import console
+from localspec.display.terminal import console
 
 if TYPE_CHECKING:
     from localspec.engine.engine import Engine

@@ -9,7 +9,7 @@ import typer
 
 from localspec.commands.flags.answer import HeaderFlag, JsonFlag
 from localspec.core.errors import LocalspecError, UsageError
-from localspec.display import console
+from localspec.display.terminal import console
 
 if TYPE_CHECKING:
     from localspec.server.running import RunningServer

@@ -144,8 +144,8 @@ class Valuation:
 
         ``drafting`` is the draft model's time; the controller's is not counted. Plain and mixed
         passes count at their usual cost, and others are bounded, as they may have been held up by
-        something else. Of a shared pass, each answer counts its share of a plain one, and those that
-        drafted what it took longer, in equal parts: a loss is charged to those who may end it.
+        something else. Of a shared pass, each answer counts its share of a plain one; those that
+        drafted count what it took longer, in equal parts: they alone may end a loss.
         """
         if outcome.is_plain and outcome.sequences > 1:
             return drafting + self.plain

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from localspec.core import paths
-from localspec.display import console
+from localspec.display.terminal import console
 from localspec.engine.loading.pair_file import path_of
 from localspec.hub.provenance import record_path
 from localspec.metadata.header import read_header

@@ -16,7 +16,7 @@ import pytest
 
 from localspec.commands.serve import serve as serve_command
 from localspec.core import machine
-from localspec.display import console
+from localspec.display.terminal import console
 from localspec.engine.session.limits import STEP_SECONDS, Limits
 from localspec.engine.session.session import Session
 from localspec.server.listen import Server, bind
@@ -206,7 +206,7 @@ def test_it_answers_and_ends_when_told(tiny: TinyFiles, number: signal.Signals) 
 _ENDED_AT_ONCE = """
 import os, signal
 from localspec import cli
-from localspec.display import console
+from localspec.display.terminal import console
 
 note = console.note
 

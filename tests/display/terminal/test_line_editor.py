@@ -13,9 +13,9 @@ READ = """
 import sys
 import os
 from pathlib import Path
-from localspec.display import console
+from localspec.display.terminal import console
 from localspec.chat.slash_commands import COMMANDS
-from localspec.display.line_editor import LineEditor
+from localspec.display.terminal.line_editor import LineEditor
 console.prepare_streams()
 editor = LineEditor(COMMANDS, Path(sys.argv[1]))
 while True:

@@ -20,7 +20,7 @@ from prompt_toolkit.utils import is_dumb_terminal
 from localspec.chat.input_loop import is_unfinished
 from localspec.chat.slash_commands import Command
 from localspec.core.files import appearing_when_complete, read_at_most, size_of
-from localspec.display import console
+from localspec.display.terminal import console
 
 try:
     import termios

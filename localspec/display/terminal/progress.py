@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from localspec.core.formatting import one_line
 from localspec.core.interrupt import end_suspension, on_suspension
-from localspec.display.console import is_quiet, make_console, notes_above, resizable
+from localspec.display.terminal.console import is_quiet, make_console, notes_above, resizable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -10,9 +10,10 @@ import pytest
 
 from localspec.core.errors import LocalspecError
 from localspec.display import bench as bench_display
-from localspec.display import console, reports
+from localspec.display import reports
 from localspec.display.answer import figures
 from localspec.display.models import table
+from localspec.display.terminal import console
 from localspec.engine.doctor import DoctorReport
 from localspec.metadata.header import read_header
 from localspec.pairing import check_pair

@@ -9,9 +9,9 @@ from rich.console import Console
 
 from localspec.core.formatting import one_line
 from localspec.display import bench as bench_display
-from localspec.display import progress as bars
-from localspec.display.console import make_console, note
-from localspec.display.progress import progress
+from localspec.display.terminal import progress as bars
+from localspec.display.terminal.console import make_console, note
+from localspec.display.terminal.progress import progress
 from tests.support.answers import made_comparison, made_demo
 from tests.support.programs.streams import Streams
 from tests.support.programs.terminal import Window

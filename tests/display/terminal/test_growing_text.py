@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from localspec.display.growing_text import MarkdownText
+from localspec.display.terminal.growing_text import MarkdownText
 
 PARTS = [
     *("- an item\n", "  - nested\n", "2. two **b\n", "10. ten\n", "   5) five\n", "+ other\n"),

@@ -1,0 +1,1 @@
+"""The terminal itself: streams, prompt line, growing text, progress, clipboard."""
