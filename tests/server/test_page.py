@@ -264,7 +264,7 @@ def test_a_question_stopped_before_its_answer_can_be_sent_again(load: Open) -> N
     with serving(engine) as site:
         page = load(site)
         page.send("hello")
-        page.wait(lambda: page.meters == ["waiting for the first token"])
+        page.wait(lambda: page.meters and page.meters[0].startswith("reading the prompt: 0 of "))
         page["question"].send_keys("and then")
         page.click("stop")
         page.wait(lambda: not page.busy)

@@ -91,8 +91,11 @@ class Job:
     def put(self, piece: Piece) -> None:
         """Pass on a piece; the reader may hear of it with the next one only, or by `flush`."""
         self._arrivals.append(piece)
-        if time.monotonic() - self._woken_at >= self._patience:
+        woken_at = self._woken_at
+        if time.monotonic() - woken_at >= self._patience:
             self.flush()
+            if piece.progress is not None:  # the first token does not wait for that
+                self._woken_at = woken_at
 
     def flush(self) -> None:
         """Wake the reader if something waits for it."""
