@@ -13,7 +13,7 @@ def doctor(as_json: JsonFlag = False) -> None:
     """Check build, devices, cores, memory and folders, and run the demo pair once."""
     from localspec.engine.doctor import examine
 
-    result = examine()
+    result = examine(console.note)
     if as_json:
         console.json_line(asdict(result))
     else:

@@ -2,6 +2,7 @@
 
 import platform
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from localspec import __version__
@@ -30,8 +31,11 @@ class DoctorReport:
     healthy: bool = True
 
 
-def examine() -> DoctorReport:
-    """Examine everything; failures become advice, not exceptions."""
+def examine(say: Callable[[str], None] | None = None) -> DoctorReport:
+    """Examine everything; failures become advice, not exceptions.
+
+    ``say`` hears before what may take minutes on a slow device.
+    """
     result = DoctorReport()
     facts = result.facts
     facts["localspec"] = __version__
@@ -46,7 +50,7 @@ def examine() -> DoctorReport:
         facts["cache_folder"] = str(paths.cache_folder())
         _examine_build(result)
         facts["demo"] = _try_demo(result)
-        facts["exact"] = _exact()
+        facts["exact"] = _exact(say)
     except LocalspecError as error:
         result.healthy = False
         facts["demo"] = f"fails: {error.message}"
@@ -111,10 +115,10 @@ def _heads(result: DoctorReport) -> bool:
     return True
 
 
-def _exact() -> str:
+def _exact(say: Callable[[str], None] | None) -> str:
     """The passes that `--exact` makes of the bundled target."""
     options = LoadOptions(paths.demo_pair()[0], ctx_size=128, threads=1, exact=True)
-    with Engine.load(options, None) as engine:
+    with Engine.load(options, None, say=say) as engine:
         return str(engine.target.passes)
 
 

@@ -21,7 +21,9 @@ pytestmark = pytest.mark.llama
 
 
 def test_facts_are_there_and_the_demo_runs() -> None:
-    result = examine()
+    said: list[str] = []
+    result = examine(said.append)
+    assert any("which may take a minute" in sentence for sentence in said)
     assert result.healthy
     facts = result.facts
     assert list(facts)[:5] == ["localspec", "python", "system", "cpu", "physical_cores"]
