@@ -131,14 +131,9 @@ class Adaptive(Controller):
     def propose(self, context: list[int], limit: int) -> Proposal:
         """The candidates worth verifying, after as many draft steps as are worth taking."""
         self._prompt = self._prompt or len(context)
-        past, may_choose = len(context) - 1, self._budget.may_choose
-        if may_choose:
-            self._value.refresh(past, drafting=self.length > 0)
-        else:
-            self._value.prepare(past)
+        self._value.refresh(len(context) - 1, drafting=self.length > 0)
         plan = self._plan = self._look_up(context, limit)
-        # What a plain pass costs must be known too.
-        if (may_choose or plan.candidates) and self._profile.since_plain < LONGEST_INTERVAL:
+        if self._profile.since_plain < LONGEST_INTERVAL:  # what a plain pass costs is known too
             self.status = self._choose(plan, context, limit)
         self.length = plan.verified
         return plan.proposal()
@@ -297,10 +292,7 @@ class Adaptive(Controller):
         drafting = 0.0 if self._draft is None else self._draft.take_spent()
         reading = self._plan.reading_seconds
         counted = value.counted_seconds(outcome, drafting - reading)
-        # Of a shared pass others may have been served meanwhile.
-        chose = self._budget.may_choose and outcome.is_plain and not drafting
-        choosing = outcome.draft_seconds if chose and outcome.sequences == 1 else 0.0
-        self._budget.add(counted, tokens, value.plain, reading, choosing)
+        self._budget.add(counted, tokens, value.plain, reading)
         # A long copy tells nothing of the speed behind it, nor a pass that reads another prompt.
         if tokens <= 1 + LONGEST_AUTO and not outcome.mixed:
             value.recent.add(tokens, outcome.seconds / outcome.sequences)

@@ -23,8 +23,6 @@ _MOST_DEBT = 4.5  # plain tokens
 _MOST_READ = 24.0  # plain tokens of debt or credit, reading included
 _FOR_GAIN = 4.0  # plain tokens that may be lost besides, where much is to be gained
 _SLOPE = 12.0  # of these, for each token that a round is to gain
-_CHOOSING = 0.02  # of the time elapsed that may go into choosing what to draft, gains besides
-_MOST_CHOOSING = 2.0  # plain tokens
 
 
 @dataclass(slots=True)
@@ -52,35 +50,24 @@ class LossBudget:
     debt too, so that a large expected gain is never forbidden. A debt is carried to the next
     answer, so that many short answers cannot lose many times. Reading a prompt with the draft does
     not count in it: drafting less would not bring it back. `may_read` counts it over all answers.
-    A third account holds the time for choosing what to draft, see `may_choose`.
     """
 
     def __init__(self) -> None:
         self._debt = 0.0
         self._with_reading = 0.0
-        self._choosing = 0.0
-        self.may_choose = True
 
     def begin_answer(self) -> None:
         """Go on with another answer: a debt stays, a credit does not."""
         self._debt = max(0.0, self._debt)
 
-    def add(
-        self, seconds: float, tokens: int, plain: float, reading: float = 0.0, choosing: float = 0.0
-    ) -> None:
+    def add(self, seconds: float, tokens: int, plain: float, reading: float = 0.0) -> None:
         """Count a round against the plain time of its tokens.
 
-        ``plain`` is seconds of one token, ``reading`` those of the prompt in the draft,
-        ``choosing`` those of a plain round outside any pass: they are ``may_choose`` again once
-        drafting has gained them, or they are two per cent of the time elapsed.
+        ``plain`` is seconds of one token, ``reading`` those of the prompt in the draft.
         """
         lost = (1 - _SHARE) * seconds - tokens * plain
         lost = min(lost, _MOST_DEBT * plain)
         self._debt = min(max(self._debt + lost, -_MOST_CREDIT * plain), _MOST_DEBT * plain)
-        self._choosing += choosing - _CHOOSING * seconds + min(0.0, seconds - tokens * plain)
-        self._choosing = max(self._choosing, -_MOST_CREDIT * plain)
-        self._choosing = min(self._choosing, _MOST_CHOOSING * plain)
-        self.may_choose = self._choosing <= plain
         most = _MOST_READ * plain
         self._with_reading = min(max(self._with_reading + lost + reading, -most), most)
 

@@ -490,42 +490,6 @@ def test_the_controllers_own_time_is_no_loss_of_drafting() -> None:
     assert drafted(rounds[:20]) == 0 < drafted(rounds)
 
 
-@pytest.mark.parametrize(("costs", "share"), [(0.01, 1.0), (0.3, 0.1)])
-def test_a_controller_that_takes_long_for_its_choice_makes_few(costs: float, share: float) -> None:
-    """It takes a share of a plain pass, and finds nothing: small models on a GPU."""
-
-    class Slow(ModelDrafter):
-        asked = 0
-
-        def unread(self, context: list[int]) -> int:
-            Slow.asked += 1
-            clocks[-1].advance(costs)
-            return super().unread(context)
-
-    clocks: list[FakeClock] = []
-    known, tokens = calibrated(STEEP, (1.0, 1.0)), 600
-
-    def make(clock: FakeClock) -> Controller:
-        clocks.append(clock)
-        draft = Costly(clock, (1.0, 1.0), quirk=0.9)
-        return Adaptive(known, clock, Slow(draft, GREEDY, 16, never_stop))
-
-    spent, _ = answer(make, STEEP, [1, 2], tokens)
-    assert 0 < Slow.asked <= share * tokens
-    assert spent <= plain_seconds(STEEP, tokens) * 1.025
-
-
-def test_what_a_lookup_finds_is_considered_at_any_time() -> None:
-    """As in a copy behind a long text in which choosing took long for nothing."""
-    budget = LossBudget()
-    while budget.may_choose:
-        budget.add(1.0, 1, 1.0, choosing=0.5)
-    _, rounds = answer(
-        lookup_alone(calibrated(FLAT, FLAT), budget), FLAT, [*range(16)] * 3, 200, Copyist
-    )
-    assert drafted(rounds[:4]) > 0
-
-
 def test_no_debt_forbids_the_index_what_gains_much() -> None:
     known = calibrated(FLAT, (0.9, 0.0))
     prompt = [*range(16)] * 3

@@ -175,15 +175,3 @@ def test_what_goes_on_losing_is_forbidden_in_the_longest_answer() -> None:
         budget.add(seconds, 1, 1.0)
         lost += seconds - 1.0
     assert 40 < lost < 0.0102 * 5000 + 5
-
-
-def test_choosing_rests_until_it_is_two_per_cent_of_the_time_or_was_gained() -> None:
-    budget, chosen = LossBudget(), 0
-    for _ in range(2000):  # choosing takes a fifth of a plain token, and finds nothing
-        chosen += budget.may_choose
-        budget.add(1.0, 1, 1.0, choosing=0.2 * budget.may_choose)
-    assert 0.09 < chosen / 2000 < 0.11
-    while budget.may_choose:
-        budget.add(1.0, 1, 1.0, choosing=0.2)
-    budget.add(1.0, 8, 1.0)
-    assert budget.may_choose
