@@ -46,7 +46,7 @@ class RowChoice:
 
     @property
     def sentence(self) -> str:
-        """What was chosen, and why."""
+        """The chosen number of output rows, their coverage, step times and expected speedups."""
         why = (
             f"they cover {self.covered:.1%} of unseen text, and a step of the heads takes "
             f"{1e3 * self.step:.3g} ms in place of {1e3 * self.whole_step:.3g}: about "

@@ -89,7 +89,7 @@ def require_ids(kept: NDArray[np.int64], most: int, name: str) -> None:
 
 
 def require_kept(n_ids: int, size: int, name: str) -> None:
-    """Raise IncompatiblePair unless a vocabulary of ``size`` can be trimmed to so many tokens."""
+    """Raise IncompatiblePair unless ``n_ids`` is less than ``size``, the number of tokens."""
     if n_ids >= size:
         raise IncompatiblePair(
             f"{n_ids:,} tokens cannot be kept of {name}, which has {size:,}.",
