@@ -36,7 +36,7 @@ from localspec.llama.vocabulary.tokenizer import SHORT, require_text_fits, token
 from localspec.llama.weights import Weights
 from localspec.metadata.header import ModelHeader
 from localspec.pairing import CONTROL, UNKNOWN
-from localspec.speculative.loop import ALONE, Logits
+from localspec.speculative.loop import ALONE, Logits, PassListener
 
 _CONTROL_ATTRIBUTES = 1 << 3 | 1 << 0  # LLAMA_TOKEN_ATTR_CONTROL and _UNKNOWN
 _FIM = ("pre", "suf", "mid", "rep", "sep")
@@ -52,8 +52,9 @@ class LlamaModel:
     llama.cpp allocated; of a ``weightless`` one, which can do nothing else, what it would allocate.
     ``context`` and ``vocab`` are llama.cpp's handles, valid until this is closed; ``overridden``
     are the keys whose values it took from ``options.override_kv`` instead of the file.
-    ``listener`` is called after each pass with its tokens and the position of the first, and when
-    all that was read is replaced, with none and how many there are now; see `heads`.
+    ``listener`` is called after each pass with its tokens, the position of the first and how many
+    rows of logits it gave, and when all that was read is replaced, with no tokens and how many
+    there are now; see `heads`.
     ``rollback`` is the first of the ``strategies`` that works, after `Trim`.
     Raises EngineError, with llama.cpp's own reason, when the model cannot be loaded.
     """
@@ -81,7 +82,7 @@ class LlamaModel:
         self._held = 0  # so many of the tokens are in llama.cpp's cache
         self._torn = False  # true while our list and llama.cpp's cache may differ
         self._first_row = 0  # of the logits that were asked for, among those of the last pass
-        self.listener: Callable[[Sequence[int], int], None] | None = None
+        self.listener: PassListener | None = None
         self.passes = NATURAL
         self.min_width, self.max_width = 1, options.batch_size
         self._alike = 0  # tokens at the beginning that were read in passes of the class
@@ -275,7 +276,7 @@ class LlamaModel:
             self._undo(0, None)
         self._torn = False
         if self.listener is not None:
-            self.listener((), len(self.tokens))
+            self.listener((), len(self.tokens), 0)
         return bool(self.tokens)
 
     def doubt(self, report: Callable[[], None]) -> None:
@@ -559,7 +560,7 @@ class LlamaModel:
             self._undo(self._held, self._held + added)
         self._torn = False
         if self.listener is not None:
-            self.listener(chunk, begin)
+            self.listener(chunk, begin, outputs)
 
     def _undo(self, length: int, held: int | None) -> None:
         """Let llama.cpp's cache, which holds ``held`` tokens, hold no more than ``length``."""

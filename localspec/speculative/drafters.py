@@ -166,6 +166,9 @@ class ModelDrafter:
         return max(tokens) < self._model.n_vocab
 
     def _misses_most(self, unread: int, context: list[int], longest: int) -> bool:
+        """Whether a review reads only the end; heads know their target's states nowhere else."""
+        if self.follows_target:
+            return False
         return unread > TAIL + longest and 2 * unread > min(len(context), self._model.n_ctx)
 
     def _unread(self, context: list[int], shift: int) -> list[int]:

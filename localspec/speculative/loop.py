@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # `--help` imports this file, and need not wait for numpy
 
 Logits: TypeAlias = "NDArray[np.float32]"
 Clock = Callable[[], float]
+PassListener = Callable[[Sequence[int], int, int], None]  # tokens, first position, rows of logits
 FinishReason = Literal["stop", "length", "context"]
 
 

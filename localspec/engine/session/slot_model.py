@@ -10,7 +10,7 @@ from localspec.core.interrupt import require_wanted
 from localspec.engine.session.batching import SequenceHandle
 from localspec.engine.session.llama_context import BatchEntry, CacheEmptied, SharedContext
 from localspec.llama.cache.copies import LONGEST_REPLAY, Copy, ReusableLengths, places_to_return
-from localspec.speculative.loop import BatchShare, Logits
+from localspec.speculative.loop import BatchShare, Logits, PassListener
 
 
 class SlotModel:
@@ -24,7 +24,7 @@ class SlotModel:
         self._sequence = sequence
         self._handle = handle
         self._tokens: list[int] = []
-        self.listener: Callable[[Sequence[int], int], None] | None = None  # see `LlamaModel`
+        self.listener: PassListener | None = None  # see `LlamaModel`
         self.n_ctx = context.n_ctx
         self.n_vocab = context.n_vocab
 
@@ -114,16 +114,16 @@ class SlotModel:
             self._tokens += unread[count - max(0, self._held - len(self._tokens)) : count]
             if self.listener is not None:
                 logits = logits.copy()  # a head may wait for a pass of its own meanwhile
-                self._tell(self.listener, unread[:count], position)
+                self._tell(self.listener, unread[:count], position, len(logits))
             unread = unread[count:]
         return logits
 
     def _tell(
-        self, listener: Callable[[Sequence[int], int], None], tokens: Sequence[int], position: int
+        self, listener: PassListener, tokens: Sequence[int], position: int, rows: int
     ) -> None:
         """Tell a head about a pass; `batch_share` stays that of the target's pass."""
         share = self._handle.batch_share
-        listener(tokens, position)
+        listener(tokens, position, rows)
         waited = self._handle.batch_share.waited
         self._handle.batch_share = share._replace(waited=waited)
 
@@ -165,7 +165,7 @@ class SlotModel:
         taken = self._context.restore(self._sequence, len(tokens), state, copies)
         self._tokens[:] = tokens if taken else []
         if self.listener is not None:
-            self.listener((), len(self._tokens))
+            self.listener((), len(self._tokens), 0)
         return taken
 
     @property

@@ -1,30 +1,28 @@
 """Prediction heads as a TokenModel: which tokens were read, and with whose hidden states."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol, Self
 
 from localspec.core.options.load_options import MAX_DRAFT_TOKENS
 from localspec.llama.batch import chunks
 from localspec.llama.heads.context import HeadRows
-from localspec.llama.heads.hidden_states import HiddenStates, States, require_states
+from localspec.llama.heads.hidden_states import KEPT, HiddenStates, States, require_states
 from localspec.llama.memory.use import MemoryUse
 from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.header import ModelHeader
-from localspec.speculative.loop import BatchShare, Logits
+from localspec.speculative.loop import BatchShare, Logits, PassListener
 from localspec.speculative.prefix import common_prefix
 
-# Tokens of the target that a head leaves unread until it is asked for a proposal. With more of
-# them, `ModelDrafter` would move its window on the context, where the target's states do not fit.
-LAG = 32
+LOST = 32  # tokens whose states are forgotten that may still count as unread
 ROOM = MAX_DRAFT_TOKENS + 2  # tokens behind the target's context, so that no window ever moves
-_NARROW = 16  # tokens of which logits nobody asked for cost less than another pass
+_NARROW = 16  # tokens that cost less in the next pass with logits than in one of their own
 _WIDEST_VERIFICATION = MAX_DRAFT_TOKENS + 10  # with tokens that are read again in front of it
 
 
 class HeardTarget(Protocol):
     """A target that a head reads along with: a model, or one of its slots."""
 
-    listener: Callable[[Sequence[int], int], None] | None
+    listener: PassListener | None
 
     @property
     def n_ctx(self) -> int: ...
@@ -84,10 +82,11 @@ class Head:
     """A TokenModel that reads a token together with the target's state behind the one before it.
 
     The head hears what its target reads (`_listen`) and reads it as well: a prompt chunk by chunk,
-    what was verified in the first step of the next proposal. Drafted tokens are read
-    with the head's own states, and always forgotten at the next `truncate`: their place is taken by
-    what the target makes of them. Tokens whose states the target did not hand out, such as a
-    restored prompt cache, count as read; the head begins behind them.
+    what was verified in the first step of the next proposal. One that nobody asked for longer than
+    states are kept reads no prompts either, since it may never be asked again. Drafted tokens are
+    read with the head's own states, and always forgotten at the next `truncate`: their place is
+    taken by what the target makes of them. Tokens whose states are not known, such as a restored
+    prompt cache, count as read; the head begins behind them.
 
     A subclass says how tokens are read: `_pass`, `_draft`. ``memory`` is what llama.cpp allocated
     for the head alone, ``header`` that of its file.
@@ -119,6 +118,7 @@ class Head:
         self._true = 0  # how many of them were read with the target's own states
         self._torn = False  # true while our list and llama.cpp's cache may differ
         self._heard = False
+        self._unasked = 0  # verified tokens since it was last asked for logits
         self._outputs = 0  # rows of logits that the last pass has
         self.n_ctx = target.n_ctx + ROOM
         self.header = context.header
@@ -150,6 +150,8 @@ class Head:
         Raises EngineError when llama.cpp refuses. It and Ctrl-C leave what was read before.
         """
         self._mend()
+        if rows:
+            self._unasked = 0
         self._states.truncate(len(self._target.tokens))  # those behind belong to rejected tokens
         self._read(tokens, rows)
         self._states.trim()
@@ -172,31 +174,33 @@ class Head:
 
     # -- the target ------------------------------------------------------------------------
 
-    def _listen(self, tokens: Sequence[int], position: int) -> None:
+    def _listen(self, tokens: Sequence[int], position: int, rows: int) -> None:
         """Take the target's states of tokens from ``position`` on.
 
         Without any, all before ``position`` took the place of what was read, and no state is known.
         """
         self._mend()
-        rows = self.tap.rows(len(tokens))
+        states = self.tap.rows(len(tokens))
         if not self._heard:
-            require_states(rows)
+            require_states(states)
             self._heard = bool(len(tokens))
         first = min(position, self._true) if tokens else 0
         self._cut(first + common_prefix(self.tokens[first : self._true], [*tokens]))
         if not tokens:
             self._states.truncate(0)
-        self._states.add(position, rows)
-        if len(tokens) > _WIDEST_VERIFICATION or self._reads_at_once:
-            self._follow(position + len(tokens))
-        elif position - self._true > LAG:
-            self._follow(position)
+        self._states.add(position, states)
+        is_prompt = not rows or len(tokens) > _WIDEST_VERIFICATION
+        if not is_prompt:
+            self._unasked += len(tokens)
+        unread = self._target.tokens[len(self.tokens) : position + len(tokens)]
+        follows = is_prompt and self._unasked <= KEPT and len(unread) > _NARROW
+        if follows or self._reads_at_once:
+            self._read(unread, 0)
         self._states.trim()
+        if self._states.begin - len(self.tokens) > LOST:
+            self._begin_behind(self._target.tokens[: self._states.begin])
 
     _reads_at_once = False  # tokens that may still be rejected are read as well
-
-    def _follow(self, end: int) -> None:
-        self._read(self._target.tokens[len(self.tokens) : end], 0)
 
     def _begin_behind(self, tokens: Sequence[int]) -> None:
         """Count tokens as read whose states nobody knows, in place of what was read."""

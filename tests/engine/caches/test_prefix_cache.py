@@ -385,7 +385,7 @@ def test_a_pair(engine: Engine, params: SamplingParams, length: DraftTokens) -> 
 def test_the_draft_of_a_pair_reads_nothing_again_either(engine: Engine) -> None:
     cache, read = PrefixCache(PLENTY), list[int]()
     assert isinstance(engine.draft, LlamaModel)
-    engine.draft.listener = lambda tokens, position: read.append(len(tokens))
+    engine.draft.listener = lambda tokens, position, rows: read.append(len(tokens))
     for seed in (1, 2, 1):
         read.clear()
         say(cache, engine, random_ids(300, seed=seed), 4, 16)

@@ -390,7 +390,7 @@ def test_what_a_made_up_state_leaves_in_cells_is_wiped(watched: Watched) -> None
 
 
 def test_heads_that_read_along_keep_the_chain(watched: Watched) -> None:
-    watched.model.listener = lambda tokens, position: None
+    watched.model.listener = lambda tokens, position, rows: None
     assert watched.model.tree is None
     watched.model.listener = None
     assert watched.model.tree is not None

@@ -44,6 +44,7 @@ def test_the_first_token_pays_for_the_block(
     with head_pair(architecture, "llama", "dflash") as pair:
         context, passes = random_ids(20), list[Any]()
         pair.target.decode(context[:-1], 0)
+        pair.head.truncate(0)
         pair.head.decode(context, 1)
         monkeypatch.setattr(pair.head.context, "decode", lambda *given: passes.append(given))
         rows = [pair.head.decode([token], 1).copy() for token in random_ids(BLOCK)]
@@ -56,6 +57,7 @@ def test_a_review_takes_a_pass_with_one_mask_for_each_token(architecture: Files)
         context, head = random_ids(20), pair.head.context
         pair.target.decode(context[:-1], 0)
         features = pair.head.tap.rows(19).copy()
+        pair.head.truncate(0)
         reviewed = pair.head.decode(context, 3).copy()
         for position, row in zip(range(17, 20), reviewed, strict=True):
             head.forget(position - 1)  # what is behind, and the pass before

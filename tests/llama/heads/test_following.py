@@ -13,7 +13,7 @@ from localspec.core.interrupt import Cancelled, stopped_when
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.llama import llama_library
 from localspec.llama.batch import longest
-from localspec.llama.heads.head import LAG, Head
+from localspec.llama.heads.head import LOST, Head
 from localspec.llama.heads.hidden_states import KEPT, HiddenStates, States
 from localspec.llama.heads.mtp import SharedHead
 from localspec.llama.model import LlamaModel
@@ -48,7 +48,7 @@ def test_a_review_compares_what_is_unread_and_never_looks_through_a_window(
         longest = min(emitted, 33)
         if emitted % 40 in (8, 9, 35):
             unread = drafter.unread(context)
-            assert unread <= LAG + 2 and drafter.to_review(context, longest) == unread
+            assert unread <= KEPT + LOST + 2 and drafter.to_review(context, longest) == unread
             reviewed = drafter.score_past_tokens(context, longest)
             assert len(reviewed) == min(longest, unread - 1)
             assert [token for _, token in reviewed] == context[len(context) - len(reviewed) :]
@@ -109,17 +109,63 @@ def test_a_prompt_is_read_as_it_comes(pair: HeadPair, monkeypatch: pytest.Monkey
         pair.target.decode(part, 0)
         read = len(pair.head.tokens)
         assert pair.head.tokens == pair.target.tokens[:read]
-        assert len(pair.target.tokens) - read <= LAG + longest(pair.target.prompt_step)
+        assert len(pair.target.tokens) - read <= longest(pair.target.prompt_step)
     assert max(kept) <= KEPT
     assert pair.head.n_ctx >= pair.target.n_ctx + 8  # so that a ModelDrafter never moves its window
 
 
-def test_little_is_left_unread_while_nobody_asks(pair: HeadPair) -> None:
+@pytest.fixture
+def passes(pair: HeadPair, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows each pass of the head has."""
+    found, decode = list[int](), pair.head.context.decode
+
+    def counted(rows: Any) -> None:
+        found.append(len(rows.positions))
+        decode(rows)
+
+    monkeypatch.setattr(pair.head.context, "decode", counted)
+    return found
+
+
+def test_a_head_that_nobody_asks_reads_nothing(pair: HeadPair, passes: list[int]) -> None:
+    """What it then reads at once gives the draft that reading along would give."""
+    prompt, answer = random_ids(60), random_ids(120, seed=1)
+
+    def said(*, asked: bool) -> np.ndarray:
+        pair.restart()
+        pair.target.decode(prompt, 0)
+        passes.clear()
+        for i, token in enumerate(answer):
+            pair.target.decode([token], 1)
+            if asked and i % 30 == 0:
+                pair.draft([*prompt, *answer[: i + 1], 0], [])
+        assert asked or not passes
+        return pair.draft([*prompt, *answer, 1], [])[0].copy()
+
+    np.testing.assert_allclose(said(asked=False), said(asked=True), atol=2e-3)
+
+
+def test_a_head_that_is_not_asked_for_long_reads_no_prompts(
+    pair: HeadPair, passes: list[int]
+) -> None:
+    """Only what was lately verified is read when it is asked again, and prompts from then on."""
     pair.restart()
-    for token in random_ids(100):
+    pair.target.decode(random_ids(60), 0)
+    for token in random_ids(KEPT + LOST, seed=1):
         pair.target.decode([token], 1)
-        # A pass that was padded is read again with the next one, if the state went back.
-        assert len(pair.target.tokens) - len(pair.head.tokens) <= LAG + pair.target.min_width
+        assert (
+            len(pair.target.tokens) - len(pair.head.tokens) <= KEPT + LOST + pair.target.min_width
+        )
+    passes.clear()
+    prompt = random_ids(600, seed=2)
+    pair.target.truncate(0)
+    pair.target.decode(prompt, 0)
+    assert not passes
+    pair.draft([*prompt, 0], [])
+    assert sum(passes) <= 3 * (KEPT + LOST) + 20  # up to three layers
+    passes.clear()
+    pair.target.decode(random_ids(300, seed=3), 0)
+    assert sum(passes) >= 200 or type(pair.head) is SharedHead
 
 
 def test_what_is_read_unheard_counts_as_read(pair: HeadPair) -> None:
@@ -141,25 +187,17 @@ def test_what_is_read_unheard_counts_as_read(pair: HeadPair) -> None:
     assert pair.head.tokens == context
 
 
-def test_a_restored_text_is_not_read_by_the_head(
-    pair: HeadPair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    context, read = random_ids(120), list[int]()
+def test_a_restored_text_is_not_read_by_the_head(pair: HeadPair, passes: list[int]) -> None:
+    context = random_ids(120)
     pair.restart()
     pair.target.decode(context[:-1], 0)
     state = pair.target.state().copy()
     pair.restart()
     assert pair.target.restore(context[:-1], state)
-    decode = pair.head.context.decode
-
-    def counted(rows: Any) -> None:
-        read.append(len(rows.positions))
-        decode(rows)
-
-    monkeypatch.setattr(pair.head.context, "decode", counted)
+    passes.clear()
     pair.draft(context, [])
     assert pair.head.tokens == context
-    assert 0 < sum(read) < 20  # the last token, by each layer or with a block of masks
+    assert 0 < sum(passes) < 20  # the last token, by each layer or with a block of masks
 
 
 def test_behind_a_long_way_back_one_state_is_missing_and_no_more(architecture: Files) -> None:

@@ -39,9 +39,10 @@ class HeadPair:
     head: Head
 
     def restart(self) -> None:
-        """Let both hold nothing."""
+        """Let both hold nothing, and the head read prompts, as one that was asked lately."""
         self.target.truncate(0)
         self.head.truncate(0)
+        self.head._unasked = 0
 
     def draft(self, context: Sequence[int], drafted: Sequence[int]) -> list[Row]:
         """The head's logits behind a context, and behind each token that is drafted then.
