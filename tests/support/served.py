@@ -178,9 +178,10 @@ def _asked(path: str) -> dict[str, object]:
 
 
 def events_of(text: str) -> list[str]:
-    """The data of server-sent events."""
+    """The data of server-sent events, without the comments of a busy machine's pauses."""
     *events, rest = text.split("\n\n")
     assert rest == ""
+    events = [event for event in events if not event.startswith(": ")]
     assert all(event.startswith("data: ") for event in events)
     return [event.removeprefix("data: ") for event in events]
 
