@@ -70,7 +70,7 @@ def unloaded_backends() -> list[str]:
 
 
 def missing_gpu(*, any_maker: bool = False) -> list[str]:
-    """What is missing for llama.cpp to use the NVIDIA GPU of this machine, one sentence each.
+    """The reasons why llama.cpp cannot use this machine's NVIDIA GPU, one sentence each.
 
     With ``any_maker`` also other GPUs; integrated ones may be little faster than the processor.
     """
