@@ -221,6 +221,7 @@ def said_by_head(target: Any, head: Any, prompt: list[int]) -> list[np.ndarray]:
     drafted, rows = random_ids(3, seed=len(prompt)), []
     target.truncate(0)
     target.decode(prompt[:-1], 0)
+    assert len(target.tokens) - len(head.tokens) <= 16  # it read the prompt, but for a short end
     for _ in range(2):
         unread = prompt[len(head.tokens) :]
         for tokens in (unread, *([token] for token in drafted[:2])):
