@@ -13,9 +13,8 @@ namespace row_kernels {
 // Activations of whole numbers with 127 in each block are quantised without loss: what is left are roundings of floats.
 constexpr float TOLERANCE = 1e-5f; // of the greatest result
 
-template <typename T> bool is_right(ggml_type type) {
-    constexpr int        K = 512, M = ROWS + 3, N = 3;
-    uint32_t             seed = 1;
+// N rows times M weight rows of K values
+template <typename T> bool is_right(ggml_type type, int M = ROWS + 3, int K = 512, int N = 3, uint32_t seed = 1) {
     const auto           next = [&] { return (seed = seed * 1664525u + 1013904223u) >> 8; };
     std::vector<float>   weights(M * K), unpacked(M * K), x(N * K), y(N * M);
     std::vector<uint8_t> packed(M * ggml_row_size(type, K));

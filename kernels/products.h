@@ -285,15 +285,24 @@ struct tiles {
 
 // Hands out pieces of [0, count) to the threads; what a piece is does not change its result.
 template <typename F> void share(const ggml_compute_params * params, int64_t count, int64_t grain, F && piece) {
-    int64_t size = params->nth == 1 ? count : (count + params->nth * 4 - 1) / (params->nth * 4);
+    if (params->nth == 1) {
+        if (count) {
+            piece(0, count);
+        }
+        return;
+    }
+    int64_t size = (count + params->nth * 4 - 1) / (params->nth * 4);
     size         = (size + grain - 1) / grain * grain;
     for (int64_t i = params->ith; i * size < count; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
         piece(i * size, i * size + size < count ? i * size + size : count);
     }
 }
 
-// all threads, once, between what they prepared and `share`
+// all threads, once, between what they prepared and `share`; one alone waits for nobody
 INLINE void meet(const ggml_compute_params * params) {
+    if (params->nth == 1) {
+        return;
+    }
     if (params->ith == 0) {
         ggml_threadpool_chunk_set(params->threadpool, params->nth);
     }
@@ -426,7 +435,7 @@ template <typename T> void multiply_experts(const ggml_compute_params * params, 
     if (params->ith == 0) {
         sorted.sort(op);
     }
-    ggml_barrier(params->threadpool);
+    meet(params);
     const auto rows_of = [&](int e) {
         const int32_t * order = sorted.order + sorted.first[e];
         return [=](int i) {
