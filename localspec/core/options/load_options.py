@@ -203,7 +203,8 @@ class LoadOptions:
     model was trained for. ``window_copies`` keeps copies of sliding windows, for later prompts to
     return to. ``exact`` makes all passes of widths that round alike, because
     llama.cpp's kernels round differently at different widths; they are found once per file and
-    machine. ``load_heads`` also loads the MTP (NextN) heads that the file may have. ``parallel`` is
+    machine. ``row_kernels`` holds for the process: the target that is loaded last decides.
+    ``load_heads`` also loads the MTP (NextN) heads that the file may have. ``parallel`` is
     the number of slots, each with a context of ``ctx_size``. ``branches`` is the most candidates at
     one place of a tree that the target verifies in one pass, with a fixed draft length: 1 is a
     chain. ``path`` may be given as a text. Raises UsageError for a value of a wrong type or outside
@@ -272,8 +273,8 @@ class LoadOptions:
     flash_attention: FlashAttention = _loading(
         "auto",
         "--flash-attn -fa",
-        "Flash attention; without a value: on. Default: auto, which on a CPU is on for short "
-        "contexts only.",
+        "Flash attention; without a value: on. Default: auto, which on a CPU without row kernels "
+        "is on for short contexts only.",
         stored=True,
     )
     cache_type_k: CacheType = _loading(
@@ -307,6 +308,16 @@ class LoadOptions:
         "that round alike, found at the first start. Slower; no drafts where plain decoding is "
         "faster.",
         stored=True,
+    )
+    row_kernels: bool = _loading(
+        True,
+        "--row-kernels",
+        "On the CPU, compute with localspec's own kernels, where llama.cpp was built with them: "
+        "passes of several tokens are cheap, and round alike at any width. Default: on.",
+        metavar="on|off",
+        words={"on": True, "off": False},
+        stored=True,
+        llama_cpp=False,
     )
     gpu_layers: int | None = _devices(
         None,

@@ -18,6 +18,7 @@ from localspec.engine.loading.notes import (
     no_trees_reason,
     not_branched,
     not_overridden,
+    refused_kernels,
     slow_exact,
     stretched,
     without_gpu,
@@ -54,7 +55,10 @@ class LoadedPair(NamedTuple):
 
 
 class UsablePair(NamedTuple):
-    """A pair that llama.cpp can run here, notes for the user, the files of pair and target."""
+    """A pair that llama.cpp can run here, notes for the user, the files of pair and target.
+
+    That of the target ``alone`` holds which passes round alike, with ``exact`` or without.
+    """
 
     placed: Placed
     notes: list[str]
@@ -75,8 +79,7 @@ def load_pair(
     model = load_target(placed.target, file, say, drafted=placed.draft is not None)
     notes += stretched(model)
     try:
-        if model.options.exact:
-            notes += slow_exact(use_exact_passes(model, alone, say))
+        notes += slow_exact(use_exact_passes(model, alone, say))
         drafting = None if model.passes.alone else placed.draft
         drafter = None if drafting is None else load_draft(model, drafting, notes)
     except BaseException:
@@ -97,15 +100,17 @@ def usable_pair(
 ) -> UsablePair:
     """Check headers, plan memory and, with ``trial``, use a pair that is new here in a child."""
     target = replace(target, load_heads=_is_own(draft, target))
+    draft = draft and replace(draft, row_kernels=target.row_kernels)  # one setting a process
     header = read_header(target.path, target.override_kv)
     draft_header = None
     if draft is not None and not target.load_heads:
         draft_header = read_header(draft.path, draft.override_kv)
-    notes = _require(header, draft_header, target, lenient)
+    notes = _require(header, draft_header, target, lenient) + refused_kernels(target)
     drafts = [] if draft is None else [Model(draft_header or header, draft)]
-    alone = file = open_pair_file(Model(header, target))
-    if drafts:
-        file = open_pair_file(Model(header, target), *drafts)
+    file = open_pair_file(Model(header, target), *drafts)
+    alone = file
+    if drafts or not target.exact:
+        alone = open_pair_file(Model(header, replace(target, exact=True)))
     target = _connected(target, notes, say)
     place = partial(_place, header, draft_header)
     found = variants(target, draft)
