@@ -36,6 +36,7 @@ from localspec.engine.session.slot import NOT_ROLLED_BACK, make_slots
 from localspec.engine.text_stream import OutputFormat, Prompt
 from localspec.llama.heads.head import Head
 from localspec.llama.model import LlamaModel
+from localspec.llama.pass_class import SAME_TEXT
 from localspec.llama.vocabulary.control_tokens import ControlTokens, new_mark
 from localspec.llama.vocabulary.token_rules import require_known_tokens, token_rules
 from localspec.speculative.control.conversations import Conversations
@@ -366,6 +367,24 @@ class Engine:
         if self.draft is not None:
             draft = {"spec_type": "draft-simple"} | self.draft.settings()
         return {"target": self.target.settings(), "draft": draft}
+
+    @property
+    def text_equality(self) -> str | None:
+        """How drafted texts relate to plain ones, as far as `exact_passes` found out; a sentence.
+
+        None where nothing was found out, and where trees move tokens to other cells of the cache.
+        """
+        model = self.target
+        if model.rounding is None or model.options.branches > 1:
+            return None
+        if model.rounds_alike:
+            return f"{SAME_TEXT[0].upper()}{SAME_TEXT[1:]}: passes of all widths round alike."
+        if not model.rounding.left:
+            return None
+        return (
+            "Drafted texts may differ from plain ones by rounding: llama.cpp's own code computes "
+            f"{model.rounding.left}."
+        )
 
     @property
     def can_roll_back(self) -> bool:

@@ -305,8 +305,8 @@ class LoadOptions:
         False,
         "--exact",
         "Identical text for every draft length and any state of the caches: all passes have widths "
-        "that round alike, found at the first start. Slower; no drafts where plain decoding is "
-        "faster.",
+        "that round alike, found at the first start. Free where row kernels compute the model; "
+        "elsewhere slower, with no drafts where plain decoding is faster.",
         stored=True,
     )
     row_kernels: bool = _loading(
