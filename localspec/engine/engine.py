@@ -32,7 +32,7 @@ from localspec.engine.session.limits import NO_LIMITS, Limits
 from localspec.engine.session.llama_context import PassContext, SharedContext
 from localspec.engine.session.session import Session
 from localspec.engine.session.shared_heads import SharedHeads
-from localspec.engine.session.slot import NOT_ROLLED_BACK, make_slots
+from localspec.engine.session.slot import NOT_ROLLED_BACK, ROUNDS_APART, make_slots
 from localspec.engine.text_stream import OutputFormat, Prompt
 from localspec.llama.heads.head import Head
 from localspec.llama.model import LlamaModel
@@ -168,6 +168,9 @@ class Engine:
             return Session([self], None, limits, prefixes)
         if not self.target.can_roll_back:  # nor is there a draft then
             self._notes.append(NOT_ROLLED_BACK)
+            return Session([self], None, limits, prefixes)
+        if self.target.options.exact and not self.target.rounds_alike:
+            self._notes.append(ROUNDS_APART)
             return Session([self], None, limits, prefixes)
         self.profile.learnt(time.perf_counter)
         self._free_shared()

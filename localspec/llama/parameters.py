@@ -78,7 +78,8 @@ def context_parameters(options: LoadOptions, n_ctx: int, threads: int, strategy:
     params = llama_library.library().llama_context_default_params()
     params.n_ctx = options.parallel * n_ctx + options.filling
     sequences = options.sequences if has_branches(options, strategy) else options.parallel
-    params.n_seq_max, params.kv_unified = sequences, sequences > 1
+    own_cells = options.own_cells and strategy == rollback.Trim.name
+    params.n_seq_max, params.kv_unified = sequences, sequences > 1 and not own_cells
     params.n_batch, params.n_ubatch = options.batch_size, options.ubatch_size
     params.swa_full = False  # layers with a sliding window keep no more than that, and a batch
     params.n_outputs_max = params.n_outputs_max_per_seq = MAX_ROWS

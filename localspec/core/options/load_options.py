@@ -201,10 +201,11 @@ class LoadOptions:
 
     Sizes are in tokens, threads in operating-system threads. ``ctx_size`` 0 is the context the
     model was trained for. ``window_copies`` keeps copies of sliding windows, for later prompts to
-    return to. ``exact`` makes all passes of widths that round alike, because
-    llama.cpp's kernels round differently at different widths; they are found once per file and
-    machine. ``row_kernels`` holds for the process: the target that is loaded last decides.
-    ``load_heads`` also loads the MTP (NextN) heads that the file may have. ``parallel`` is
+    return to. ``own_cells`` gives each slot's text cells of its own in the cache, where they stay
+    in the order of its tokens, on which rounding depends. ``exact`` makes all passes of widths that
+    round alike, because llama.cpp's kernels round differently at different widths; they are found
+    once per file and machine. ``row_kernels`` holds for the process: the target that is loaded last
+    decides. ``load_heads`` also loads the MTP (NextN) heads that the file may have. ``parallel`` is
     the number of slots, each with a context of ``ctx_size``. ``branches`` is the most candidates at
     one place of a tree that the target verifies in one pass, with a fixed draft length: 1 is a
     chain. ``path`` may be given as a text. Raises UsageError for a value of a wrong type or outside
@@ -402,6 +403,7 @@ class LoadOptions:
     )
     load_heads: bool = False
     window_copies: bool = True
+    own_cells: bool = False
     parallel: int = option(1, bounds=PARALLEL, state=False)
     branches: int = 1
 

@@ -26,10 +26,13 @@ from localspec.engine.loading.notes import (
 from localspec.engine.loading.pair_file import Model, PairFile, open_pair_file
 from localspec.engine.loading.rollback_choice import load_target
 from localspec.engine.session.slot import one_at_a_time
+from localspec.llama import row_kernels
 from localspec.llama.heads.head import Head
 from localspec.llama.heads.opening import open_head
+from localspec.llama.memory.estimate import keeps_state
 from localspec.llama.memory.probe import announcement, free_memory, plan_here
 from localspec.llama.model import LlamaModel
+from localspec.llama.parameters import uses_devices
 from localspec.llama.rpc.servers import connect, warning
 from localspec.llama.vocabulary.trimmed import open_draft_model
 from localspec.metadata.adapter import check_adapter
@@ -131,10 +134,11 @@ def _place(header: ModelHeader, draft_header: ModelHeader | None, variant: Varia
     """A variant with slots, trees, contexts and GPU layers that are possible."""
     target, draft, notes = variant.target, variant.draft, list[str]()
     draft_header = None if draft is None else draft_header
+    target = replace(target, own_cells=_has_own_cells(header, target))
     if target.parallel > 1 and (reason := one_at_a_time(target)):
         target = replace(target, parallel=1)
         notes.append(reason)
-    draft = draft and replace(draft, parallel=target.parallel, branches=1)
+    draft = draft and replace(draft, parallel=target.parallel, branches=1, own_cells=False)
     chain = no_trees_reason(header, draft_header, target)
     target = target if chain is None else replace(target, branches=1)
     free = free_memory(target.device)
@@ -149,6 +153,16 @@ def _place(header: ModelHeader, draft_header: ModelHeader | None, variant: Varia
     second = None if draft is None else Model(draft_header or header, draft)
     first, loading = Model(header, target), announcement(plan, free, draft)
     return Placed(first, second, plan.use.total, chain, notes, plan.notes, loading)
+
+
+def _has_own_cells(header: ModelHeader, target: LoadOptions) -> bool:
+    """Whether slots have cells of their own, which row kernels read in the order of the tokens.
+
+    Recurrent states are computed in one pass only where the slots share their cells.
+    """
+    if target.parallel == 1 or keeps_state(header) or uses_devices(target):
+        return False
+    return row_kernels.in_use(target)
 
 
 def _is_own(draft: LoadOptions | None, target: LoadOptions) -> bool:
