@@ -13,6 +13,7 @@ from tests.support.command import bad_files, chat, localspec, run  # noqa: F401 
 from tests.support.files.architectures.specs import architecture  # noqa: F401  a fixture
 from tests.support.first_use import Remembered
 from tests.support.library.model_folders import animals, in_zoo  # noqa: F401  fixtures
+from tests.support.llama.row_kernels import kernels, no_kernels  # noqa: F401  fixtures
 from tests.support.llama.self_drafts import silent_target  # noqa: F401  a fixture
 from tests.support.programs.streams import streams  # noqa: F401  a fixture
 from tests.support.real_pair import (  # noqa: F401  fixtures

@@ -62,6 +62,7 @@ class Report:
             "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "complete": complete,
             **engine.settings(),
+            "text_equality": engine.text_equality,
             "memory": {name: use and use.as_json() for name, use in memory_use(engine).items()},
             "settings": {
                 "draft_tokens": list(plan.lengths),

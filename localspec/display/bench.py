@@ -84,13 +84,21 @@ class Scoreboard:
             yield Text(f"{name}{self._gap}{note}", "dim")
 
     def finish(
-        self, comparisons: Sequence[Comparison], memory: Mapping[str, MemoryUse | None] | None
+        self,
+        comparisons: Sequence[Comparison],
+        memory: Mapping[str, MemoryUse | None] | None,
+        text_equality: str | None = None,
     ) -> None:
-        """The rows over all comparisons, and what they say; with details where memory is given."""
+        """The rows over all comparisons, and what they say; with details where memory is given.
+
+        ``text_equality`` is that of `Engine`.
+        """
         if len(comparisons) > 1:
             self.add(together(comparisons))
         if comparisons:
             summary(self._out, together(comparisons), verbose=memory is not None)
+            if text_equality is not None:
+                self._out.print(text_equality, markup=False)
         if memory is not None:
             shown = memory if memory["draft"] else {"target": memory["target"]}
             used = [(name, str(use)) for name, use in shown.items()]

@@ -13,8 +13,8 @@ from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import LoadOptions
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
-from localspec.engine.loading.notes import missing_gpu, unloaded_backends
-from localspec.llama import llama_library
+from localspec.engine.loading.notes import missing_gpu, missing_kernels, unloaded_backends
+from localspec.llama import llama_library, row_kernels
 from localspec.llama.heads.hidden_states import unstable
 from localspec.llama.memory.attention import choose_attention
 from localspec.llama.memory.plan import default_ctx_size
@@ -89,18 +89,36 @@ def _examine_build(result: DoctorReport) -> None:
          "total": d.total}
         for d in llama_library.devices()
     ]  # fmt: skip
+    _examine_kernels(result)
     result.facts["flash_attention"] = _flash_attention()
     gpu = missing_gpu(any_maker=True)
     result.advice += [sentence for sentence in gpu if sentence not in result.advice]
 
 
+def _examine_kernels(result: DoctorReport) -> None:
+    """The form of the row kernels; wrong ones are a failure, missing ones can be built."""
+    form, refused = row_kernels.form(), row_kernels.refusal()
+    said = "not in this build"
+    if form is not None:
+        said = form or "none for the kind of processor that this build is for"
+    result.facts["row_kernels"] = said if refused is None else f"{said}, refused"
+    if refused is not None:
+        result.healthy = False
+        result.advice.append(refused)
+    result.advice += missing_kernels()
+
+
 def _flash_attention() -> str:
     """The choice of `--flash-attn auto` for the bundled target in its default context."""
     header = read_header(paths.demo_pair()[0])
-    on_device = uses_devices(LoadOptions(header.path))
+    options = LoadOptions(header.path)
     return str(
         choose_attention(
-            header, LoadOptions(header.path), default_ctx_size(header), on_device=on_device
+            header,
+            options,
+            default_ctx_size(header),
+            on_device=uses_devices(options),
+            row_kernels=row_kernels.in_use(options),
         )
     )
 
@@ -116,7 +134,7 @@ def _heads(result: DoctorReport) -> bool:
 
 
 def _exact(say: Callable[[str], None] | None) -> str:
-    """The passes that `--exact` makes of the bundled target."""
+    """Which passes of the bundled target round alike: those that `--exact` makes."""
     options = LoadOptions(paths.demo_pair()[0], ctx_size=128, threads=1, exact=True)
     with Engine.load(options, None, say=say) as engine:
         return str(engine.target.passes)

@@ -32,10 +32,11 @@ from localspec.engine.session.limits import NO_LIMITS, Limits
 from localspec.engine.session.llama_context import PassContext, SharedContext
 from localspec.engine.session.session import Session
 from localspec.engine.session.shared_heads import SharedHeads
-from localspec.engine.session.slot import NOT_ROLLED_BACK, make_slots
+from localspec.engine.session.slot import NOT_ROLLED_BACK, ROUNDS_APART, make_slots
 from localspec.engine.text_stream import OutputFormat, Prompt
 from localspec.llama.heads.head import Head
 from localspec.llama.model import LlamaModel
+from localspec.llama.pass_class import SAME_TEXT
 from localspec.llama.vocabulary.control_tokens import ControlTokens, new_mark
 from localspec.llama.vocabulary.token_rules import require_known_tokens, token_rules
 from localspec.speculative.control.conversations import Conversations
@@ -167,6 +168,9 @@ class Engine:
             return Session([self], None, limits, prefixes)
         if not self.target.can_roll_back:  # nor is there a draft then
             self._notes.append(NOT_ROLLED_BACK)
+            return Session([self], None, limits, prefixes)
+        if self.target.options.exact and not self.target.rounds_alike:
+            self._notes.append(ROUNDS_APART)
             return Session([self], None, limits, prefixes)
         self.profile.learnt(time.perf_counter)
         self._free_shared()
@@ -366,6 +370,24 @@ class Engine:
         if self.draft is not None:
             draft = {"spec_type": "draft-simple"} | self.draft.settings()
         return {"target": self.target.settings(), "draft": draft}
+
+    @property
+    def text_equality(self) -> str | None:
+        """How drafted texts relate to plain ones, as far as `exact_passes` found out; a sentence.
+
+        None where nothing was found out, and where trees move tokens to other cells of the cache.
+        """
+        model = self.target
+        if model.rounding is None or model.options.branches > 1:
+            return None
+        if model.rounds_alike:
+            return f"{SAME_TEXT[0].upper()}{SAME_TEXT[1:]}: passes of all widths round alike."
+        if not model.rounding.left:
+            return None
+        return (
+            "Drafted texts may differ from plain ones by rounding: llama.cpp's own code computes "
+            f"{model.rounding.left}."
+        )
 
     @property
     def can_roll_back(self) -> bool:

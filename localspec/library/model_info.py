@@ -125,7 +125,8 @@ def _memory(
         yield "memory", f"about {size(use.total)} for {context}: {use.parts}{here}"
     if header.get("attention.head_count"):
         chosen = choose_attention(header, LoadOptions(header.path), ctx_size, on_device=False)
-        yield "flash attention", f"{chosen}; with layers on a GPU it is on"
+        others = "" if chosen.flash else "; with layers on a GPU or with row kernels it is on"
+        yield "flash attention", f"{chosen}{others}"
 
 
 def _text(header: ModelHeader) -> Iterator[tuple[str, str]]:

@@ -144,6 +144,8 @@ def _load_backends(ggml: Any) -> None:
 
 def libraries() -> Path:
     """The folder of llama.cpp's libraries."""
+    if (given := os.environ.get("LLAMA_CPP_LIB_PATH")) is not None:  # which llama_cpp reads too
+        return Path(given)
     spec = PathFinder.find_spec("llama_cpp")
     folders = spec.submodule_search_locations if spec else None
     return Path(folders[0], "lib") if folders else Path(os.devnull)
@@ -176,6 +178,13 @@ def _is_loaded(file: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+def cpu_libraries() -> list[Any]:
+    """Loaded libraries in which a function of the CPU's backend is found, if it has it."""
+    files = libraries().glob("libggml-cpu-*.so")
+    own = [ctypes.CDLL(str(file)) for file in sorted(files) if _is_loaded(file)]
+    return own or [ggml()]  # which depends on the CPU's backend
 
 
 def _reason(file: Path) -> str:
@@ -232,6 +241,7 @@ def ggml() -> Any:
         ("ggml_backend_reg_dev_count", ctypes.c_size_t, [ctypes.c_void_p]),
         ("ggml_backend_reg_dev_get", ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t]),
         ("ggml_backend_reg_get_proc_address", ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_char_p]),
+        ("ggml_op_name", ctypes.c_char_p, [ctypes.c_int]),
         ("ggml_set_abort_callback", ctypes.c_void_p, [ctypes.c_void_p]),
         ("ggml_get_name", ctypes.c_char_p, [ctypes.c_void_p]),
         ("ggml_nelements", ctypes.c_int64, [ctypes.c_void_p]),

@@ -13,7 +13,7 @@ from localspec.core import machine
 from localspec.core.errors import EngineError
 from localspec.core.interrupt import held_interrupt
 from localspec.core.options.load_options import MAX_DRAFT_TOKENS, MAX_ROWS, LoadOptions
-from localspec.llama import llama_library
+from localspec.llama import llama_library, row_kernels
 from localspec.llama.batch import AnyBatch, Batch, are_numbers, chunks, decode, read_logits
 from localspec.llama.cache.branches import LlamaTrees
 from localspec.llama.cache.copies import (
@@ -52,6 +52,7 @@ class LlamaModel:
     llama.cpp allocated; of a ``weightless`` one, which can do nothing else, what it would allocate.
     ``context`` and ``vocab`` are llama.cpp's handles, valid until this is closed; ``overridden``
     are the keys whose values it took from ``options.override_kv`` instead of the file.
+    ``rounding`` says which passes round alike, where that was found out; see `exact_passes`.
     ``listener`` is called after each pass with its tokens, the position of the first and how many
     rows of logits it gave, and when all that was read is replaced, with no tokens and how many
     there are now; see `heads`.
@@ -74,8 +75,14 @@ class LlamaModel:
         self._llama = llama_library.library()
         self.header = header
         self.n_ctx = asked_ctx_size(header, options.ctx_size) or default_ctx_size(header)
-        on_device = uses_devices(options)
-        self.options = with_attention(header, options, self.n_ctx, on_device=on_device)
+        options = row_kernels.effective(options)
+        self.options = with_attention(
+            header,
+            options,
+            self.n_ctx,
+            on_device=uses_devices(options),
+            row_kernels=options.row_kernels,
+        )
         self.threads = options.threads or machine.physical_cores()
         self.prompt_step = prompt_step(header, options, self.threads)
         self.tokens: list[int] = []  # in the cache; not to be changed by others
@@ -84,6 +91,7 @@ class LlamaModel:
         self._first_row = 0  # of the logits that were asked for, among those of the last pass
         self.listener: PassListener | None = None
         self.passes = NATURAL
+        self.rounding: PassClass | None = None
         self.min_width, self.max_width = 1, options.batch_size
         self._alike = 0  # tokens at the beginning that were read in passes of the class
         self.keeps_prompts = False
@@ -131,6 +139,11 @@ class LlamaModel:
             return self._alike if self.passes.step else 0
         return len(self.tokens)
 
+    @property
+    def rounds_alike(self) -> bool:
+        """Whether passes of all widths were found to round alike."""
+        return self.rounding == NATURAL
+
     def use_class(self, passes: PassClass) -> None:
         """Make all later passes of a class, for ``exact``."""
         self.passes = passes
@@ -147,7 +160,8 @@ class LlamaModel:
         file stores the state (``keeps_prompts``): a sliding window that ends behind the
         prompt's last token cannot return to it.
         """
-        return self.trims and not (self.options.exact or self.min_width > 1 or self.keeps_prompts)
+        fixed = self.min_width > 1 or (self.options.exact and not self.rounds_alike)
+        return self.trims and not (fixed or self.keeps_prompts)
 
     @property
     def pending(self) -> int:
@@ -362,7 +376,7 @@ class LlamaModel:
     def settings(self) -> dict[str, object]:
         """What a result obtained with this model depends on, as plain data."""
         settings = self.weights.settings(self.n_ctx, self.threads)
-        if self.options.exact:  # states of other passes must not be used
+        if self.options.exact or self.rounds_alike:  # states of other passes must not be used
             settings |= {"passes": str(self.passes), "build": llama_library.identity()}
         return settings | {"rollback": self.rollback.name, "branches": self.options.branches}
 

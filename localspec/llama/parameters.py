@@ -9,7 +9,7 @@ from typing import Any
 
 from localspec.core.errors import UsageError
 from localspec.core.options.load_options import MAX_ROWS, KeyValue, LoadOptions
-from localspec.llama import llama_library
+from localspec.llama import llama_library, row_kernels
 from localspec.llama.cache import rollback
 from localspec.llama.rpc.servers import devices_of
 from localspec.metadata.checks.values import MAX_LAYERS
@@ -39,6 +39,8 @@ class _TensorOverride(ctypes.Structure):
 def model_parameters(options: LoadOptions, *, weightless: bool = False) -> Any:
     """`llama_model_params`, to be kept while the model is: it owns what it points to.
 
+    The row kernels read weights as they lie in the file: other layouts are left out, so that the
+    weights stay mapped.
     Raises UsageError for a device, a buffer type or a pattern that llama.cpp would not take.
     """
     llama = llama_library.library()
@@ -47,6 +49,7 @@ def model_parameters(options: LoadOptions, *, weightless: bool = False) -> Any:
     params.n_gpu_layers = -1 if options.gpu_layers is None else options.gpu_layers
     params.load_mode = _load_mode(options)
     params.load_mtp = options.load_heads
+    params.use_extra_bufts = not row_kernels.in_use(options)
     if weightless:
         params.no_alloc, params.load_mode = True, _LOAD_NONE  # others abort without weights
     params.split_mode, params.main_gpu = _SPLIT[options.split_mode], options.main_gpu
@@ -75,7 +78,8 @@ def context_parameters(options: LoadOptions, n_ctx: int, threads: int, strategy:
     params = llama_library.library().llama_context_default_params()
     params.n_ctx = options.parallel * n_ctx + options.filling
     sequences = options.sequences if has_branches(options, strategy) else options.parallel
-    params.n_seq_max, params.kv_unified = sequences, sequences > 1
+    own_cells = options.own_cells and strategy == rollback.Trim.name
+    params.n_seq_max, params.kv_unified = sequences, sequences > 1 and not own_cells
     params.n_batch, params.n_ubatch = options.batch_size, options.ubatch_size
     params.swa_full = False  # layers with a sliding window keep no more than that, and a batch
     params.n_outputs_max = params.n_outputs_max_per_seq = MAX_ROWS

@@ -7,7 +7,7 @@ and context, so they are found by trying.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -29,6 +29,7 @@ _DRAFT_COST = 0.2  # of a plain pass: what a drafted token costs
 _WEIGHED = (1, 2, 4)  # steps in a pass
 _MOST_WEIGHED = 16  # tokens of a pass
 _TRIES, _MOST_TRIES = 2, 20  # of each width
+SAME_TEXT = "the drafted text is the plain text, to the last bit"
 _SECONDS = 0.5  # for more than _TRIES: short passes are measured badly on a busy machine
 
 
@@ -38,14 +39,22 @@ class PassClass:
 
     With ``step`` 0 no such passes were found. ``alone``: answers are decoded one token at a time,
     without drafts, because that is faster or there is no class; prompts are then read in passes of
-    the class, and tokens of an answer are read again.
+    the class, and tokens of an answer are read again. ``left`` names operations that row kernels
+    left to llama.cpp's own code, where these are in use.
     """
 
     step: int = 1
     widest: int = 2**16  # no limit
     alone: bool = False
+    left: str = field(default="", compare=False)
 
     def __str__(self) -> str:
+        more = f"; llama.cpp's own code computes {self.left}" if self.left else ""
+        return self._words() if self == NATURAL else f"{self._words()}{more}"
+
+    def _words(self) -> str:
+        if self == NATURAL:
+            return f"{SAME_TEXT}: passes of all widths round alike"
         if not self.step:
             return "no two widths of pass round alike: drafting is off, and prompts are read whole"
         passes = f"passes are filled up to multiples of {self.step} (at most {self.widest} tokens)"
@@ -99,8 +108,7 @@ def find_class(model: ClassedModel, clock: Clock = time.perf_counter) -> PassCla
         if not steps:
             return PassClass(0, alone=True)
         alone = steps[0] > 1 and not _pays(text, steps[0], clock)
-        found, wide = _narrow(steps[0]), PassClass(steps[0], _READ)
-        return replace(wide if text.reads_alike(found, wide) else found, alone=alone)
+        return replace(_widest(text, steps[0]), alone=alone)
     finally:
         model.use_class(NATURAL)
         model.truncate(0)
@@ -142,7 +150,8 @@ class _Text:
 
     def reads_alike(self, first: PassClass, second: PassClass) -> bool:
         """Whether a prompt that is read in passes of two classes goes on alike."""
-        count = min(_READ + _READ // 4, self._past)  # the last pass of a prompt may be longer
+        # The last pass of a prompt may be longer; without a limit all of the past is one.
+        count = self._past if NATURAL in (first, second) else min(_READ + _READ // 4, self._past)
         rows = []
         for passes in (first, second):
             self._model.truncate(0)
@@ -160,6 +169,17 @@ def _parts(tokens: list[int], size: int) -> list[list[int]]:
 def _narrow(step: int) -> PassClass:
     """The multiples of a step up to the widest pass with logits."""
     return PassClass(step, _WIDEST // step * step)
+
+
+def _widest(text: _Text, step: int) -> PassClass:
+    """The class of a step with the widest passes for prompts: without a limit, where it has none.
+
+    Passes of any width are `NATURAL` ones.
+    """
+    narrow, wide = _narrow(step), PassClass(step, _READ)
+    if not text.reads_alike(narrow, wide):
+        return narrow
+    return NATURAL if step == 1 and text.reads_alike(wide, NATURAL) else wide
 
 
 def _alike(text: _Text, passes: PassClass) -> bool:

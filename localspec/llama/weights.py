@@ -12,7 +12,7 @@ from localspec.core.errors import EngineError
 from localspec.core.interrupt import held_interrupt
 from localspec.core.options.load_options import LoadOptions
 from localspec.core.options.option import options
-from localspec.llama import llama_library
+from localspec.llama import llama_library, row_kernels
 from localspec.llama.memory.estimate import tensor_bytes
 from localspec.llama.memory.use import MemoryUse, read_buffers
 from localspec.llama.parameters import model_parameters
@@ -118,6 +118,7 @@ class Weights:
 
     def _load(self, weightless: bool) -> list[str]:
         """Load the file; llama.cpp's log of that."""
+        row_kernels.switch(row_kernels.in_use(self.options))
         self._params = params = model_parameters(self.options, weightless=weightless)
         paths = [os.fsencode(path) for path in self.header.paths]
         listed = (ctypes.c_char_p * len(paths))(*paths)  # parts may have names that it does not try

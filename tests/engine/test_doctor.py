@@ -14,7 +14,9 @@ from localspec.core.worker import Ended
 from localspec.engine import doctor
 from localspec.engine.doctor import examine
 from localspec.engine.loading import first_use
+from localspec.engine.loading.notes import missing_kernels
 from localspec.llama import llama_library
+from tests.support.llama.row_kernels import FakeLibrary
 from tests.support.real_pair import TinyFiles
 
 pytestmark = pytest.mark.llama
@@ -87,6 +89,7 @@ def test_a_crash_on_a_device_becomes_advice(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_little_memory_and_an_unused_gpu_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "missing_kernels", lambda: [])
     monkeypatch.setattr(doctor, "_try_demo", lambda result: "runs")
     monkeypatch.setattr(machine, "memory", lambda: (2**30, 2**34))
     monkeypatch.setattr(doctor, "missing_gpu", lambda any_maker: ["Build it for the GPU."])
@@ -96,6 +99,33 @@ def test_little_memory_and_an_unused_gpu_are_told(monkeypatch: pytest.MonkeyPatc
     assert result.advice[1] == "Build it for the GPU."
     monkeypatch.setattr(machine, "memory", lambda: None)
     assert "memory_total" not in examine().facts
+
+
+def test_missing_kernels_can_be_built(no_kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_try_demo", lambda result: "runs")
+    result = examine()
+    assert result.healthy and result.facts["row_kernels"] == "not in this build"
+    assert [each for each in result.advice if "row kernels" in each] == missing_kernels()
+
+
+@pytest.mark.parametrize(
+    ("form", "wrong", "fact"),
+    [
+        ("AVX2", -1, "AVX2"),
+        ("", -1, "none for the kind of processor that this build is for"),
+        ("AVX2", 12, "AVX2, refused"),
+    ],
+)
+def test_kernels_are_named_and_wrong_ones_are_a_failure(
+    form: str, wrong: int, fact: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakeLibrary(form, wrong=wrong).install(monkeypatch)
+    monkeypatch.setattr(doctor, "_try_demo", lambda result: "runs")
+    monkeypatch.setattr(doctor, "_exact", lambda say: "found")
+    result = examine()
+    assert result.facts["row_kernels"] == fact and result.healthy == (wrong < 0)
+    assert sum("in Q4_K is wrong" in each for each in result.advice) == (wrong == 12)
+    assert ("row kernels" in str(result.facts["flash_attention"])) == (fact == "AVX2")
 
 
 def test_a_build_without_hidden_states_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

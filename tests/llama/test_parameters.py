@@ -286,6 +286,11 @@ def test_contexts_get_what_is_asked(tiny: TinyFiles) -> None:
     )
     assert (fork.n_seq_max, fork.kv_unified, fork.n_rs_seq) == (2, True, 0)
     assert (snapshots.n_seq_max, snapshots.n_rs_seq) == (1, SNAPSHOTS)
+    slots = options(tiny.target, parallel=3)
+    shared = context_parameters(slots, 64, 2, "trim")
+    assert (shared.n_seq_max, shared.kv_unified, shared.n_ctx) == (3, True, 192)
+    own = [context_parameters(replace(slots, own_cells=True), 64, 2, s) for s in ("trim", "fork")]
+    assert [each.kv_unified for each in own] == [False, True]
     branched = context_parameters(options(tiny.target, branches=2), 64, 2, "trim")
     assert (branched.n_seq_max, branched.kv_unified, branched.n_ctx) == (MAX_PATHS, True, 64)
 

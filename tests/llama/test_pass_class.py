@@ -64,7 +64,9 @@ def tiles(width: int, place: int) -> int:
 @pytest.mark.parametrize(
     ("kernel", "step", "widest"),
     [
-        (lambda width, place: 0, 1, 128),
+        (lambda width, place: 0, 1, 2**16),
+        (lambda width, place: int(width > 128), 1, 128),
+        (lambda width, place: int(width > 400), 1, 128),
         (by_eights, 8, 128),
         (remainders, 4, 128),
         (tiles, 2, 56),
@@ -104,6 +106,17 @@ def test_short_passes_are_measured_again_where_the_machine_is_busy(
 
     monkeypatch.setattr(model, "decode", busy)
     assert not find_class(model, clock).alone and len(held_up) == 6
+
+
+def test_all_widths_alike_need_no_class() -> None:
+    found = find_class(Kernels(lambda width, place: 0))
+    assert found == NATURAL
+    assert str(found) == (
+        "the drafted text is the plain text, to the last bit: passes of all widths round alike"
+    )
+    left = PassClass(8, 128, left="Q3_K in products (2 tensors)")
+    assert str(left).endswith("llama.cpp's own code computes Q3_K in products (2 tensors)")
+    assert left == PassClass(8, 128)
 
 
 def test_a_short_context_is_enough() -> None:

@@ -183,7 +183,7 @@ def _run(
     with held_interrupt():  # a second Ctrl-C must not lose what the first one left
         if problem is not None:
             console.note(f"Stopped early: {sum(len(one.names) for one in found)} prompts measured.")
-        board.finish(found, memory_use(engine) if verbose else None)
+        board.finish(found, memory_use(engine) if verbose else None, engine.text_equality)
         try:
             report.save(found, complete=problem is None)
             if report.against is not None:

@@ -71,6 +71,7 @@ class LoadKeywords(AnswerKeywords, total=False):
     cache_type_v: CacheType | None
     draft_cache_type_v: CacheType | None
     exact: bool | None
+    row_kernels: bool | None
     gpu_layers: int | Literal["auto", "all"] | None
     draft_gpu_layers: int | Literal["auto", "all"] | None
     device: str | None

@@ -201,9 +201,11 @@ class LoadOptions:
 
     Sizes are in tokens, threads in operating-system threads. ``ctx_size`` 0 is the context the
     model was trained for. ``window_copies`` keeps copies of sliding windows, for later prompts to
-    return to. ``exact`` makes all passes of widths that round alike, because
-    llama.cpp's kernels round differently at different widths; they are found once per file and
-    machine. ``load_heads`` also loads the MTP (NextN) heads that the file may have. ``parallel`` is
+    return to. ``own_cells`` gives each slot's text cells of its own in the cache, where they stay
+    in the order of its tokens, on which rounding depends. ``exact`` makes all passes of widths that
+    round alike, because llama.cpp's kernels round differently at different widths; they are found
+    once per file and machine. ``row_kernels`` holds for the process: the target that is loaded last
+    decides. ``load_heads`` also loads the MTP (NextN) heads that the file may have. ``parallel`` is
     the number of slots, each with a context of ``ctx_size``. ``branches`` is the most candidates at
     one place of a tree that the target verifies in one pass, with a fixed draft length: 1 is a
     chain. ``path`` may be given as a text. Raises UsageError for a value of a wrong type or outside
@@ -272,8 +274,8 @@ class LoadOptions:
     flash_attention: FlashAttention = _loading(
         "auto",
         "--flash-attn -fa",
-        "Flash attention; without a value: on. Default: auto, which on a CPU is on for short "
-        "contexts only.",
+        "Flash attention; without a value: on. Default: auto, which on a CPU without row kernels "
+        "is on for short contexts only.",
         stored=True,
     )
     cache_type_k: CacheType = _loading(
@@ -304,9 +306,19 @@ class LoadOptions:
         False,
         "--exact",
         "Identical text for every draft length and any state of the caches: all passes have widths "
-        "that round alike, found at the first start. Slower; no drafts where plain decoding is "
-        "faster.",
+        "that round alike, found at the first start. Free where row kernels compute the model; "
+        "elsewhere slower, with no drafts where plain decoding is faster.",
         stored=True,
+    )
+    row_kernels: bool = _loading(
+        True,
+        "--row-kernels",
+        "On the CPU, compute with localspec's own kernels, where llama.cpp was built with them: "
+        "passes of several tokens are cheap, and round alike at any width. Default: on.",
+        metavar="on|off",
+        words={"on": True, "off": False},
+        stored=True,
+        llama_cpp=False,
     )
     gpu_layers: int | None = _devices(
         None,
@@ -391,6 +403,7 @@ class LoadOptions:
     )
     load_heads: bool = False
     window_copies: bool = True
+    own_cells: bool = False
     parallel: int = option(1, bounds=PARALLEL, state=False)
     branches: int = 1
 

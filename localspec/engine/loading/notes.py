@@ -1,11 +1,12 @@
 """Notes for the user about a loaded pair, in sentences."""
 
+import platform
 import shlex
 import sys
 
 from localspec.core import machine
 from localspec.core.options.load_options import LoadOptions, RopeOptions
-from localspec.llama import llama_library
+from localspec.llama import llama_library, row_kernels
 from localspec.llama.heads.head import Head
 from localspec.llama.memory.estimate import keeps_state
 from localspec.llama.model import LlamaModel
@@ -13,6 +14,11 @@ from localspec.llama.pass_class import PassClass
 from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.header import ModelHeader
 
+_X86_64 = ("x86_64", "AMD64")  # processors for which there are row kernels
+_REBUILD = (  # pip would else take a build from its cache, and install all dependencies again
+    "-m pip install --force-reinstall --no-deps --no-cache-dir --no-binary llama-cpp-python "
+    "llama-cpp-python"
+)
 _CHAIN = "The target verifies chains, without branches: {}."
 
 
@@ -41,6 +47,27 @@ def not_overridden(target: LlamaModel, draft: LlamaModel | Head | None) -> list[
 def slow_exact(passes: PassClass) -> list[str]:
     """One line where --exact turns drafting off, with the reason."""
     return [f"With --exact, {passes}."] if passes.alone else []
+
+
+def refused_kernels(options: LoadOptions) -> list[str]:
+    """One line where row kernels were wanted and are wrong on this processor."""
+    reason = row_kernels.refusal() if options.row_kernels else None
+    return [] if reason is None else [reason]
+
+
+def missing_kernels() -> list[str]:
+    """How to build llama.cpp with row kernels, where this build could have them; one line."""
+    if row_kernels.form() is not None or platform.machine() not in _X86_64:
+        return []
+    missing = (
+        "This build of llama.cpp lacks localspec's row kernels, which make passes of several "
+        "tokens cheap on the CPU. Build it in localspec's own folder: "
+    )
+    python = shlex.quote(sys.executable)
+    if llama_library.build().gpu_offload:
+        return [f"{missing}bash scripts/build_cuda.sh (or build_vulkan.sh) --python {python}"]
+    include = """CMAKE_ARGS="-DCMAKE_PROJECT_INCLUDE='$PWD/scripts/llama_only.cmake'\""""
+    return [f"{missing}{include} {python} {_REBUILD}=={llama_library.build().bindings}"]
 
 
 def without_gpu(options: LoadOptions, draft: LoadOptions | None) -> list[str]:

@@ -18,6 +18,7 @@ from localspec.engine.loading.notes import (
     no_trees_reason,
     not_branched,
     not_overridden,
+    refused_kernels,
     slow_exact,
     stretched,
     without_gpu,
@@ -25,10 +26,13 @@ from localspec.engine.loading.notes import (
 from localspec.engine.loading.pair_file import Model, PairFile, open_pair_file
 from localspec.engine.loading.rollback_choice import load_target
 from localspec.engine.session.slot import one_at_a_time
+from localspec.llama import row_kernels
 from localspec.llama.heads.head import Head
 from localspec.llama.heads.opening import open_head
+from localspec.llama.memory.estimate import keeps_state
 from localspec.llama.memory.probe import announcement, free_memory, plan_here
 from localspec.llama.model import LlamaModel
+from localspec.llama.parameters import uses_devices
 from localspec.llama.rpc.servers import connect, warning
 from localspec.llama.vocabulary.trimmed import open_draft_model
 from localspec.metadata.adapter import check_adapter
@@ -54,7 +58,10 @@ class LoadedPair(NamedTuple):
 
 
 class UsablePair(NamedTuple):
-    """A pair that llama.cpp can run here, notes for the user, the files of pair and target."""
+    """A pair that llama.cpp can run here, notes for the user, the files of pair and target.
+
+    That of the target ``alone`` holds which passes round alike, with ``exact`` or without.
+    """
 
     placed: Placed
     notes: list[str]
@@ -75,8 +82,7 @@ def load_pair(
     model = load_target(placed.target, file, say, drafted=placed.draft is not None)
     notes += stretched(model)
     try:
-        if model.options.exact:
-            notes += slow_exact(use_exact_passes(model, alone, say))
+        notes += slow_exact(use_exact_passes(model, alone, say))
         drafting = None if model.passes.alone else placed.draft
         drafter = None if drafting is None else load_draft(model, drafting, notes)
     except BaseException:
@@ -97,15 +103,17 @@ def usable_pair(
 ) -> UsablePair:
     """Check headers, plan memory and, with ``trial``, use a pair that is new here in a child."""
     target = replace(target, load_heads=_is_own(draft, target))
+    draft = draft and replace(draft, row_kernels=target.row_kernels)  # one setting a process
     header = read_header(target.path, target.override_kv)
     draft_header = None
     if draft is not None and not target.load_heads:
         draft_header = read_header(draft.path, draft.override_kv)
-    notes = _require(header, draft_header, target, lenient)
+    notes = _require(header, draft_header, target, lenient) + refused_kernels(target)
     drafts = [] if draft is None else [Model(draft_header or header, draft)]
-    alone = file = open_pair_file(Model(header, target))
-    if drafts:
-        file = open_pair_file(Model(header, target), *drafts)
+    file = open_pair_file(Model(header, target), *drafts)
+    alone = file
+    if drafts or not target.exact:
+        alone = open_pair_file(Model(header, replace(target, exact=True)))
     target = _connected(target, notes, say)
     place = partial(_place, header, draft_header)
     found = variants(target, draft)
@@ -126,10 +134,11 @@ def _place(header: ModelHeader, draft_header: ModelHeader | None, variant: Varia
     """A variant with slots, trees, contexts and GPU layers that are possible."""
     target, draft, notes = variant.target, variant.draft, list[str]()
     draft_header = None if draft is None else draft_header
+    target = replace(target, own_cells=_has_own_cells(header, target))
     if target.parallel > 1 and (reason := one_at_a_time(target)):
         target = replace(target, parallel=1)
         notes.append(reason)
-    draft = draft and replace(draft, parallel=target.parallel, branches=1)
+    draft = draft and replace(draft, parallel=target.parallel, branches=1, own_cells=False)
     chain = no_trees_reason(header, draft_header, target)
     target = target if chain is None else replace(target, branches=1)
     free = free_memory(target.device)
@@ -144,6 +153,16 @@ def _place(header: ModelHeader, draft_header: ModelHeader | None, variant: Varia
     second = None if draft is None else Model(draft_header or header, draft)
     first, loading = Model(header, target), announcement(plan, free, draft)
     return Placed(first, second, plan.use.total, chain, notes, plan.notes, loading)
+
+
+def _has_own_cells(header: ModelHeader, target: LoadOptions) -> bool:
+    """Whether slots have cells of their own, which row kernels read in the order of the tokens.
+
+    Recurrent states are computed in one pass only where the slots share their cells.
+    """
+    if target.parallel == 1 or keeps_state(header) or uses_devices(target):
+        return False
+    return row_kernels.in_use(target)
 
 
 def _is_own(draft: LoadOptions | None, target: LoadOptions) -> bool:

@@ -14,7 +14,7 @@ from localspec.core import machine, paths
 from localspec.core.files import read_at_most, save_json
 from localspec.core.options.load_options import LoadOptions
 from localspec.core.options.option import options
-from localspec.llama import llama_library
+from localspec.llama import llama_library, row_kernels
 from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size
 from localspec.metadata.header import ModelHeader
 
@@ -144,6 +144,7 @@ def _settings(model: Model) -> dict[str, object]:
     return known | {
         "ctx_size": min(asked_ctx_size(header, given.ctx_size) or default_ctx_size(header), _LONG),
         "threads": given.threads or machine.physical_cores(),
+        "row_kernels": row_kernels.in_use(given),
         "loras": [[_digest(lora.path), lora.scale] for lora in given.loras],
     }
 

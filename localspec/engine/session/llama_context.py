@@ -110,9 +110,10 @@ class SharedContext:
     """The sequences of a model's context; the model itself is not used any more.
 
     All share their cells (`kv_unified`), so that a pass with different numbers of tokens is a
-    single one, where `llama_kv_cache::init_batch` would else make one for each length. A value that
-    is no number in one sequence's cells, even in those that it left, spoils the others' passes
-    (0 * NaN is NaN): where a state came from a file, all cells are then emptied.
+    single one, where `llama_kv_cache::init_batch` would else make one for each length. With
+    ``own_cells`` it does: a text then has the bits that it has alone. A value that is no number in
+    one sequence's cells, even in those that it left, spoils the others' passes (0 * NaN is NaN):
+    where a state came from a file, all cells are then emptied.
 
     Recurrent layers compute sequences together that read equally many tokens, and others one after
     the other (`llama_batch_allocr::split_equal`). Where snapshots undo tokens at no cost, rounds

@@ -12,6 +12,7 @@ from localspec.speculative.control.pair_profile import LossBudget
 from localspec.speculative.prompt_lookup import PromptLookup
 
 _ONE_AT_A_TIME = "Requests are answered one after the other: {}."
+ROUNDS_APART = _ONE_AT_A_TIME.format("--exact demands passes that do not depend on others")
 NOT_ROLLED_BACK = _ONE_AT_A_TIME.format("llama.cpp cannot roll a sequence back by itself")
 
 
@@ -59,6 +60,6 @@ def make_slots(
 
 def one_at_a_time(options: LoadOptions) -> str | None:
     """Why answers cannot share passes, in a sentence; None where they can."""
-    if options.exact:
-        return _ONE_AT_A_TIME.format("--exact demands passes that do not depend on others")
+    if options.exact and not options.own_cells:
+        return ROUNDS_APART
     return None

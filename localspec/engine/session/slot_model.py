@@ -35,7 +35,7 @@ class SlotModel:
 
     @property
     def reusable(self) -> int:
-        """All its tokens: `--exact` has no slots."""
+        """All its tokens: `--exact` has slots only where passes of all widths round alike."""
         return len(self._tokens)
 
     @property

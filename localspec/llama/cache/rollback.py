@@ -291,7 +291,9 @@ def make_rollback(
     """
     sliding = int(llama.llama_model_n_swa(model))
     if strategy == Trim.name:
-        cells, n_seq = int(llama.llama_n_ctx(context)), int(llama.llama_n_seq_max(context))
+        cells, n_seq = int(llama.llama_n_ctx_seq(context)), int(llama.llama_n_seq_max(context))
+        if cells < int(llama.llama_n_ctx(context)):
+            n_seq = 1  # each sequence has cells of its own
         moves = window_cells(cells, sliding, n_seq, int(llama.llama_n_ubatch(context))) < cells
         most = ANCHORS if sliding and moves and limit else 0
         copies = StateCheckpoints(llama, context, most, sequence, limit)

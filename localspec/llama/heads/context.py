@@ -60,7 +60,9 @@ class HeadContext:
         own_cells: bool = False,
     ) -> None:
         self._llama = llama_library.library()
-        self._options = replace(options, exact=False, load_heads=mtp)
+        kernels = target.options.row_kernels  # one setting holds for the process
+        changes: dict[str, Any] = {"exact": False, "row_kernels": kernels, "own_cells": False}
+        self._options = replace(options, load_heads=mtp, **changes)
         self._threads = options.threads or target.threads
         self._loaded = None if header is None else Weights(header, self._options)
         self._weights = self._loaded or target.weights

@@ -24,17 +24,25 @@ class AttentionChoice(NamedTuple):
 
 
 def choose_attention(
-    header: ModelHeader, options: LoadOptions, ctx_size: int, *, on_device: bool
+    header: ModelHeader,
+    options: LoadOptions,
+    ctx_size: int,
+    *,
+    on_device: bool,
+    row_kernels: bool = False,
 ) -> AttentionChoice:
     """What ``--flash-attn auto`` means for a context of ``ctx_size`` tokens a text.
 
     llama.cpp turns flash attention on wherever it works, but its CPU kernel computes one row after
     the other, which makes verification dear. ``on_device``: some layers are not on the CPU.
+    ``row_kernels``: those are in use, see `llama.row_kernels`.
     """
     if options.flash_attention != "auto":
         return AttentionChoice(options.flash_attention == "on", "as requested")
     if on_device:
         return AttentionChoice(True, "layers are on a device")
+    if row_kernels:
+        return AttentionChoice(True, "the row kernels compute several tokens at once with it")
     if is_quantized(options.cache_type_v):
         return AttentionChoice(True, "a quantised V cache requires it")
     if options.parallel * ctx_size <= _SHORT_CTX:
@@ -50,14 +58,21 @@ def is_quantized(cache_type: CacheType) -> bool:
 
 
 def with_attention(
-    header: ModelHeader, options: LoadOptions, ctx_size: int, *, on_device: bool
+    header: ModelHeader,
+    options: LoadOptions,
+    ctx_size: int,
+    *,
+    on_device: bool,
+    row_kernels: bool = False,
 ) -> LoadOptions:
     """The options with flash attention on or off.
 
     Without it a pass holds the scores of all its tokens at once; where flash attention was left
     open, ``ubatch_size`` is lowered so that they stay within 256 MiB where that is possible.
     """
-    choice = choose_attention(header, options, ctx_size, on_device=on_device)
+    choice = choose_attention(
+        header, options, ctx_size, on_device=on_device, row_kernels=row_kernels
+    )
     if choice.flash or options.flash_attention == "off":
         return replace(options, flash_attention="on" if choice.flash else "off")
     fitting = _MOST_SCORES // max(1, score_bytes(header, 1, options.parallel * ctx_size))

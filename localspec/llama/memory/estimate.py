@@ -127,7 +127,8 @@ def _window_bytes(header: ModelHeader, ctx_size: int, options: LoadOptions) -> i
     options = with_attention(header, options, ctx_size, on_device=bool(options.gpu_layers))
     asked, window = options.parallel * ctx_size + options.filling, header.sliding_window or 0
     ubatch = min(options.batch_size, options.ubatch_size, asked)
-    if window_cells(padded(asked), window, options.parallel, ubatch) == padded(asked):
+    cells, windowed = _cells(header, asked, options.own_cells, options.parallel, ubatch)
+    if windowed == cells:
         return 0
     blocks, *_ = _by_place(header, with_heads=False)
     slides = sliding_layers(header, len(blocks))
@@ -162,9 +163,8 @@ def estimate_memory(
     output += sum(path.stat().st_size for path, _ in options.loras)
     sequences = max(sequences, options.parallel)
     asked = options.parallel * ctx_size + options.filling
-    cells = padded(asked)
     batch = min(options.batch_size, options.ubatch_size, asked)
-    windowed = window_cells(cells, header.sliding_window or 0, sequences, batch)
+    cells, windowed = _cells(header, asked, options.own_cells, sequences, batch)
     slides = sliding_layers(header, len(blocks))
     states = sequences * (1 + snapshots)
     own = 0 if alone else n_layers(header)
@@ -187,6 +187,20 @@ def estimate_memory(
     layers = tuple(sum(tensor.n_bytes for tensor in block) for block in blocks)
     beside = len(kv) - own if with_heads and not alone else 0
     return MemoryEstimate(embedding, layers, output, kv, compute, copied, heads=beside)
+
+
+def _cells(
+    header: ModelHeader, asked: int, own: bool, sequences: int, batch: int
+) -> tuple[int, int]:
+    """Cells of a layer for ``asked`` tokens of all sequences, and of one with a sliding window.
+
+    The sequences share them or have their ``own`` (`n_ctx_seq` in llama_context).
+    """
+    parts = sequences if own else 1
+    each = padded(asked // parts)
+    return parts * each, parts * window_cells(
+        each, header.sliding_window or 0, sequences // parts, batch
+    )
 
 
 def _by_place(

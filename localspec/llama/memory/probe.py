@@ -16,7 +16,7 @@ from localspec.core.errors import NotEnoughMemory
 from localspec.core.formatting import size
 from localspec.core.limits import allowed
 from localspec.core.options.load_options import LoadOptions, RpcServers, load_options
-from localspec.llama import llama_library
+from localspec.llama import llama_library, row_kernels
 from localspec.llama.memory.estimate import MemoryEstimate, estimate_memory, estimate_run
 from localspec.llama.memory.plan import (
     LEAST_CTX,
@@ -126,9 +126,14 @@ def plan_here(
 
 
 def _with_flash(options: LoadOptions) -> LoadOptions:
-    """The options of a model; flash attention stays on where layers may be on a device."""
-    auto = options.flash_attention == "auto"
-    return replace(options, flash_attention="on") if auto and uses_devices(options) else options
+    """The options of a model; flash attention is on where layers may be on a device.
+
+    And where row kernels compute it, of which an estimate from a header knows nothing.
+    """
+    if options.flash_attention != "auto":
+        return options
+    is_on = uses_devices(options) or row_kernels.in_use(options)
+    return replace(options, flash_attention="on") if is_on else options
 
 
 def _placeable(free: FreeMemory, target: LoadOptions, draft: LoadOptions | None) -> FreeMemory:

@@ -87,7 +87,7 @@ def test_a_class_is_searched_once(tiny: TinyFiles, monkeypatch: pytest.MonkeyPat
     said: list[str] = []
     with Engine.load(options(tiny.target, exact=True), say=said.append) as engine:
         passes = engine.target.passes
-    assert sum("--exact" in sentence for sentence in said) == 1
+    assert sum("round alike" in sentence for sentence in said) == 1
     monkeypatch.setattr(exact_passes, "find_class", lambda model: pytest.fail("searched again"))
     with pair(tiny) as engine:  # the same with a draft
         assert engine.target.passes == passes

@@ -10,11 +10,17 @@ import pytest
 
 from localspec.core import machine
 from localspec.engine.engine import Engine
-from localspec.engine.loading.notes import missing_gpu, no_trees_reason
+from localspec.engine.loading.notes import (
+    missing_gpu,
+    missing_kernels,
+    no_trees_reason,
+    refused_kernels,
+)
 from localspec.engine.loading.pair import usable_pair
 from localspec.llama import llama_library
 from localspec.metadata.header import read_header
 from tests.support.files.tiny_models import write_tiny_model
+from tests.support.llama.row_kernels import FakeLibrary
 from tests.support.real_pair import GREEDY, TinyFiles, fresh, options, random_ids
 
 pytestmark = pytest.mark.llama
@@ -37,6 +43,32 @@ def test_an_unused_gpu_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "by AMD and Intel" in note and "build_vulkan.sh" in note
     monkeypatch.setattr(machine, "gpu_makers", lambda: [])
     assert missing_gpu(any_maker=True) == []
+
+
+def test_missing_kernels_are_built_by_one_command(
+    no_kernels: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = llama_library.Build("0.3.36", "0.5", "CPU", gpu_offload=False)
+    monkeypatch.setattr(llama_library, "build", lambda: build)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    (note,) = missing_kernels()
+    include, python, *arguments = shlex.split(note.partition("folder: ")[2])
+    script = include.partition("$PWD/")[2].strip("'")
+    assert Path(__file__).parents[3].joinpath(script).is_file() and python == sys.executable
+    assert arguments[-2:] == ["llama-cpp-python", "llama-cpp-python==0.3.36"]
+    monkeypatch.setattr(llama_library, "build", lambda: replace(build, gpu_offload=True))
+    assert "build_cuda.sh" in missing_kernels()[0]
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert missing_kernels() == []
+
+
+def test_refused_kernels_are_noted(tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeLibrary(wrong=12).install(monkeypatch)
+    with Engine.load(options(tiny.target), trial=False) as engine:
+        (note,) = engine.notes
+        assert "row kernels of this build are not used" in note
+        assert not engine.target.options.row_kernels
+    assert refused_kernels(options(tiny.target, row_kernels=False)) == []
 
 
 def test_a_backend_that_is_not_loaded_is_named(

@@ -1,6 +1,7 @@
 """Slots on real contexts: each text is that of the pair alone, up to rounding that is shown."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +18,16 @@ from localspec.core.options.load_options import DraftTokens
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
+from localspec.engine.loading import pair
 from localspec.engine.session.slot import Slot, one_at_a_time
 from localspec.llama import llama_library
 from localspec.llama.model import LlamaModel
+from localspec.llama.row_kernels import RowKernels
 from localspec.speculative.loop import TokenModel
 from tests.support.files.tiny_models import write_tiny_model
 from tests.support.real_pair import (
     GREEDY,
+    LENGTHS,
     Slots,
     TinyFiles,
     fresh,
@@ -58,11 +62,20 @@ def alone(demo_files: tuple[Path, Path]) -> Iterator[Engine]:
         yield engine
 
 
+@pytest.fixture(scope="module", params=[False, True], ids=["shared cells", "own cells"])
+def own_cells(request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Whether slots have cells of their own, as they have with row kernels."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pair, "_has_own_cells", lambda *given: request.param)
+        yield request.param
+
+
 @pytest.fixture(scope="module")
-def slots(demo_files: tuple[Path, Path]) -> Iterator[Slots]:
+def slots(demo_files: tuple[Path, Path], own_cells: bool) -> Iterator[Slots]:
     """Three slots of the demo pair."""
     loaded = [options(path, ctx_size=512, parallel=3) for path in demo_files]
     with Engine.load(*loaded) as engine:
+        assert engine.target.options.own_cells == own_cells
         yield slots_of(engine)
 
 
@@ -100,6 +113,28 @@ def test_texts_are_those_of_the_pair_alone(
             assert explained < 0.5  # of logits that span some twenty
             assert audit.misses
             assert all(short is not None and short <= explained for _, short in audit.misses)
+
+
+@pytest.mark.parametrize("params", [GREEDY, WARM], ids=["greedy", "warm"])
+def test_with_row_kernels_texts_are_those_of_the_pair_alone_to_the_last_bit(
+    kernels: RowKernels, demo_files: tuple[Path, Path], params: SamplingParams
+) -> None:
+    loaded = [options(path, ctx_size=512, parallel=3) for path in demo_files]
+    with Engine.load(*(options(path, ctx_size=512) for path in demo_files)) as one:
+        assert one.target.rounds_alike
+        prompts = [list(one.encode_chat([{"role": "user", "content": each}])) for each in QUESTIONS]
+        plain = [fresh(one, prompt, params, max_tokens=80).tokens for prompt in prompts]
+        for length in LENGTHS:
+            found = [fresh(one, prompt, params, length, 80).tokens for prompt in prompts]
+            assert found == plain
+    for exact in (False, True):
+        with Engine.load(*(replace(each, exact=exact) for each in loaded)) as several:
+            assert several.notes == [] and several.draft is not None
+            three = slots_of(several)
+            assert len(three) == 3
+            for length in LENGTHS:
+                answers = at_once(three, prompts, params, length)
+                assert [each.tokens for each in answers] == plain
 
 
 def test_slots_share_passes(slots: Slots, alone: Engine) -> None:
@@ -144,7 +179,7 @@ def apply(step: str, model: TokenModel, count: int, kept: int) -> None:
 
 @pytest.fixture(scope="module", params=[0, 24], ids=["attention", "sliding window"])
 def shared_and_alone(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, own_cells: bool
 ) -> Iterator[tuple[Slots, LlamaModel]]:
     """Slots of a tiny model in F32, and the model alone."""
     path = tmp_path_factory.mktemp("slots") / "floats.gguf"
@@ -290,6 +325,18 @@ def test_one_slot_is_the_engine_itself(tiny: TinyFiles) -> None:
 def test_why_passes_cannot_be_shared_is_said(tiny: TinyFiles) -> None:
     assert one_at_a_time(options(tiny.target)) is None
     assert "--exact" in (one_at_a_time(options(tiny.target, exact=True)) or "")
+    assert one_at_a_time(options(tiny.target, exact=True, own_cells=True)) is None
+
+
+def test_exact_slots_whose_passes_round_apart_answer_one_after_the_other(
+    tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pair, "_has_own_cells", lambda *given: True)
+    monkeypatch.setattr(LlamaModel, "rounds_alike", False)
+    loaded = options(tiny.target, ctx_size=256, parallel=2, exact=True)
+    with Engine.load(loaded) as engine:
+        assert only_slot(engine) is engine
+        assert any("--exact demands passes" in note for note in engine.notes)
 
 
 def test_what_cannot_be_rolled_back_answers_one_after_the_other(

@@ -49,6 +49,15 @@ def test_the_rule(
     assert decided.flash_attention == ("on" if flash else "off")
 
 
+def test_row_kernels_turn_it_on(header: ModelHeader) -> None:
+    chosen = choose_attention(header, ANY, 8192, on_device=False, row_kernels=True)
+    assert chosen.flash and "row kernels" in str(chosen)
+    decided = with_attention(header, ANY, 8192, on_device=False, row_kernels=True)
+    assert decided.flash_attention == "on" and decided.ubatch_size == ANY.ubatch_size
+    asked = replace(ANY, flash_attention="off")
+    assert not choose_attention(header, asked, 8192, on_device=False, row_kernels=True).flash
+
+
 @pytest.mark.parametrize(
     "keys",
     [
@@ -78,7 +87,7 @@ def test_scores_of_a_long_context_are_computed_in_smaller_batches(header: ModelH
 @pytest.mark.llama
 @pytest.mark.parametrize("ctx_size", [512, 1024])
 def test_a_context_says_what_it_uses(tiny: TinyFiles, ctx_size: int) -> None:
-    model = load_model(tiny.target, ctx_size=ctx_size)
+    model = load_model(tiny.target, ctx_size=ctx_size, row_kernels=False)
     model.close()
     assert model.settings()["flash_attention"] == ("on" if ctx_size <= 512 else "off")
 

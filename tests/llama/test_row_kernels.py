@@ -1,0 +1,119 @@
+"""Row kernels: found in a build, refused where they are wrong, used by one setting a process."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from localspec.core.options.load_options import LoadOptions
+from localspec.llama import llama_library, row_kernels
+from localspec.llama.parameters import model_parameters
+from localspec.llama.row_kernels import LeftOperation, RowKernels
+from localspec.metadata.header import read_header
+from tests.support.llama.row_kernels import FakeLibrary
+from tests.support.real_pair import TinyFiles, load_model, random_ids
+
+pytestmark = pytest.mark.llama
+
+ANY = LoadOptions(Path("model.gguf"))
+MUL_MAT, FLASH = "MUL_MAT", "FLASH_ATTN_EXT"
+
+
+def number_of(operation: str) -> int:
+    """ggml's number of an operation."""
+    name = llama_library.ggml().ggml_op_name
+    return next(each for each in itertools.count() if name(each).decode() == operation)
+
+
+def test_a_build_without_them_uses_none(no_kernels: None) -> None:
+    assert row_kernels.form() is None and row_kernels.find() is None
+    assert not row_kernels.in_use(ANY) and not row_kernels.effective(ANY).row_kernels
+    row_kernels.switch(True)
+    assert model_parameters(ANY).use_extra_bufts
+
+
+def test_kernels_are_in_use_unless_they_are_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeLibrary("AVX-512 VNNI")
+    fake.install(monkeypatch)
+    assert row_kernels.form() == "AVX-512 VNNI"
+    assert row_kernels.in_use(ANY) and row_kernels.effective(ANY) is ANY
+    assert not model_parameters(ANY).use_extra_bufts
+    off = LoadOptions(ANY.path, row_kernels=False)
+    assert not row_kernels.in_use(off) and model_parameters(off).use_extra_bufts
+    monkeypatch.setenv("ROW_KERNELS", "off")
+    assert not row_kernels.in_use(ANY) and not row_kernels.effective(ANY).row_kernels
+    row_kernels.switch(False)
+    row_kernels.switch(True)
+    assert fake.calls == ["enable 0", "enable 1"]
+
+
+def test_functions_without_kernels_for_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeLibrary("").install(monkeypatch)
+    assert row_kernels.form() == "" and not row_kernels.in_use(ANY)
+
+
+def test_wrong_kernels_are_refused_by_the_type_that_shows_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    FakeLibrary(wrong=11).install(monkeypatch)
+    refused = row_kernels.refusal()
+    assert refused is not None and "weights in Q3_K is wrong" in refused
+    assert row_kernels.form() == "AVX2" and not row_kernels.in_use(ANY)
+
+
+def test_other_functions_of_that_name_are_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_kernels, "_built_in", row_kernels._built_in.__wrapped__)
+    for version in (1, 2):
+        library = FakeLibrary(version=version).functions
+        monkeypatch.setattr(llama_library, "cpu_libraries", lambda each=library: [object(), each])
+        assert row_kernels.form() == ("AVX2" if version == 1 else None)
+
+
+def test_what_is_left_is_named_with_its_tensors(tiny: TinyFiles) -> None:
+    left = [(number_of(MUL_MAT), 11), (number_of(FLASH), 0), (number_of(MUL_MAT), 1)]
+    fake = FakeLibrary(left=left)
+    found = RowKernels(fake.functions).left()
+    assert found == [
+        LeftOperation(FLASH, "F32"), LeftOperation(MUL_MAT, "F16"), LeftOperation(MUL_MAT, "Q3_K")
+    ]  # fmt: skip
+    tensors = [each for each in read_header(tiny.target).tensors if each.type_name != "F16"]
+    said = row_kernels.described(found, tensors)
+    assert said == "attention, F16 in products, Q3_K in products"
+    several = row_kernels.described([LeftOperation(MUL_MAT, tensors[0].type_name)], tensors)
+    assert several.startswith(f"{tensors[0].type_name} in products (")
+
+
+def test_types_are_asked_for_by_name() -> None:
+    found = RowKernels(FakeLibrary().functions)
+    assert found.takes("Q4_K") and not found.takes("Q3_K") and not found.takes("unknown")
+
+
+def test_those_of_the_build_are_right_and_round_alike(kernels: RowKernels, tiny: TinyFiles) -> None:
+    assert kernels.form and kernels.wrong_type() is None
+    kernels.reset()
+    model = load_model(tiny.target)
+    assert model.options.row_kernels and model.options.flash_attention == "on"
+    past, tokens = random_ids(40), random_ids(24)
+    model.decode(past, 0)
+    whole = model.decode(tokens, len(tokens)).copy()
+    for width in (1, 2, 3, 5, 8, 9):
+        model.truncate(len(past))
+        np.testing.assert_array_equal(model.decode(tokens[:width], width), whole[:width])
+    model.close()
+    assert kernels.left() == []
+
+
+def test_weights_stay_mapped(kernels: RowKernels, tiny: TinyFiles) -> None:
+    model = load_model(tiny.target)
+    model.close()
+    assert model.memory.mapped == model.memory.weights
+
+
+def test_switched_off_llama_cpp_computes(kernels: RowKernels, tiny: TinyFiles) -> None:
+    model = load_model(tiny.target, row_kernels=False)
+    kernels.reset()
+    model.decode(random_ids(9), 1)
+    model.close()
+    assert not model.options.row_kernels and kernels.left()
+    load_model(tiny.target).close()  # they are on again
