@@ -49,8 +49,9 @@ def examine(say: Callable[[str], None] | None = None) -> DoctorReport:
         facts["models_folder"] = str(paths.models_folder())
         facts["cache_folder"] = str(paths.cache_folder())
         _examine_build(result)
+        exact = _exact(say)  # first: it says that it takes a while
         facts["demo"] = _try_demo(result)
-        facts["exact"] = _exact(say)
+        facts["exact"] = exact
     except LocalspecError as error:
         result.healthy = False
         facts["demo"] = f"fails: {error.message}"

@@ -390,6 +390,12 @@ class Engine:
         )
 
     @property
+    def drafts_off_reason(self) -> str | None:
+        """Why nothing is drafted with `--exact`, in words; None where drafts are left on."""
+        passes = self.target.passes
+        return str(passes) if passes.alone else None
+
+    @property
     def can_roll_back(self) -> bool:
         """Whether the target can roll back."""
         return self.target.can_roll_back

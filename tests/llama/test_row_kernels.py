@@ -110,10 +110,13 @@ def test_weights_stay_mapped(kernels: RowKernels, tiny: TinyFiles) -> None:
     assert model.memory.mapped == model.memory.weights
 
 
-def test_switched_off_llama_cpp_computes(kernels: RowKernels, tiny: TinyFiles) -> None:
-    model = load_model(tiny.target, row_kernels=False)
-    kernels.reset()
-    model.decode(random_ids(9), 1)
-    model.close()
-    assert not model.options.row_kernels and kernels.left()
-    load_model(tiny.target).close()  # they are on again
+def test_a_load_switches_them_for_the_process(
+    tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeLibrary()
+    fake.install(monkeypatch)
+    for on in (False, True):
+        model = load_model(tiny.target, row_kernels=on)
+        model.close()
+        assert model.settings()["row_kernels"] is on
+    assert fake.calls == ["enable 0", "enable 1"]

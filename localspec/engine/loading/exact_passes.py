@@ -52,10 +52,7 @@ def _found(model: LlamaModel, file: PairFile, say: Callable[[str], None] | None)
     known = _valid(file.parts)
     if placed not in known:
         if say is not None:
-            say(
-                "New on this machine: finding out which widths of pass round alike, which may take "
-                "a minute."
-            )
+            say("New here: finding out which widths of pass round alike, which may take a minute.")
         known[placed] = _search(model)
         file.update(passes={name: asdict(passes) for name, passes in known.items()})
     return known[placed]

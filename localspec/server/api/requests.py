@@ -340,10 +340,6 @@ class AnswerRequest(SamplingFields):
         params = self._params(service.engine, defaults.sampling)
         service.engine.token_rules(params)  # refuses a bias of no token
         asked = 0 if self.draft_tokens == "off" else self.draft_tokens
-        refusal = (
-            f"draft_tokens is {asked}, but this server has no draft model.",
-            'Ask for "auto" or "off", or start the server with --draft MODEL.',
-        )
         return replace(
             defaults,
             sampling=params,
@@ -354,7 +350,7 @@ class AnswerRequest(SamplingFields):
             logprobs=self.top_logprob_count(),
             cache_prompt=self.cache_prompt is not False,
             max_seconds=limit / 1000 if (limit := self.t_max_predict_ms or 0) > 0 else None,
-        ).allowed(service.engine, None if asked is None else refusal)
+        ).allowed(service.engine, None if asked is None else _undrafted(service.engine, asked))
 
     def _params(self, engine: "Engine", defaults: SamplingParams) -> SamplingParams:
         given = {name: getattr(self, name) for name in _ROWS if name != "seed"}
@@ -391,6 +387,19 @@ class AnswerRequest(SamplingFields):
                 )
             return grammar, [f"Not enforced: {warning}" for warning in warnings]
         return None, []
+
+
+def _undrafted(engine: "Engine", asked: object) -> tuple[str, str]:
+    """The refusal of a draft length by a server that does not draft: message and hint."""
+    if (reason := engine.drafts_off_reason) is not None:
+        return (
+            f"draft_tokens is {asked}, but this server was started with --exact, where {reason}.",
+            'Ask for "auto" or "off", or start the server without --exact.',
+        )
+    return (
+        f"draft_tokens is {asked}, but this server has no draft model.",
+        'Ask for "auto" or "off", or start the server with --draft MODEL.',
+    )
 
 
 def biases(engine: "Engine", given: LogitBias) -> Iterator[str]:

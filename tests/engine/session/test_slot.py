@@ -41,6 +41,7 @@ from tests.support.toy.slots import together
 
 pytestmark = pytest.mark.llama
 
+HAS_OWN_CELLS = pair._has_own_cells
 WARM = SamplingParams(temperature=0.8, seed=3)
 QUESTIONS = (
     "Explain the class argparse.ArgumentParser.",
@@ -117,8 +118,12 @@ def test_texts_are_those_of_the_pair_alone(
 
 @pytest.mark.parametrize("params", [GREEDY, WARM], ids=["greedy", "warm"])
 def test_with_row_kernels_texts_are_those_of_the_pair_alone_to_the_last_bit(
-    kernels: RowKernels, demo_files: tuple[Path, Path], params: SamplingParams
+    kernels: RowKernels,
+    demo_files: tuple[Path, Path],
+    params: SamplingParams,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(pair, "_has_own_cells", HAS_OWN_CELLS)
     loaded = [options(path, ctx_size=512, parallel=3) for path in demo_files]
     with Engine.load(*(options(path, ctx_size=512) for path in demo_files)) as one:
         assert one.target.rounds_alike

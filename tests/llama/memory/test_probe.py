@@ -35,6 +35,7 @@ from tests.support.files.big_files import write_big_model
 from tests.support.files.gguf_files import write_gguf
 from tests.support.files.lora_files import write_lora
 from tests.support.files.tiny_models import write_tiny_model
+from tests.support.llama.row_kernels import FakeLibrary
 from tests.support.real_pair import TinyFiles, load_model, options
 
 GIB = 2**30
@@ -126,7 +127,7 @@ def test_a_context_goes_before_copies_of_windows(
 ) -> None:
     monkeypatch.setattr(memory_probe, "would_allocate", lambda *asked: None)
     path = write_tiny_model(tmp_path / "m.gguf", seed=1, layers=4, window=512, context_length=8192)
-    header, load = read_header(path), options(path, ctx_size=given)
+    header, load = read_header(path), options(path, ctx_size=given, row_kernels=False)
     full, least = (
         estimate_run(header, 8192, replace(load, window_copies=copies)).use.total
         for copies in (True, False)
@@ -135,6 +136,19 @@ def test_a_context_goes_before_copies_of_windows(
         chosen = plan_here(header, load, free=FreeMemory(free))
         assert (chosen.ctx_size, chosen.window_copies, chosen.notes) == (8192, copies, ())
         assert chosen.use.total == (full if copies else least) <= free
+
+
+def test_row_kernels_need_no_room_for_scores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: object
+) -> None:
+    FakeLibrary().install(monkeypatch)
+    target = big_target(tmp_path)
+    chosen = [
+        plan_here(target, options(target.path, ctx_size=8192, **changes), free=FreeMemory(64 * GIB))
+        for changes in ({}, {"flash_attention": "on"}, {"row_kernels": False})
+    ]
+    computing = [each.use.compute for each in chosen]
+    assert computing[0] == computing[1] < computing[2]
 
 
 def test_the_hint_of_a_refusal_holds(tmp_path: Path, asked: object) -> None:

@@ -146,6 +146,14 @@ def test_a_bias_bans_a_token(toy_server: Site) -> None:
     assert status == 400 and "999999999" in error["message"]
 
 
+def test_a_length_is_refused_with_the_reason_where_exact_turned_drafts_off() -> None:
+    toy = ServedToy(quirk=None)
+    toy.drafts_off_reason = "drafting is off"
+    with serving(toy) as site:
+        status, error = site.refused(draft_tokens=3)
+        assert status == 400 and "--exact, where drafting is off." in error["message"]
+
+
 def test_without_a_draft_a_length_is_refused_and_auto_is_not() -> None:
     with serving(ServedToy(quirk=None)) as site:
         status, error = site.refused(draft_tokens=4)
