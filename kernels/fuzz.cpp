@@ -19,6 +19,11 @@
 #include "attention.h"
 #include "check.h"
 
+// one thread alone neither waits nor shares (`meet`, `share`)
+void ggml_barrier(ggml_threadpool *) { abort(); }
+void ggml_threadpool_chunk_set(ggml_threadpool *, int) { abort(); }
+int  ggml_threadpool_chunk_add(ggml_threadpool *, int) { abort(); }
+
 using namespace row_kernels;
 
 namespace {
