@@ -34,6 +34,12 @@ def _side(lines: Sequence[str], sign: str) -> str:
     return "".join(line[1:] for line in lines if line[0] in (" ", sign))
 
 
+def _what(before: str, after: str) -> str:
+    """The first line that a hunk adds, or else removes."""
+    old, new = before.splitlines(), after.splitlines()
+    return next((line for line in [*new, *old] if line not in old or line not in new), "").strip()
+
+
 def patched(patch: str, folder: Path) -> dict[Path, str]:
     """The new content of each file; raises PatchDoesNotFit."""
     files: dict[Path, str] = {}
@@ -43,8 +49,7 @@ def patched(patch: str, folder: Path) -> dict[Path, str]:
             raise PatchDoesNotFit(f"there is no {name}")
         text = files[path] if path in files else path.read_text("utf-8")
         if (places := text.count(before)) != 1:
-            first = next(line for line in after.splitlines() if line not in before.splitlines())
-            raise PatchDoesNotFit(f"{name} has {places} places for the change {first.strip()!r}")
+            raise PatchDoesNotFit(f"{name} has {places} places for the change {_what(before, after)!r}")
         files[path] = text.replace(before, after)
     if not files:
         raise PatchDoesNotFit("the patch changes nothing")

@@ -1,5 +1,5 @@
 # What the build scripts share; they set ROOT, FLAGS, VALUES and ADVICE, and source this.
-SELF=${0##*/} SELF=${SELF%.sh}
+SELF=${0##*/} SELF=${SELF%.sh} SOURCE=""
 
 fail() { # what is wrong, what to do next
   printf '%s: %s\n%s\n' "$SELF" "$1" "$2" >&2

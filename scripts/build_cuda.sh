@@ -181,7 +181,7 @@ find_driver
 count_jobs
 write_cmake_args
 show_findings
-SOURCE="" USUAL_ADVICE=$ADVICE
+USUAL_ADVICE=$ADVICE
 [ -n "$UNPATCHED" ] || patch_source
 ADVICE=$USUAL_ADVICE
 if [ -n "$WHEEL_DIR" ]; then
