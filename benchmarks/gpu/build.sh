@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Builds llama.cpp and an environment for localspec out of files that were carried there; no network.
+#
+#   bash benchmarks/gpu/build.sh WORK [--cpu] [--unpatched]
+#
+# WORK holds the pinned sdist of llama-cpp-python (*.tar.gz) and wheels of what localspec needs (*.whl).
+# It gets bin/, with llama.cpp's libraries and llama-server of the same sources, and venv/, whose
+# localspec is this checkout; `. WORK/environment` makes a shell use both. CUDA code is made for the
+# card that is there. --cpu builds without CUDA, to try all this elsewhere. What is done is not done
+# again.
+set -euo pipefail
+root=$(cd "$(dirname "$0")/../.." && pwd)
+work=$(cd "$1" && pwd) && shift
+cuda=ON patched=yes
+for flag; do
+  case $flag in
+    --cpu) cuda=OFF ;;
+    --unpatched) patched="" ;;
+    *) echo "There is no option $flag." >&2; exit 2 ;;
+  esac
+done
+python=${PYTHON:-python3}
+
+unpack() {
+  [ ! -d "$work/source" ] || return 0
+  mkdir "$work/source.part"
+  tar xzf "$work"/llama_cpp_python-*.tar.gz -C "$work/source.part" --strip-components 1
+  [ -z "$patched" ] ||
+    "$python" "$root/scripts/apply_patch.py" "$root/scripts/kept_graphs.patch" "$work/source.part"
+  mv "$work/source.part" "$work/source"
+}
+
+install() { # localspec needs the bindings' Python files only: the libraries are those of WORK/bin
+  local packages
+  [ ! -e "$work/venv/done" ] || return 0
+  "$python" -m venv "$work/venv"
+  "$work/venv/bin/python" -m pip install -q --no-index --no-deps --no-compile "$work"/*.whl
+  packages=$("$work/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  cp -r "$work/source/llama_cpp" "$packages/"
+  echo "$root" >"$packages/localspec_checkout.pth"
+  touch "$work/venv/done"
+}
+
+compile() {
+  local llama=$work/source/vendor/llama.cpp
+  [ ! -e "$work/bin/done" ] || return 0
+  # `native` is the architecture of the card that is there.
+  cmake -S "$llama" -B "$work/build" -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON \
+    -DGGML_CUDA=$cuda -DCMAKE_CUDA_ARCHITECTURES=native -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF \
+    -DLLAMA_BUILD_EXAMPLES=OFF -DCMAKE_RUNTIME_OUTPUT_DIRECTORY="$work/bin" \
+    -DCMAKE_LIBRARY_OUTPUT_DIRECTORY="$work/bin" ${CMAKE_ARGS:-}
+  cmake --build "$work/build" --target llama llama-server llama-bench -j "$(nproc)"
+  touch "$work/bin/done"
+}
+
+unpack
+install
+cat >"$work/environment" <<EOF
+export PATH=$work/venv/bin:\$PATH LLAMA_CPP_LIB_PATH=$work/bin LOCALSPEC_CACHE=$work/cache
+export LLAMA_SERVER=$work/bin/llama-server
+EOF
+SECONDS=0
+compile
+echo "compiled in $SECONDS s"
+. "$work/environment"
+python -m localspec doctor || true # which can also fail for want of the bundled pair
