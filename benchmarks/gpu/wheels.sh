@@ -8,7 +8,8 @@ python=${PYTHON:-python3}
 mapfile -t needed < <("$python" - "$root/pyproject.toml" <<'EOF'
 import sys, tomllib
 project = tomllib.load(open(sys.argv[1], "rb"))["project"]
-needed = [*project["dependencies"], *project["optional-dependencies"]["serve"], "diskcache"]
+needed = [*project["dependencies"], *project["optional-dependencies"]["serve"]]
+needed += ["diskcache", "hypothesis", "pytest"]  # of the bindings, and of the tests of devices
 print("\n".join(each for each in needed if not each.startswith("llama-cpp-python")))
 EOF
 )
