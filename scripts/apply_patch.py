@@ -49,7 +49,9 @@ def patched(patch: str, folder: Path) -> dict[Path, str]:
             raise PatchDoesNotFit(f"there is no {name}")
         text = files[path] if path in files else path.read_text("utf-8")
         if (places := text.count(before)) != 1:
-            raise PatchDoesNotFit(f"{name} has {places} places for the change {_what(before, after)!r}")
+            raise PatchDoesNotFit(
+                f"{name} has {places} places for the change {_what(before, after)!r}"
+            )
         files[path] = text.replace(before, after)
     if not files:
         raise PatchDoesNotFit("the patch changes nothing")

@@ -30,9 +30,7 @@ def shape_of(text: str) -> PaddedShape | None:
     return PaddedShape(embedding, heads, feed_forward, layers)
 
 
-def make(
-    small: Path, folder: Path, shape: PaddedShape | None, types: list[str]
-) -> dict[str, Path]:
+def make(small: Path, folder: Path, shape: PaddedShape | None, types: list[str]) -> dict[str, Path]:
     """The padded model in each type."""
     folder.mkdir(parents=True, exist_ok=True)
     floats = folder / f"{small.stem}-F16.gguf"

@@ -135,9 +135,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     target = Passes(args.target, args.past, args.repeats)
     alone = {width: target.alone(width) for width in args.widths}
     changes = {
-        width: target.in_turn(width) - alone[width] - alone[1]
-        for width in args.widths
-        if width > 1
+        width: target.in_turn(width) - alone[width] - alone[1] for width in args.widths if width > 1
     }
     found: dict[str, Any] = {
         "target": args.target.stem,

@@ -3,8 +3,8 @@
     python benchmarks/gpu/run.py --models FOLDER --draft DRAFT.gguf --output FOLDER --minutes 8
 
 FOLDER holds target-TYPE.gguf of `models.py`; llama-server is $LLAMA_SERVER of `build.sh`. Each step
-is a process that writes its results as it finds them, into few files: an answer in
-servers.jsonl, a line of passes.jsonl for each measurement of passes, documents of `bench`. A step that
+is a process that writes its results as it finds them, into few files: a line of servers.jsonl for
+each answer, one of passes.jsonl for each measurement of passes, documents of `bench`. A step that
 is complete is noted in done.txt and not run again; one that takes too long is ended, and goes on
 where it was at the next call. --list only prints the steps.
 """
@@ -20,11 +20,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent), str(HERE)]
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from common import Parser
 from servers import ONE_GRAPH, PEER, PLAIN, VARIANTS
 
+HERE = Path(__file__).parent
 _MAIN = (f"{PEER} plain", PLAIN, "auto", f"{PEER} draft-simple 3")
 _LEAST = 20  # seconds that a step is worth beginning for
 

@@ -175,8 +175,13 @@ class Results:
         """Whether a run is complete."""
         return any(each.key == key for each in self.runs)
 
+    def first(self, run: Run, variant: str) -> Run | None:
+        """Another variant's first run with the same target and as many clients."""
+        key = (run.target, variant, run.clients, 0)
+        return next((each for each in self.runs if each.key == key), None)
+
     def of(self, run: Run) -> list[Answer]:
-        """The answers of a run, the newest for each prompt: an earlier try may have been cut off."""
+        """The answers of a run, the newest for each prompt: a try may have been cut off."""
         found = {
             each.prompt: each
             for each in self.answers
@@ -227,44 +232,41 @@ def measure(args: argparse.Namespace, results: Results, variant: str, run: int) 
         now = memory_used()
         used = None if now is None or before is None else now - before
         results.add(
-            Run(
-                args.target.stem, variant, args.clients, run, ready, seconds, used, args.prompts
-            )
+            Run(args.target.stem, variant, args.clients, run, ready, seconds, used, args.prompts)
         )
 
 
-def speed(answers: Sequence[Answer]) -> float:
-    """Tokens per second behind the first token, of all answers together."""
+def pace(answers: Sequence[Answer], run: Run) -> float:
+    """Tokens per second: of one client behind the first token, of several over the whole time."""
+    if run.clients > 1:
+        return sum(each.tokens for each in answers) / run.answer_seconds
     seconds = sum(each.seconds - each.ttft for each in answers)
     return sum(each.tokens - 1 for each in answers) / seconds if seconds > 0 else 0.0
+
+
+def ratio(results: Results, run: Run, variant: str) -> str:
+    """The pace over another variant's, and over that of the kind that gains least, of one client."""
+    base = results.first(run, variant)
+    if base is None or not (whole := pace(results.of(base), base)):
+        return ""
+    ours, theirs = results.of(run), results.of(base)
+    told = f"{pace(ours, run) / whole:.2f}"
+    if run.clients > 1:
+        return told
+    kinds = {each.kind for each in ours} & {each.kind for each in theirs}
+    pairs = [
+        [pace([each for each in side if each.kind == kind], run) for side in (ours, theirs)]
+        for kind in kinds
+    ]
+    least = min((mine / other for mine, other in pairs if other), default=0.0)
+    return f"{told} ({least:.2f})"
 
 
 def row(results: Results, run: Run) -> list[str]:
     """A line of the table: beside plain decoding of localspec and of llama.cpp, and its text."""
     answers = results.of(run)
-    kinds = dict.fromkeys(each.kind for each in answers)
-
-    def over(variant: str) -> str:
-        base = next((each for each in results.runs if each.key == (run.target, variant, *rest)), None)
-        if base is None:
-            return ""
-        known = {each.prompt: each for each in results.of(base)}
-        ratios = [
-            speed([each for each in answers if each.kind == kind])
-            / speed([known[each.prompt] for each in answers if each.kind == kind])
-            for kind in kinds
-        ]
-        return f"{_pace(answers, run) / _pace(list(known.values()), base):.2f} ({min(ratios):.2f})"
-
-    rest = (run.clients, 0)
-    is_peer = run.variant.startswith(PEER)
-    own_plain = f"{PEER} plain" if is_peer else PLAIN
-    plain = {
-        each.prompt: each.text
-        for base in results.runs
-        if base.key == (run.target, own_plain, *rest)
-        for each in results.of(base)
-    }
+    base = results.first(run, f"{PEER} plain" if run.variant.startswith(PEER) else PLAIN)
+    plain = {each.prompt: each.text for each in results.of(base)} if base else {}
     same = sum(plain.get(each.prompt) == each.text for each in answers)
     drafted = sum(each.drafted for each in answers)
     accepted = sum(each.accepted for each in answers)
@@ -272,22 +274,15 @@ def row(results: Results, run: Run) -> list[str]:
         run.target,
         str(run.clients),
         run.variant + " (again)" * run.run,
-        f"{_pace(answers, run):.1f}",
-        over(f"{PEER} plain"),
-        over(PLAIN),
+        f"{pace(answers, run):.1f}",
+        ratio(results, run, f"{PEER} plain"),
+        ratio(results, run, PLAIN),
         f"{accepted / drafted:.0%}" if drafted else "",
         f"{1000 * statistics.median(each.ttft for each in answers):.0f}",
         "" if run.memory_mib is None else str(run.memory_mib),
         f"{run.ready_seconds:.1f}",
-        f"{same} of {len(answers)}",
+        f"{same} of {len(answers)}" if plain else "",
     ]
-
-
-def _pace(answers: Sequence[Answer], run: Run) -> float:
-    """Tokens per second: of one client behind the first token, of several over the whole time."""
-    if run.clients == 1:
-        return speed(answers)
-    return sum(each.tokens for each in answers) / run.answer_seconds
 
 
 def table(results: Results) -> str:

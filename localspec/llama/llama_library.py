@@ -144,7 +144,7 @@ def _load_backends(ggml: Any) -> None:
 
 
 def libraries() -> Path:
-    """The folder of llama.cpp's libraries: LLAMA_CPP_LIB_PATH, as in llama_cpp, or the package's."""
+    """The folder of llama.cpp's libraries; LLAMA_CPP_LIB_PATH names another, as in llama_cpp."""
     chosen = os.environ.get("LLAMA_CPP_LIB_PATH")
     if chosen is not None:
         return Path(chosen)

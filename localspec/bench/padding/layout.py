@@ -10,8 +10,9 @@ from dataclasses import dataclass
 class PaddedShape:
     """The sizes of a model: width, query heads, feed-forward width, layers, tokens.
 
-    There are as many key heads, or as many as the source has if those are fewer. A hybrid's delta nets have as many heads; its NextN layers are not counted as layers. A
-    ``vocabulary`` smaller than the source's, as 0 is, stays as it is.
+    There are as many key heads, or as many as the source has if those are fewer. A hybrid's delta
+    nets have as many heads as queries; its NextN layers are not counted as layers. A ``vocabulary``
+    smaller than the source's, as 0 is, stays as it is.
     """
 
     embedding: int

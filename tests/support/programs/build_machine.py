@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-TOOLS = "awk bash cat cut dirname du env find grep mktemp nproc rm sed sort tail tr uname wc".split()
+TOOLS = (
+    "awk bash cat cut dirname du env find grep mktemp nproc rm sed sort tail tr uname wc".split()
+)
 TARGET = {"aarch64": "sbsa"}.get(platform.machine(), platform.machine())
 
 only_linux = pytest.mark.skipif(
