@@ -11,10 +11,10 @@
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 work=$(cd "$1" && pwd) && shift
-cuda=ON patched=yes
+cuda=yes patched=yes
 for flag; do
   case $flag in
-    --cpu) cuda=OFF ;;
+    --cpu) cuda="" ;;
     --unpatched) patched="" ;;
     *) echo "There is no option $flag." >&2; exit 2 ;;
   esac
@@ -41,14 +41,30 @@ install() { # localspec needs the bindings' Python files only: the libraries are
   touch "$work/venv/done"
 }
 
+cuda_arguments() { # one a line, without llama_only.cmake, which leaves llama-server out
+  CMAKE_ARGS=${CMAKE_ARGS:--DCMAKE_CUDA_ARCHITECTURES=native} \
+    bash "$root/scripts/build_cuda.sh" --dry-run --unpatched --python "$python" >"$work/cuda.txt"
+  "$python" - "$work/cuda.txt" <<'EOF'
+import shlex, sys
+(command,) = [line for line in open(sys.argv[1]) if line.startswith("env ")]
+(found,) = [word for word in shlex.split(command) if word.startswith("CMAKE_ARGS=")]
+print("\n".join(shlex.split(found.partition("=")[2])[1:]))
+EOF
+}
+
 compile() {
-  local llama=$work/source/vendor/llama.cpp
+  local llama=$work/source/vendor/llama.cpp arguments=()
   [ ! -e "$work/bin/done" ] || return 0
-  # `native` is the architecture of the card that is there.
+  # Another g++ may link libstdc++ statically, and such libraries crash: docs/internals/devices.md.
+  [ ! -x /usr/bin/g++ ] || export CC=/usr/bin/gcc CXX=/usr/bin/g++ CUDAHOSTCXX=/usr/bin/g++
+  if [ -n "$cuda" ]; then
+    cuda_arguments >"$work/cuda_arguments.txt"
+    mapfile -t arguments <"$work/cuda_arguments.txt"
+  fi
   cmake -S "$llama" -B "$work/build" -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON \
-    -DGGML_CUDA=$cuda -DCMAKE_CUDA_ARCHITECTURES=native -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF \
-    -DLLAMA_BUILD_EXAMPLES=OFF -DCMAKE_RUNTIME_OUTPUT_DIRECTORY="$work/bin" \
-    -DCMAKE_LIBRARY_OUTPUT_DIRECTORY="$work/bin" ${CMAKE_ARGS:-}
+    -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF \
+    -DCMAKE_RUNTIME_OUTPUT_DIRECTORY="$work/bin" -DCMAKE_LIBRARY_OUTPUT_DIRECTORY="$work/bin" \
+    "${arguments[@]}"
   cmake --build "$work/build" --target llama llama-server llama-bench -j "$(nproc)"
   touch "$work/bin/done"
 }

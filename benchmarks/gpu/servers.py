@@ -6,7 +6,8 @@
 `benchmarks/real.py` loads all servers at once, to ask them in turn; a card has no room for that.
 Here each variant is started by itself and asked one prompt of each of the kinds of
 `benchmarks/real.jsonl`, then one more, by so many clients at the same time. The first variant is
-measured once more at the end, which says how much the card itself changes. Answers are streamed:
+measured once more at the end, which says how much the card itself changes. llama-server keeps one
+graph, as it does unpatched, although it is built of the same sources. Answers are streamed:
 the speed is that behind the first token. Each answer is written at once, and what is in the file is
 not measured again, so that the same command goes on where it was stopped; --minutes begins no
 server later. The last lines are the table of all that is in the file.
@@ -131,6 +132,11 @@ def command(args: argparse.Namespace, variant: str) -> list[str]:
     return [*found, "-md", str(args.draft)] if server.drafts else found
 
 
+def environment(variant: str) -> dict[str, str]:
+    """What a variant's server finds in its environment besides ours."""
+    return dict((ONE_GRAPH,) if variant.startswith(PEER) else VARIANTS[variant].environment)
+
+
 def memory_used() -> int | None:
     """MiB that are taken on all cards together; None without nvidia-smi."""
     if shutil.which("nvidia-smi") is None:
@@ -193,7 +199,7 @@ class Results:
 def measure(args: argparse.Namespace, results: Results, variant: str, run: int) -> None:
     """Start a variant's server and ask it everything."""
     before, began = memory_used(), time.perf_counter()
-    with changed(dict(VARIANTS[variant].environment)), listening(command(args, variant)) as port:
+    with changed(environment(variant)), listening(command(args, variant)) as port:
         ready = time.perf_counter() - began
         ask(port, [{"role": "user", "content": "Say hello."}], max_tokens=8)
         waiting = chosen(args.prompts)[::-1]
@@ -245,7 +251,7 @@ def pace(answers: Sequence[Answer], run: Run) -> float:
 
 
 def ratio(results: Results, run: Run, variant: str) -> str:
-    """The pace over another variant's, and over that of the kind that gains least, of one client."""
+    """The pace over another variant's; of one client also that of the kind that gains least."""
     base = results.first(run, variant)
     if base is None or not (whole := pace(results.of(base), base)):
         return ""
