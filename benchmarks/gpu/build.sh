@@ -79,4 +79,5 @@ SECONDS=0
 compile
 echo "compiled in $SECONDS s"
 . "$work/environment"
-python -m localspec doctor || true # which can also fail for want of the bundled pair
+python -c 'from localspec.llama import llama_library as llama
+print(llama.build(), *llama.devices(), sep="\n")'

@@ -60,7 +60,8 @@ def steps(args: argparse.Namespace) -> Iterator[Step]:
     def bench(name: str, *more: str) -> tuple[str, ...]:
         lengths = ("--draft-tokens", "auto", "--tasks", "code", "--repeats", "1")
         document = ("--output", str(out / f"{name}.json"))
-        return (python, "-m", "localspec", "bench", str(first), draft, *lengths, *document, *more)
+        pair = ("-m", str(first), "-md", draft)
+        return (python, "-m", "localspec", "bench", *pair, *lengths, *document, *more)
 
     yield Step("card", (python, "-m", "localspec", "doctor"), 1)
     yield Step("main", servers(first, 3, 1, *_MAIN), 3.5)

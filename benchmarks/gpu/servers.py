@@ -8,7 +8,8 @@ Here each variant is started by itself and asked one prompt of each of the kinds
 `benchmarks/real.jsonl`, then one more, by so many clients at the same time. The first variant is
 measured once more at the end, which says how much the card itself changes. llama-server keeps one
 graph, as it does unpatched, although it is built of the same sources. Answers are streamed:
-the speed is that behind the first token. Each answer is written at once, and what is in the file is
+the speed is that behind the first token; that of whole answers, prompts included, stands beside it,
+since a server may send several tokens at a time. Each answer is written at once, and what is in the file is
 not measured again, so that the same command goes on where it was stopped; --minutes begins no
 server later. The last lines are the table of all that is in the file.
 """
@@ -281,6 +282,7 @@ def row(results: Results, run: Run) -> list[str]:
         str(run.clients),
         run.variant + " (again)" * run.run,
         f"{pace(answers, run):.1f}",
+        f"{sum(each.tokens for each in answers) / sum(each.seconds for each in answers):.1f}",
         ratio(results, run, f"{PEER} plain"),
         ratio(results, run, PLAIN),
         f"{accepted / drafted:.0%}" if drafted else "",
@@ -294,7 +296,7 @@ def row(results: Results, run: Run) -> list[str]:
 def table(results: Results) -> str:
     """All runs in Markdown."""
     head = (
-        "target|clients|variant|tok/s|of llama.cpp plain (least kind)|of plain (least kind)|"
+        "target|clients|variant|tok/s|whole|of llama.cpp plain (least kind)|of plain (least kind)|"
         "accepted|first token, ms|MiB|ready, s|text as plain"
     )
     lines = [head, "|".join(["---"] * (head.count("|") + 1))]
