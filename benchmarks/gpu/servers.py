@@ -214,7 +214,6 @@ def measure(args: argparse.Namespace, results: Results, variant: str, run: int) 
                     stream=True,
                     max_tokens=args.max_tokens,
                 )
-                drafted = [reply.timings.get(f"draft_n{end}") or 0 for end in ("", "_accepted")]
                 results.add(
                     Answer(
                         args.target.stem,
@@ -226,7 +225,8 @@ def measure(args: argparse.Namespace, results: Results, variant: str, run: int) 
                         reply.tokens,
                         reply.seconds,
                         reply.ttft or 0.0,
-                        *drafted,
+                        reply.timings.get("draft_n") or 0,
+                        reply.timings.get("draft_n_accepted") or 0,
                         reply.text,
                     )
                 )
