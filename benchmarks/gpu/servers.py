@@ -9,9 +9,9 @@ Here each variant is started by itself and asked one prompt of each of the kinds
 measured once more at the end, which says how much the card itself changes. llama-server keeps one
 graph, as it does unpatched, although it is built of the same sources. Answers are streamed:
 the speed is that behind the first token; that of whole answers, prompts included, stands beside it,
-since a server may send several tokens at a time. Each answer is written at once, and what is in the file is
-not measured again, so that the same command goes on where it was stopped; --minutes begins no
-server later. The last lines are the table of all that is in the file.
+since a server may send several tokens at a time. Each answer is written at once, and what is in the
+file is not measured again, so that the same command goes on where it was stopped; --minutes begins
+no server later. The last lines are the table of all that is in the file.
 """
 
 import argparse
