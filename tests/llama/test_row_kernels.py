@@ -1,6 +1,5 @@
 """Row kernels: found in a build, refused where they are wrong, used by one setting a process."""
 
-import itertools
 from pathlib import Path
 
 import numpy as np
@@ -11,19 +10,13 @@ from localspec.llama import llama_library, row_kernels
 from localspec.llama.parameters import model_parameters
 from localspec.llama.row_kernels import LeftOperation, RowKernels
 from localspec.metadata.header import read_header
-from tests.support.llama.row_kernels import FakeLibrary
+from tests.support.llama.row_kernels import FakeLibrary, number_of
 from tests.support.real_pair import TinyFiles, load_model, random_ids
 
 pytestmark = pytest.mark.llama
 
 ANY = LoadOptions(Path("model.gguf"))
 MUL_MAT, FLASH = "MUL_MAT", "FLASH_ATTN_EXT"
-
-
-def number_of(operation: str) -> int:
-    """ggml's number of an operation."""
-    name = llama_library.ggml().ggml_op_name
-    return next(each for each in itertools.count() if name(each).decode() == operation)
 
 
 def test_a_build_without_them_uses_none(no_kernels: None) -> None:
