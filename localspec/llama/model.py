@@ -28,6 +28,7 @@ from localspec.llama.cache.copies import (
 )
 from localspec.llama.cache.rollback import Fork, Rollback, Trim, make_rollback
 from localspec.llama.memory.attention import with_attention
+from localspec.llama.memory.layer_cache import window_cells
 from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size
 from localspec.llama.parameters import context_parameters, has_branches, prompt_step, uses_devices
 from localspec.llama.pass_class import NATURAL, PassClass, Rounding
@@ -138,6 +139,20 @@ class LlamaModel:
         if self.passes.alone:
             return self._alike if self.passes.step else 0
         return len(self.tokens)
+
+    @property
+    def window_cells(self) -> int:
+        """How many cells sliding layers have and use again; 0 where they have all of the context.
+
+        As `llama_kv_cache_iswa` has them; with ``exact`` they have all.
+        """
+        window = (
+            0 if self.options.exact else int(self._llama.llama_model_n_swa(self.weights.handle))
+        )
+        cells, ubatch = self._llama.llama_n_ctx_seq(self.context), self.options.ubatch_size
+        shared = 1 if cells < self._llama.llama_n_ctx(self.context) else self.options.parallel
+        found = window_cells(cells, window, shared, ubatch)
+        return found if window and found < cells else 0
 
     @property
     def rounds_alike(self) -> bool:

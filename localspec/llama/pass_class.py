@@ -69,13 +69,18 @@ NATURAL = PassClass()
 class Rounding:
     """Whether passes of all widths round ``alike``, with row kernels.
 
-    ``left`` names the operations that these left to llama.cpp's own code, in words.
+    ``left`` names the operations that these left to llama.cpp's own code, in words. In texts of
+    more than ``tokens`` sliding windows use cells again, whose order depends on rejected drafts; 0
+    for no such limit.
     """
 
     alike: bool
     left: str = ""
+    tokens: int = 0
 
     def __str__(self) -> str:
+        if self.alike and self.tokens:
+            return f"in texts of up to {self.tokens:,} tokens {SAME_TEXT}"
         if self.alike:
             return f"passes of all widths round alike: {SAME_TEXT}"
         cause = f"llama.cpp's own code computes {self.left}" if self.left else "passes round apart"

@@ -5,7 +5,7 @@ drafted text is the plain text then, and `--exact` costs nothing.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from localspec.engine.loading.pair_file import PairFile, found_of
@@ -66,8 +66,9 @@ def _rounding(
                 "minute."
             )
         known[model.rollback.name] = _probed(model)
-        file.update(rounding={name: asdict(each) for name, each in known.items()})
-    return known[model.rollback.name]
+        stored = {n: {"alike": each.alike, "left": each.left} for n, each in known.items()}
+        file.update(rounding=stored)
+    return replace(known[model.rollback.name], tokens=model.window_cells)
 
 
 def _probed(model: LlamaModel) -> Rounding:
@@ -76,7 +77,8 @@ def _probed(model: LlamaModel) -> Rounding:
     assert kernels is not None  # they are in use
     kernels.reset()
     alike = all_alike(model)
-    return Rounding(alike, row_kernels.described(kernels.left(), model.header.tensors))
+    left = row_kernels.described(kernels.left(), model.header.tensors)
+    return Rounding(alike, left)
 
 
 def _valid_rounding(parts: Mapping[str, Any]) -> dict[str, Rounding]:
