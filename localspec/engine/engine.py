@@ -36,7 +36,6 @@ from localspec.engine.session.slot import NOT_ROLLED_BACK, ROUNDS_APART, make_sl
 from localspec.engine.text_stream import OutputFormat, Prompt
 from localspec.llama.heads.head import Head
 from localspec.llama.model import LlamaModel
-from localspec.llama.pass_class import SAME_TEXT
 from localspec.llama.vocabulary.control_tokens import ControlTokens, new_mark
 from localspec.llama.vocabulary.token_rules import require_known_tokens, token_rules
 from localspec.speculative.control.conversations import Conversations
@@ -380,14 +379,8 @@ class Engine:
         model = self.target
         if model.rounding is None or model.options.branches > 1:
             return None
-        if model.rounds_alike:
-            return f"{SAME_TEXT[0].upper()}{SAME_TEXT[1:]}: passes of all widths round alike."
-        if not model.rounding.left:
-            return None
-        return (
-            "Drafted texts may differ from plain ones by rounding: llama.cpp's own code computes "
-            f"{model.rounding.left}."
-        )
+        words = str(model.rounding)
+        return f"{words[0].upper()}{words[1:]}."
 
     @property
     def drafts_off_reason(self) -> str | None:

@@ -129,12 +129,13 @@ def proven(check: PairCheck) -> PairCheck:
 
 
 def exact_findings(target: ModelHeader) -> list[str]:
-    """What earlier starts with --exact found about a target on this disk, in sentences."""
-    from localspec.engine.loading.exact_passes import known_classes
+    """What earlier starts found about the passes of a target on this disk, in sentences."""
+    from localspec.engine.loading.exact_passes import known_classes, known_rounding
 
     if not target.path.is_file():
         return []
-    return [f"With --exact, {passes}." for passes in known_classes(target)]
+    found = [f"With row kernels, {rounding}." for rounding in known_rounding(target)]
+    return found + [f"With --exact, {passes}." for passes in known_classes(target)]
 
 
 def file_hashes(check: PairCheck, on_progress: Progress) -> "list[FileHash]":

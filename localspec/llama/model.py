@@ -28,6 +28,7 @@ from localspec.llama.cache.copies import (
 )
 from localspec.llama.cache.rollback import Fork, Rollback, Trim, make_rollback
 from localspec.llama.memory.attention import with_attention
+from localspec.llama.memory.layer_cache import window_cells
 from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size
 from localspec.llama.parameters import (
     FILLED_PASSES,
@@ -38,7 +39,7 @@ from localspec.llama.parameters import (
     uses_devices,
     width_remedies,
 )
-from localspec.llama.pass_class import NATURAL, PassClass
+from localspec.llama.pass_class import NATURAL, PassClass, Rounding
 from localspec.llama.vocabulary.control_tokens import ControlTokens
 from localspec.llama.vocabulary.tokenizer import SHORT, require_text_fits, tokenize, written_text
 from localspec.llama.weights import Weights
@@ -60,7 +61,7 @@ class LlamaModel:
     llama.cpp allocated; of a ``weightless`` one, which can do nothing else, what it would allocate.
     ``context`` and ``vocab`` are llama.cpp's handles, valid until this is closed; ``overridden``
     are the keys whose values it took from ``options.override_kv`` instead of the file.
-    ``rounding`` says which passes round alike, where that was found out; see `exact_passes`.
+    ``rounding`` says whether passes of all widths round alike, where that was found out.
     ``listener`` is called after each pass with its tokens, the position of the first and how many
     rows of logits it gave, and when all that was read is replaced, with no tokens and how many
     there are now; see `heads`.
@@ -100,7 +101,7 @@ class LlamaModel:
         self._first_row = 0  # of the logits that were asked for, among those of the last pass
         self.listener: PassListener | None = None
         self.passes = NATURAL
-        self.rounding: PassClass | None = None
+        self.rounding: Rounding | None = None
         self.min_width, self.max_width = 1, options.batch_size
         self._alike = 0  # tokens at the beginning that were read in passes of the class
         self.keeps_prompts = False
@@ -154,9 +155,23 @@ class LlamaModel:
         return len(self.tokens)
 
     @property
+    def window_cells(self) -> int:
+        """How many cells sliding layers have and use again; 0 where they have all of the context.
+
+        As `llama_kv_cache_iswa` has them; with ``exact`` they have all.
+        """
+        window = (
+            0 if self.options.exact else int(self._llama.llama_model_n_swa(self.weights.handle))
+        )
+        cells, ubatch = self._llama.llama_n_ctx_seq(self.context), self.options.ubatch_size
+        shared = 1 if cells < self._llama.llama_n_ctx(self.context) else self.options.parallel
+        found = window_cells(cells, window, shared, ubatch)
+        return found if window and found < cells else 0
+
+    @property
     def rounds_alike(self) -> bool:
         """Whether passes of all widths were found to round alike."""
-        return self.rounding == NATURAL
+        return self.rounding is not None and self.rounding.alike
 
     def use_class(self, passes: PassClass) -> None:
         """Make all later passes of a class, for ``exact``."""

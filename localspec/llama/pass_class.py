@@ -7,7 +7,7 @@ and context, so they are found by trying.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -15,8 +15,10 @@ import numpy as np
 from localspec.core.options.load_options import MAX_ROWS
 from localspec.speculative.loop import Clock, Logits
 
+SAME_TEXT = "the drafted text is the plain text, to the last bit"
 STEPS = (1, 2, 4, 8, 16, 32)  # tokens: all passes are filled up to a multiple of one of these
 _GROUPS = (8, 1, 3, 2, 4, 5, 9, 17, 56)  # real tokens of the passes that are compared
+_FEW_GROUPS = (8, 1, 3, 17)  # of these where all widths are expected to round alike
 _FILLED = (1, 3)  # of these where a pass is filled up
 _COMPARED = 9  # tokens that are read in each way, or fewer in narrow groups
 _REPEATS = 4  # passes of a narrow group
@@ -24,12 +26,12 @@ _SHORT, _LONG = 24, 530  # tokens before them; kernels change where threads shar
 _TAIL, _NARROW = 24, 5  # the last tokens: read in one pass, and in passes of _NARROW tokens
 _WIDEST = 56  # tokens of a pass with logits: flash attention changes at 64
 _READ = 128  # tokens of a pass of a prompt, where these round alike too
+_PROMPT = _READ + _READ // 4  # tokens of one: its last pass may be longer
 _ACCEPTANCE = 0.8  # of drafted tokens, to weigh filled passes against plain ones
 _DRAFT_COST = 0.2  # of a plain pass: what a drafted token costs
 _WEIGHED = (1, 2, 4)  # steps in a pass
 _MOST_WEIGHED = 16  # tokens of a pass
 _TRIES, _MOST_TRIES = 2, 20  # of each width
-SAME_TEXT = "the drafted text is the plain text, to the last bit"
 _SECONDS = 0.5  # for more than _TRIES: short passes are measured badly on a busy machine
 
 
@@ -39,22 +41,14 @@ class PassClass:
 
     With ``step`` 0 no such passes were found. ``alone``: answers are decoded one token at a time,
     without drafts, because that is faster or there is no class; prompts are then read in passes of
-    the class, and tokens of an answer are read again. ``left`` names operations that row kernels
-    left to llama.cpp's own code, where these are in use.
+    the class, and tokens of an answer are read again.
     """
 
     step: int = 1
     widest: int = 2**16  # no limit
     alone: bool = False
-    left: str = field(default="", compare=False)
 
     def __str__(self) -> str:
-        more = f"; llama.cpp's own code computes {self.left}" if self.left else ""
-        return self._words() if self == NATURAL else f"{self._words()}{more}"
-
-    def _words(self) -> str:
-        if self == NATURAL:
-            return f"{SAME_TEXT}: passes of all widths round alike"
         if not self.step:
             return "no two widths of pass round alike: drafting is off, and prompts are read whole"
         passes = f"passes are filled up to multiples of {self.step} (at most {self.widest} tokens)"
@@ -69,6 +63,28 @@ class PassClass:
 
 
 NATURAL = PassClass()
+
+
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """Whether passes of all widths round ``alike``, with row kernels.
+
+    ``left`` names the operations that these left to llama.cpp's own code, in words. In texts of
+    more than ``tokens`` sliding windows use cells again, whose order depends on rejected drafts; 0
+    for no such limit.
+    """
+
+    alike: bool
+    left: str = ""
+    tokens: int = 0
+
+    def __str__(self) -> str:
+        if self.alike and self.tokens:
+            return f"in texts of up to {self.tokens:,} tokens {SAME_TEXT}"
+        if self.alike:
+            return f"passes of all widths round alike: {SAME_TEXT}"
+        cause = f"llama.cpp's own code computes {self.left}" if self.left else "passes round apart"
+        return f"drafted texts may differ from plain ones by rounding: {cause}"
 
 
 class ClassedModel(Protocol):
@@ -108,7 +124,27 @@ def find_class(model: ClassedModel, clock: Clock = time.perf_counter) -> PassCla
         if not steps:
             return PassClass(0, alone=True)
         alone = steps[0] > 1 and not _pays(text, steps[0], clock)
-        return replace(_widest(text, steps[0]), alone=alone)
+        found, wide = _narrow(steps[0]), PassClass(steps[0], _READ)
+        return replace(wide if text.reads_alike(found, wide) else found, alone=alone)
+    finally:
+        model.use_class(NATURAL)
+        model.truncate(0)
+
+
+def all_alike(model: ClassedModel) -> bool:
+    """Whether passes of all widths round alike, by few of them: half of the search's work.
+
+    The model is left empty, its class `NATURAL`.
+    """
+    past = min(_PROMPT if model.trims else 2 * _SHORT, max(0, model.n_ctx - max(_GROUPS)))
+    text = _Text(model, past)
+    try:
+        narrow = _narrow(1)
+        if not _alike(text, narrow, _FEW_GROUPS):
+            return False
+        text.hold_past(narrow)  # behind a beginning that one pass read
+        rows = text.rows(_COMPARED, _COMPARED)
+        return np.array_equal(rows, text.rows_behind(narrow))
     finally:
         model.use_class(NATURAL)
         model.truncate(0)
@@ -148,10 +184,16 @@ class _Text:
         parts = _parts(self._tokens[self._past : self._past + count], group)
         return np.concatenate([self._model.decode(part, len(part)).copy() for part in parts])
 
+    def rows_behind(self, passes: PassClass) -> Logits:
+        """Logits behind the past, all of which is read again in passes of a class."""
+        self._model.truncate(0)
+        self._model.use_class(passes)
+        self._model.decode(self._tokens[: self._past], 0)
+        return self.rows(_COMPARED, _COMPARED)
+
     def reads_alike(self, first: PassClass, second: PassClass) -> bool:
         """Whether a prompt that is read in passes of two classes goes on alike."""
-        # The last pass of a prompt may be longer; without a limit all of the past is one.
-        count = self._past if NATURAL in (first, second) else min(_READ + _READ // 4, self._past)
+        count = min(_PROMPT, self._past)
         rows = []
         for passes in (first, second):
             self._model.truncate(0)
@@ -171,21 +213,10 @@ def _narrow(step: int) -> PassClass:
     return PassClass(step, _WIDEST // step * step)
 
 
-def _widest(text: _Text, step: int) -> PassClass:
-    """The class of a step with the widest passes for prompts: without a limit, where it has none.
-
-    Passes of any width are `NATURAL` ones.
-    """
-    narrow, wide = _narrow(step), PassClass(step, _READ)
-    if not text.reads_alike(narrow, wide):
-        return narrow
-    return NATURAL if step == 1 and text.reads_alike(wide, NATURAL) else wide
-
-
-def _alike(text: _Text, passes: PassClass) -> bool:
+def _alike(text: _Text, passes: PassClass, tried: Sequence[int] = _GROUPS) -> bool:
     """Whether tokens have the same logits in whatever passes of a class they are read."""
     known = np.empty((0, 0), np.float32)
-    groups = [each for each in _GROUPS if each in _FILLED or each >= passes.step]
+    groups = [each for each in tried if each in _FILLED or each >= passes.step]
     for size, group in [*((_TAIL, group) for group in groups), (_NARROW, _COMPARED)]:
         text.hold_past(passes, size)
         rows = text.rows(group, max(group, min(_REPEATS * group, _COMPARED)))

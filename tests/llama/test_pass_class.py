@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from localspec.llama.pass_class import NATURAL, PassClass, find_class
+from localspec.llama.pass_class import NATURAL, PassClass, Rounding, all_alike, find_class
 from tests.support.toy.models import FakeClock
 
 Kernel = Callable[[int, int], int]  # the width of a pass and a place in it -> how it rounds
@@ -64,9 +64,7 @@ def tiles(width: int, place: int) -> int:
 @pytest.mark.parametrize(
     ("kernel", "step", "widest"),
     [
-        (lambda width, place: 0, 1, 2**16),
-        (lambda width, place: int(width > 128), 1, 128),
-        (lambda width, place: int(width > 400), 1, 128),
+        (lambda width, place: 0, 1, 128),
         (by_eights, 8, 128),
         (remainders, 4, 128),
         (tiles, 2, 56),
@@ -108,16 +106,36 @@ def test_short_passes_are_measured_again_where_the_machine_is_busy(
     assert not find_class(model, clock).alone and len(held_up) == 6
 
 
-def test_all_widths_alike_need_no_class() -> None:
-    found = find_class(Kernels(lambda width, place: 0))
-    assert found == NATURAL
-    assert str(found) == (
-        "the drafted text is the plain text, to the last bit: passes of all widths round alike"
-    )
-    left = PassClass(8, 128, left="Q3_K in products (2 tensors)")
-    assert str(left).endswith("llama.cpp's own code computes Q3_K in products (2 tensors)")
-    assert left == PassClass(8, 128)
-
-
 def test_a_short_context_is_enough() -> None:
     assert find_class(Kernels(by_eights, n_ctx=70)).step == 8
+    assert not all_alike(Kernels(by_eights, n_ctx=70))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "alike"),
+    [
+        (lambda width, place: 0, True),
+        (by_eights, False),
+        (remainders, False),
+        (tiles, False),
+        (lambda width, place: int(width > 128), False),
+        (lambda width, place: int(place >= 16), False),
+    ],
+)
+def test_whether_all_widths_round_alike(kernel: Kernel, alike: bool) -> None:
+    assert all_alike(Kernels(kernel)) == alike
+
+
+def test_that_takes_half_of_the_search() -> None:
+    model = Kernels(lambda width, place: 0, cost=[float(width) for width in range(1, 513)])
+    all_alike(model)
+    quick, model.clock.now = model.clock.now, 0.0
+    find_class(model)
+    assert 2 * quick < model.clock.now
+
+
+def test_what_row_kernels_make_of_a_model_in_words() -> None:
+    assert str(Rounding(True)).endswith("the drafted text is the plain text, to the last bit")
+    left = str(Rounding(False, "Q3_K in products (2 tensors)"))
+    assert left.endswith("llama.cpp's own code computes Q3_K in products (2 tensors)")
+    assert str(Rounding(False)).endswith("by rounding: passes round apart")

@@ -1,7 +1,7 @@
 """Row kernels: found in a build, refused where they are wrong, used by one setting a process."""
 
-import itertools
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -11,19 +11,14 @@ from localspec.llama import llama_library, row_kernels
 from localspec.llama.parameters import model_parameters
 from localspec.llama.row_kernels import LeftOperation, RowKernels
 from localspec.metadata.header import read_header
-from tests.support.llama.row_kernels import FakeLibrary
+from tests.support.files.tiny_models import write_tiny_model
+from tests.support.llama.row_kernels import FakeLibrary, number_of
 from tests.support.real_pair import TinyFiles, load_model, random_ids
 
 pytestmark = pytest.mark.llama
 
 ANY = LoadOptions(Path("model.gguf"))
 MUL_MAT, FLASH = "MUL_MAT", "FLASH_ATTN_EXT"
-
-
-def number_of(operation: str) -> int:
-    """ggml's number of an operation."""
-    name = llama_library.ggml().ggml_op_name
-    return next(each for each in itertools.count() if name(each).decode() == operation)
 
 
 def test_a_build_without_them_uses_none(no_kernels: None) -> None:
@@ -120,3 +115,36 @@ def test_a_load_switches_them_for_the_process(
         model.close()
         assert model.settings()["row_kernels"] is on
     assert fake.calls == ["enable 0", "enable 1"]
+
+
+@pytest.mark.parametrize(("window", "exact"), [(0, False), (24, True), (24, False)])
+def test_rejected_drafts_and_restored_states_change_no_bit(
+    kernels: RowKernels, tmp_path: Path, window: int, exact: bool
+) -> None:
+    """But where sliding windows use cells again, whose order rejected drafts change."""
+    path = write_tiny_model(
+        tmp_path / "m.gguf", seed=1, layers=4, window=window, context_length=1024
+    )
+    model = load_model(path, ctx_size=512, batch_size=64, ubatch_size=64, exact=exact)
+    cells = model.window_cells
+    assert cells == (256 if window and not exact else 0)
+    ids, random, begin = random_ids(400), Random(0), 200
+    model.decode(ids[:begin], 0)
+    plain = [model.decode([token], 1)[0].copy() for token in ids[begin:]]
+    model.truncate(0)
+    model.decode(ids[:begin], 0)
+    differ = []
+    while (position := len(model.tokens)) < len(ids) - 8:
+        width = random.randint(1, 8)
+        kept = random.randint(1, width)
+        wrong = random_ids(width - kept, position)
+        rows = model.decode([*ids[position : position + kept], *wrong], width)
+        expected = plain[position - begin :][:kept]
+        differ += [position + i for i, row in enumerate(expected) if (rows[i] != row).any()]
+        model.truncate(position + kept)
+        if random.random() < 0.05:
+            tokens, state = list(model.tokens), model.state()
+            model.truncate(0)
+            assert model.restore(tokens, state)
+    model.close()
+    assert not differ or min(differ) >= cells > 0

@@ -1,7 +1,7 @@
 """Passes that round alike, found once for a model with its options on this machine.
 
-With row kernels they are found without being asked for: where passes of all widths round alike, the
-drafted text is the plain text, and `--exact` costs nothing.
+With row kernels on a CPU it is found without being asked for whether passes of all widths do: the
+drafted text is the plain text then, and `--exact` costs nothing.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,36 +12,85 @@ from localspec.engine.loading.pair_file import PairFile, found_of
 from localspec.llama import row_kernels
 from localspec.llama.model import LlamaModel
 from localspec.llama.parameters import uses_devices
-from localspec.llama.pass_class import NATURAL, STEPS, PassClass, find_class
+from localspec.llama.pass_class import (
+    NATURAL,
+    STEPS,
+    PassClass,
+    Rounding,
+    all_alike,
+    find_class,
+)
 from localspec.metadata.header import ModelHeader
 
 
 def use_exact_passes(
     model: LlamaModel, file: PairFile, say: Callable[[str], None] | None = None
 ) -> PassClass:
-    """Find out which passes of a model round alike; with ``exact``, let it make only these.
+    """Let a model with ``exact`` make passes that round alike only; returns their class.
 
-    Returns the class that it uses from now on. ``file`` is that of the model alone with ``exact``:
-    the class is the same with any draft, and without one. Without ``exact`` only the row kernels on
-    a CPU are asked, as all else is known to differ.
+    ``file`` is that of the model alone with ``exact``: all of it is the same with any draft, and
+    without one. Without ``exact``, `NATURAL` passes.
     """
-    if model.options.exact or _may_be_alike(model):
-        model.rounding = _found(model, file, say)
-    passes = model.rounding if model.options.exact and model.rounding is not None else NATURAL
+    model.rounding = _rounding(model, file, say)
+    passes = NATURAL
+    if model.options.exact and not model.rounds_alike:
+        passes = _found(model, file, say)
     model.use_class(passes)
     return passes
-
-
-def _may_be_alike(model: LlamaModel) -> bool:
-    """Whether the row kernels compute all of a model that could be rolled back."""
-    options = model.options
-    return options.row_kernels and model.can_roll_back and not uses_devices(options)
 
 
 def known_classes(header: ModelHeader) -> list[PassClass]:
     """Classes that were found of a model under any options."""
     found = (passes for parts in found_of([header]) for passes in _valid(parts).values())
     return sorted(set(found), key=str)
+
+
+def known_rounding(header: ModelHeader) -> list[Rounding]:
+    """What row kernels were found to make of a model under any options."""
+    found = (each for parts in found_of([header]) for each in _valid_rounding(parts).values())
+    return sorted(set(found), key=str)
+
+
+def _rounding(
+    model: LlamaModel, file: PairFile, say: Callable[[str], None] | None
+) -> Rounding | None:
+    """What is stored, or else found now and stored; None where row kernels do not compute all."""
+    options = model.options
+    if not options.row_kernels or uses_devices(options) or not model.can_roll_back:
+        return None
+    known = _valid_rounding(file.parts)
+    if model.rollback.name not in known:
+        if say is not None:
+            say(
+                "New here: finding out whether passes of all widths round alike, which may take a "
+                "minute."
+            )
+        known[model.rollback.name] = _probed(model)
+        stored = {n: {"alike": each.alike, "left": each.left} for n, each in known.items()}
+        file.update(rounding=stored)
+    return replace(known[model.rollback.name], tokens=model.window_cells)
+
+
+def _probed(model: LlamaModel) -> Rounding:
+    """Compare passes; afterwards the kernels know which operations they did not compute."""
+    kernels = row_kernels.find()
+    assert kernels is not None  # they are in use
+    kernels.reset()
+    alike = all_alike(model)
+    left = row_kernels.described(kernels.left(), model.header.tensors)
+    return Rounding(alike, left)
+
+
+def _valid_rounding(parts: Mapping[str, Any]) -> dict[str, Rounding]:
+    """What is stored by the strategy of rollback, without anything invalid."""
+    stored = parts.get("rounding")
+    found = stored.items() if isinstance(stored, dict) else ()
+    types = {"alike": bool, "left": str}
+    return {
+        name: Rounding(**value)
+        for name, value in found
+        if isinstance(value, dict) and {key: type(each) for key, each in value.items()} == types
+    }
 
 
 def _found(model: LlamaModel, file: PairFile, say: Callable[[str], None] | None) -> PassClass:
@@ -52,20 +101,13 @@ def _found(model: LlamaModel, file: PairFile, say: Callable[[str], None] | None)
     known = _valid(file.parts)
     if placed not in known:
         if say is not None:
-            say("New here: finding out which widths of pass round alike, which may take a minute.")
-        known[placed] = _search(model)
+            say(
+                "New on this machine: finding out for --exact which widths of pass round alike, "
+                "which may take a minute."
+            )
+        known[placed] = find_class(model)
         file.update(passes={name: asdict(passes) for name, passes in known.items()})
     return known[placed]
-
-
-def _search(model: LlamaModel) -> PassClass:
-    """The class, with the operations that row kernels in use left to llama.cpp's own code."""
-    kernels = row_kernels.find() if model.options.row_kernels else None
-    if kernels is None:
-        return find_class(model)
-    kernels.reset()
-    found = find_class(model)
-    return replace(found, left=row_kernels.described(kernels.left(), model.header.tensors))
 
 
 def _valid(parts: Mapping[str, Any]) -> dict[str, PassClass]:
@@ -79,11 +121,9 @@ def _valid(parts: Mapping[str, Any]) -> dict[str, PassClass]:
 def _class_of(stored: Any) -> PassClass | None:
     try:
         step, widest, alone = stored["step"], stored["widest"], stored["alone"]
-        left = stored["left"]
     except (TypeError, KeyError):
         return None
     valid = type(step) is int and type(widest) is int and type(alone) is bool
-    valid = valid and type(left) is str
     if not valid or step not in (0, *STEPS) or not max(1, step) <= widest <= 2**16:
         return None
-    return PassClass(step, widest, alone, left) if step or alone else None
+    return PassClass(step, widest, alone) if step or alone else None

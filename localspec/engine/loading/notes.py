@@ -10,7 +10,6 @@ from localspec.llama import llama_library, row_kernels
 from localspec.llama.heads.head import Head
 from localspec.llama.memory.estimate import keeps_state
 from localspec.llama.model import LlamaModel
-from localspec.llama.pass_class import PassClass
 from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.header import ModelHeader
 
@@ -44,9 +43,13 @@ def not_overridden(target: LlamaModel, draft: LlamaModel | Head | None) -> list[
     ]
 
 
-def slow_exact(passes: PassClass) -> list[str]:
+def slow_exact(model: LlamaModel) -> list[str]:
     """One line where --exact turns drafting off, with the reason."""
-    return [f"With --exact, {passes}."] if passes.alone else []
+    if not model.passes.alone:
+        return []
+    left = "" if model.rounding is None else model.rounding.left
+    more = f" llama.cpp's own code computes {left}." if left else ""
+    return [f"With --exact, {model.passes}.{more}"]
 
 
 def refused_kernels(options: LoadOptions) -> list[str]:

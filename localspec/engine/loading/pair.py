@@ -82,7 +82,8 @@ def load_pair(
     model = load_target(placed.target, file, say, drafted=placed.draft is not None)
     notes += stretched(model)
     try:
-        notes += slow_exact(use_exact_passes(model, alone, say))
+        use_exact_passes(model, alone, say)
+        notes += slow_exact(model)
         drafting = None if model.passes.alone else placed.draft
         drafter = None if drafting is None else load_draft(model, drafting, notes)
     except BaseException:

@@ -127,7 +127,7 @@ def _window_bytes(header: ModelHeader, ctx_size: int, options: LoadOptions) -> i
     options = with_attention(header, options, ctx_size, on_device=bool(options.gpu_layers))
     asked, window = options.parallel * ctx_size + options.filling, header.sliding_window or 0
     ubatch = min(options.batch_size, options.ubatch_size, asked)
-    cells, windowed = _cells(header, asked, options.own_cells, options.parallel, ubatch)
+    cells, windowed = _cells(header, asked, options, options.parallel, ubatch)
     if windowed == cells:
         return 0
     blocks, *_ = _by_place(header, with_heads=False)
@@ -164,7 +164,7 @@ def estimate_memory(
     sequences = max(sequences, options.parallel)
     asked = options.parallel * ctx_size + options.filling
     batch = min(options.batch_size, options.ubatch_size, asked)
-    cells, windowed = _cells(header, asked, options.own_cells, sequences, batch)
+    cells, windowed = _cells(header, asked, options, sequences, batch)
     slides = sliding_layers(header, len(blocks))
     states = sequences * (1 + snapshots)
     own = 0 if alone else n_layers(header)
@@ -190,14 +190,16 @@ def estimate_memory(
 
 
 def _cells(
-    header: ModelHeader, asked: int, own: bool, sequences: int, batch: int
+    header: ModelHeader, asked: int, options: LoadOptions, sequences: int, batch: int
 ) -> tuple[int, int]:
     """Cells of a layer for ``asked`` tokens of all sequences, and of one with a sliding window.
 
-    The sequences share them or have their ``own`` (`n_ctx_seq` in llama_context).
+    The sequences share them, or have cells of their own (`n_ctx_seq` in llama_context).
     """
-    parts = sequences if own else 1
+    parts = sequences if options.own_cells else 1
     each = padded(asked // parts)
+    if options.exact:  # `swa_full`
+        return parts * each, parts * each
     return parts * each, parts * window_cells(
         each, header.sliding_window or 0, sequences // parts, batch
     )

@@ -14,12 +14,16 @@ from localspec.core.errors import EngineError
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.loading import exact_passes
+from localspec.library import acquire
 from localspec.llama import model
 from localspec.llama.batch import decode
-from localspec.llama.pass_class import PassClass
+from localspec.llama.pass_class import NATURAL, PassClass, Rounding
+from localspec.llama.row_kernels import RowKernels
+from tests.support.llama.row_kernels import FakeLibrary, number_of
 from tests.support.real_pair import GREEDY, LENGTHS, TinyFiles, fresh, generate, options
 
 pytestmark = pytest.mark.llama
+EXACT: dict[str, object] = {"exact": True, "row_kernels": False}
 TEXTS = ("the same beginning, one end", "the same beginning, another end", "others " * 20)
 
 
@@ -33,7 +37,8 @@ def stored() -> tuple[Path, dict[str, Any]]:
 
 
 def pair(tiny: TinyFiles) -> Engine:
-    return Engine.load(options(tiny.target, exact=True), options(tiny.draft))
+    """With llama.cpp's own kernels, whose passes round apart."""
+    return Engine.load(options(tiny.target, **EXACT), options(tiny.draft))
 
 
 @pytest.mark.parametrize("alone", [False, True])
@@ -85,7 +90,7 @@ def refusing(codes: Iterator[int], *arguments: Any) -> int:
 
 def test_a_class_is_searched_once(tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    with Engine.load(options(tiny.target, exact=True), say=said.append) as engine:
+    with Engine.load(options(tiny.target, **EXACT), say=said.append) as engine:
         passes = engine.target.passes
     assert sum("round alike" in sentence for sentence in said) == 1
     monkeypatch.setattr(exact_passes, "find_class", lambda model: pytest.fail("searched again"))
@@ -102,3 +107,76 @@ def test_damaged_passes_are_replaced(tiny: TinyFiles, damage: object) -> None:
         path, known = stored()
         path.write_text(json.dumps(known | {"passes": dict.fromkeys(known["passes"], damage)}))
     assert [*known["passes"].values()] == [asdict(passes)]
+
+
+# -- with row kernels ----------------------------------------------------------------------
+
+
+def with_kernels(path: Path, **changes: object) -> Engine:
+    return Engine.load(options(path, **changes), trial=False)
+
+
+def test_where_all_widths_round_alike_exact_costs_nothing(
+    kernels: RowKernels, tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is found out once, with --exact and without, for any draft."""
+    said: list[str] = []
+    with Engine.load(options(tiny.target), options(tiny.draft), say=said.append) as engine:
+        assert engine.target.rounding == Rounding(True)
+        equality = engine.text_equality
+    assert equality is not None and "the drafted text is the plain text" in equality
+    assert sum("round alike" in sentence for sentence in said) == 1
+    monkeypatch.setattr(exact_passes, "all_alike", lambda model: pytest.fail("searched again"))
+    monkeypatch.setattr(exact_passes, "find_class", lambda model: pytest.fail("searched"))
+    said.clear()
+    with Engine.load(
+        options(tiny.target, exact=True), options(tiny.draft), say=said.append
+    ) as engine:
+        assert engine.target.passes == NATURAL and engine.draft is not None
+        assert not any("round" in sentence for sentence in [*engine.notes, *said])
+        assert exact_passes.known_rounding(engine.target.header) == [Rounding(True)]
+        prompt = engine.encode_text(TEXTS[0])
+        texts = {tuple(fresh(engine, prompt, GREEDY, length).tokens) for length in LENGTHS}
+        assert len(texts) == 1
+
+
+def test_what_the_kernels_leave_is_named_and_stored(
+    tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakeLibrary(left=[(number_of("MUL_MAT"), 11)]).install(monkeypatch)
+    monkeypatch.setattr(exact_passes, "all_alike", lambda model: False)
+    expected = Rounding(False, "Q3_K in products")
+    for _ in range(2):
+        with with_kernels(tiny.target) as engine:
+            assert engine.target.rounding == expected
+            assert engine.text_equality == (
+                "Drafted texts may differ from plain ones by rounding: llama.cpp's own code "
+                "computes Q3_K in products."
+            )
+        assert acquire.exact_findings(engine._target.header) == [f"With row kernels, {expected}."]
+        monkeypatch.setattr(exact_passes, "all_alike", lambda model: pytest.fail("again"))
+    alone = PassClass(8, 56, alone=True)
+    monkeypatch.setattr(exact_passes, "find_class", lambda model: alone)
+    with with_kernels(tiny.target, exact=True) as engine:
+        assert engine.target.passes == alone
+        assert engine.notes[0].endswith("llama.cpp's own code computes Q3_K in products.")
+
+
+@pytest.mark.parametrize("damage", ["", [1], {}, {"alike": 1, "left": ""}, {"alike": True}])
+def test_damaged_findings_are_replaced(
+    tiny: TinyFiles, damage: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakeLibrary().install(monkeypatch)
+    monkeypatch.setattr(exact_passes, "all_alike", lambda model: True)
+    for _ in range(2):
+        with with_kernels(tiny.target) as engine:
+            assert engine.target.rounds_alike
+        (path,) = (paths.cache_folder() / "pairs").glob("*.json")
+        known = json.loads(path.read_text())
+        path.write_text(json.dumps(known | {"rounding": dict.fromkeys(known["rounding"], damage)}))
+    assert [*known["rounding"].values()] == [{"alike": True, "left": ""}]
+
+
+def test_without_kernels_nothing_is_found_out_unasked(no_kernels: None, tiny: TinyFiles) -> None:
+    with with_kernels(tiny.target) as engine:
+        assert engine.target.rounding is None and engine.text_equality is None

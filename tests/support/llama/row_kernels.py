@@ -1,5 +1,6 @@
 """Row kernels for tests: the functions of a library that has them, and the real ones."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from localspec.llama import row_kernels
+from localspec.llama import llama_library, row_kernels
 from localspec.llama.row_kernels import RowKernels
 
 
@@ -48,6 +49,12 @@ class FakeLibrary:
         patch.delenv("ROW_KERNELS", raising=False)
         patch.setattr(row_kernels, "_built_in", lambda: found)
         patch.setattr(row_kernels, "refusal", row_kernels.refusal.__wrapped__)
+
+
+def number_of(operation: str) -> int:
+    """ggml's number of an operation."""
+    name = llama_library.ggml().ggml_op_name
+    return next(each for each in itertools.count() if name(each).decode() == operation)
 
 
 @pytest.fixture
