@@ -5,9 +5,9 @@
 One process holds the model twice, in the layouts and with the attention that each side would use
 (docs/internals/kernels.md). Each pass reads its tokens behind --past others; milliseconds are the
 medians of --repeats rounds, in which the sides take turns, and the least. "floor" is the time that
---threads threads take to read the file's bytes from memory: no plain pass can be faster, but for the
-rows of token embeddings, of which a pass reads one. Widths of 128 and more are prompts, of which no
-row is wanted. With --cpu-time figures are processor seconds of one thread.
+--threads threads take to read the file's bytes from memory: no plain pass can be faster, but for
+the rows of token embeddings, of which a pass reads one. Widths of 128 and more are prompts, of
+which no row is wanted. With --cpu-time figures are processor seconds of one thread.
 """
 
 import argparse
@@ -53,7 +53,8 @@ class Row:
         )
 
 
-HEADER = f"{'width':>6} {'ours':>9} {'(least)':>10} {'theirs':>9} {'(least)':>10} {'ratio':>8} {'plain':>8}"
+COLUMNS = ("width", 6), ("ours", 9), ("(least)", 10), ("theirs", 9), ("(least)", 10), ("ratio", 8)
+HEADER = " ".join(f"{name:>{width}}" for name, width in (*COLUMNS, ("plain", 8)))
 
 
 def load(path: Path, past: int, widest: int, threads: int, on: bool) -> LlamaModel:

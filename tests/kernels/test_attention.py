@@ -7,7 +7,6 @@ import pytest
 
 from localspec.llama.row_kernels import RowKernels
 from tests.support.llama.graph import Floats, graph, packed, unpacked
-from tests.support.llama.row_kernels import kernels  # noqa: F401  a fixture
 
 pytestmark = pytest.mark.llama
 

@@ -6,13 +6,10 @@ from numpy.typing import NDArray
 
 from localspec.llama.row_kernels import RowKernels
 from tests.support.llama.graph import Floats, graph, packed, unpacked
-from tests.support.llama.row_kernels import kernels  # noqa: F401  a fixture
 
 pytestmark = pytest.mark.llama
 
-TYPES = (
-    "Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_XS Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 IQ4_NL MXFP4 BF16 F16 F32".split()
-)
+TYPES = "Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_XS Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 IQ4_NL MXFP4 BF16 F16 F32".split()
 EXACT = ("F16", "F32")
 WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 24)
 ROWS = 24
@@ -30,7 +27,11 @@ def product(name: str, weights: NDArray[np.uint8], x: Floats, rows: int, threads
         count, width = x.shape
         w = g.tensor(name, weights, width, rows)
         return g.compute(
-            "ggml_mul_mat", w, g.tensor("F32", x, width, count), shape=(count, rows), threads=threads
+            "ggml_mul_mat",
+            w,
+            g.tensor("F32", x, width, count),
+            shape=(count, rows),
+            threads=threads,
         )
 
 
@@ -45,9 +46,7 @@ def test_a_row_has_the_bits_that_it_has_alone(
     alone = product(name, weights, x[:1], rows, 1)
     for threads in (1, 2, 4):
         for n in WIDTHS:
-            parts = [
-                product(name, weights, x[i : i + n], rows, threads) for i in range(0, ROWS, n)
-            ]
+            parts = [product(name, weights, x[i : i + n], rows, threads) for i in range(0, ROWS, n)]
             found = np.concatenate(parts)
             alone = found if len(alone) == 1 else alone
             assert np.array_equal(found, alone), (name, n, threads)

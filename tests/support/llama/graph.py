@@ -49,7 +49,11 @@ def _library() -> Any:
         ("ggml_flash_attn_ext", _POINTER, [_POINTER] * 5 + [ctypes.c_float] * 3),
         ("ggml_new_graph_custom", _POINTER, [_POINTER, ctypes.c_size_t, ctypes.c_bool]),
         ("ggml_build_forward_expand", None, [_POINTER] * 2),
-        ("ggml_quantize_chunk", ctypes.c_size_t, [_INT, _POINTER, _POINTER] + [_LONG] * 3 + [_POINTER]),
+        (
+            "ggml_quantize_chunk",
+            ctypes.c_size_t,
+            [_INT, _POINTER, _POINTER, _LONG, _LONG, _LONG, _POINTER],
+        ),
         ("ggml_get_type_traits", ctypes.POINTER(_Traits), [_INT]),
     ):  # fmt: skip
         function = getattr(library, name)
@@ -101,7 +105,9 @@ class Graph:
         ctypes.memmove(_library().ggml_get_data(made), data.ctypes.data, data.nbytes)
         return made
 
-    def compute(self, function: str, *arguments: Any, shape: tuple[int, ...], threads: int) -> Floats:
+    def compute(
+        self, function: str, *arguments: Any, shape: tuple[int, ...], threads: int
+    ) -> Floats:
         """The result of one operation, outermost dimension first."""
         library = _library()
         result = getattr(library, function)(self._context, *arguments)
