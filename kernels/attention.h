@@ -14,7 +14,7 @@ namespace row_kernels {
 
 constexpr int HEADS = 6;         // columns at once: their sums over values are held in registers
 constexpr int CELLS = 16;        // cells are masked, and left out, in blocks of these
-constexpr int UNPACKED = 4 * CELLS; // cells of a quantised cache that are unpacked at once
+constexpr int STRETCH = 4 * CELLS; // cells that all columns take in turn, so that they come from the first-level cache
 
 // e^x for x <= 0, the same in each form: Taylor's series to the seventh power within half a binary order
 INLINE __m256 exp_of(__m256 x) {
@@ -171,18 +171,17 @@ struct cached {
     size_t       step;
     int          width;
     ggml_type    type;
-    float *      room; // UNPACKED * width floats
+    float *      room; // STRETCH * width floats
 
     // call(pointer to the cell `from`, step, from, to) for each stretch of cells that are seen
     template <typename F> void stretches(const uint8_t * seen, int64_t cells, F && call) const {
-        const int64_t most = is_float(type) ? cells : UNPACKED;
         for (int64_t from = 0; from < cells;) {
             if (!seen[from / CELLS]) {
                 from += CELLS;
                 continue;
             }
             int64_t to = from;
-            while (to < cells && to - from < most && seen[to / CELLS]) {
+            while (to < cells && to - from < STRETCH && seen[to / CELLS]) {
                 to += CELLS;
             }
             if (is_float(type)) {
@@ -215,7 +214,7 @@ inline bool takes_attention(const ggml_tensor * op) {
 inline size_t attention_room(const ggml_tensor * op) {
     const ggml_tensor * k = op->src[1], * v = op->src[2];
     const int64_t       widest = k->ne[0] > v->ne[0] ? k->ne[0] : v->ne[0];
-    return (HEADS * k->ne[1] * sizeof(float) + k->ne[1] / CELLS + UNPACKED * widest * sizeof(float) + 127) / 64 * 64;
+    return (HEADS * k->ne[1] * sizeof(float) + k->ne[1] / CELLS + STRETCH * widest * sizeof(float) + 127) / 64 * 64;
 }
 
 inline size_t attention_bytes(int threads, const ggml_tensor * op) { return 64 + threads * attention_room(op); }
@@ -283,7 +282,7 @@ inline void attend(const ggml_compute_params * params, ggml_tensor * op) {
     char *    room   = aligned(params->wdata) + params->ith * attention_room(op);
     float *   scores = (float *) room, * unpacked = scores + HEADS * cells;
     const int64_t widest = k->ne[0] > v->ne[0] ? k->ne[0] : v->ne[0];
-    uint8_t * seen = (uint8_t *) (unpacked + UNPACKED * widest);
+    uint8_t * seen = (uint8_t *) (unpacked + STRETCH * widest);
     share(params, parts * matrices, 1, [&](int64_t first, int64_t end) {
         for (int64_t t = first; t < end; t++) {
             const int64_t m = t / parts, i2 = m % k->ne[2], i3 = m / k->ne[2];
