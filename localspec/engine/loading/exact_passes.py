@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+from localspec.core.options.load_options import MAX_ROWS
 from localspec.engine.loading.pair_file import PairFile, found_of
 from localspec.llama import row_kernels
 from localspec.llama.model import LlamaModel
@@ -68,7 +69,9 @@ def _rounding(
         known[model.rollback.name] = _probed(model)
         stored = {n: {"alike": each.alike, "left": each.left} for n, each in known.items()}
         file.update(rounding=stored)
-    return replace(known[model.rollback.name], tokens=model.window_cells)
+    cells = model.window_cells
+    tokens = max(1, cells - MAX_ROWS) if cells else 0  # a rejected draft reaches further
+    return replace(known[model.rollback.name], tokens=tokens)
 
 
 def _probed(model: LlamaModel) -> Rounding:

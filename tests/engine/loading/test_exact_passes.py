@@ -19,6 +19,7 @@ from localspec.llama import model
 from localspec.llama.batch import decode
 from localspec.llama.pass_class import NATURAL, PassClass, Rounding
 from localspec.llama.row_kernels import RowKernels
+from tests.support.files.tiny_models import write_tiny_model
 from tests.support.llama.row_kernels import FakeLibrary, number_of
 from tests.support.real_pair import GREEDY, LENGTHS, TinyFiles, fresh, generate, options
 
@@ -160,6 +161,19 @@ def test_what_the_kernels_leave_is_named_and_stored(
     with with_kernels(tiny.target, exact=True) as engine:
         assert engine.target.passes == alone
         assert engine.notes[0].endswith("llama.cpp's own code computes Q3_K in products.")
+
+
+def test_windows_that_use_cells_again_are_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakeLibrary().install(monkeypatch)
+    monkeypatch.setattr(exact_passes, "all_alike", lambda model: True)
+    path = write_tiny_model(tmp_path / "m.gguf", seed=1, layers=4, window=64, context_length=4096)
+    for exact, ctx_size, said in ((False, 2048, "up to 704 tokens"), (True, 2048, "all widths")):
+        with with_kernels(path, exact=exact, ctx_size=ctx_size) as engine:
+            assert engine.target.rounds_alike and said in (engine.text_equality or "")
+    with with_kernels(path, ctx_size=512) as engine:
+        assert "all widths" in (engine.text_equality or "")
 
 
 @pytest.mark.parametrize("damage", ["", [1], {}, {"alike": 1, "left": ""}, {"alike": True}])

@@ -106,6 +106,18 @@ def test_a_sliding_window_keeps_less(tmp_path: Path) -> None:
 
 
 @pytest.mark.llama
+def test_exact_keeps_whole_windows(tmp_path: Path) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", seed=1, layers=4, window=64, context_length=4096)
+    model = load_model(path, ctx_size=4096, exact=True)
+    model.close()
+    whole, windows = (
+        estimate_memory(model.header, 4096, options(path, exact=exact)).use.kv
+        for exact in (True, False)
+    )
+    assert whole == pytest.approx(model.memory.kv, rel=0.01) and whole > 2 * windows
+
+
+@pytest.mark.llama
 @pytest.mark.parametrize("own_cells", [False, True])
 @pytest.mark.parametrize("window", [0, 64])
 def test_several_texts_have_a_context_each(tmp_path: Path, window: int, own_cells: bool) -> None:
