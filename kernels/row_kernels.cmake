@@ -19,9 +19,10 @@ if(NOT ROW_KERNELS)
         if(NOT targets)
             message(FATAL_ERROR "row kernels: no CPU backend with ggml-cpu/traits.cpp in this llama.cpp")
         endif()
-        # GCC takes sums that are set by the first piece of a row for ones that may never be set
+        # no products and sums fused but those that are written so, or compilers would give other bits; and GCC takes sums
+        # that are set by the first piece of a row for ones that may never be set
         set_source_files_properties("${ROW_KERNELS}" TARGET_DIRECTORY ${targets} PROPERTIES COMPILE_OPTIONS
-            "$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>")
+            "-ffp-contract=off;$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>")
         message(STATUS "row kernels: in ${targets}")
     endfunction()
 
