@@ -1,5 +1,5 @@
 # What the build scripts share; they set ROOT, FLAGS, VALUES and ADVICE, and source this.
-SELF=${0##*/} SELF=${SELF%.sh}
+SELF=${0##*/} SELF=${SELF%.sh} SOURCE=""
 
 fail() { # what is wrong, what to do next
   printf '%s: %s\n%s\n' "$SELF" "$1" "$2" >&2
@@ -86,11 +86,23 @@ check_for() { # $1, a library, in a list of files on stdin, whose it is in $2
     "See whether your CMAKE_ARGS turn it off, and read pip's output above."
 }
 
-build() { # neither a cached build for the processor nor an installed one may be taken for it
+fetch_source() { # SOURCE: the sources of the pinned bindings, with llama.cpp in them
+  local folder=FOLDER
+  if [ -z "$DRY_RUN" ]; then
+    folder=$(mktemp -d)
+    trap "rm -rf $(escaped "$folder")" EXIT
+  fi
+  run "$PYTHON" -m pip download --no-deps --no-cache-dir --no-binary llama-cpp-python \
+    --dest "$folder" "llama-cpp-python==$VERSION"
+  run "$PYTHON" -m tarfile -e "$folder/llama_cpp_python-$VERSION.tar.gz" "$folder"
+  SOURCE=$folder/llama_cpp_python-$VERSION
+}
+
+build() { # of SOURCE if it is set; neither a cached build nor an installed one may be taken for it
   local library
   library=-DCMAKE_PROJECT_INCLUDE=$(escaped "$ROOT/scripts/llama_only.cmake")
   run env "CMAKE_ARGS=$library $ARGS" "CMAKE_BUILD_PARALLEL_LEVEL=$JOBS" "$PYTHON" -m pip "$@" --no-deps \
-    --no-cache-dir --no-binary llama-cpp-python "llama-cpp-python==$VERSION"
+    --no-cache-dir --no-binary llama-cpp-python "${SOURCE:-llama-cpp-python==$VERSION}"
 }
 
 build_wheel() { # which is to hold the library $1, for what $2 says

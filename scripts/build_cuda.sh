@@ -3,7 +3,7 @@
 set -euo pipefail
 ROOT=$(cd "$(dirname "$0")/.." && pwd)
 . "$ROOT/scripts/build_common.sh"
-FLAGS="--dry-run --help" VALUES="--python --arch --jobs --wheel-dir"
+FLAGS="--unpatched --dry-run --help" VALUES="--python --arch --jobs --wheel-dir"
 CARDS_BY_NUMBER="75 Turing, 80 A100, 86 RTX 30, 89 RTX 40, 90 H100 and H200, 120 RTX 50"
 
 usage() {
@@ -18,6 +18,7 @@ virtual environment. Needs nvcc, cuBLAS, a C++ compiler and a network for pip.
                    ($CARDS_BY_NUMBER)
   --jobs N         compile N files at once; default: one per core and 2 GiB of free memory
   --wheel-dir DIR  only build a wheel into DIR, install nothing
+  --unpatched      leave llama.cpp as it is: see below
   --dry-run        check everything, print what was found and the commands, run none
   --help           print this
 
@@ -25,6 +26,10 @@ nvcc is looked for in \$CUDACXX, \$CUDA_HOME/bin, \$CUDA_PATH/bin, PATH and /usr
 cuBLAS in nvcc's toolkit, then in the pip package nvidia-cublas (CUDA 12: nvidia-cublas-cu12).
 Arguments for cmake in CMAKE_ARGS come after the script's own, so they win; a wheel for another
 kind of processor needs CMAKE_ARGS=-DGGML_NATIVE=OFF.
+
+A patch lets llama.cpp keep the graph of each width of pass, where it keeps one and prepares it anew
+whenever the width changes, as it does at each draft. If it does not fit the sources, nothing is
+built. LLAMA_KEPT_GRAPHS=0 turns it off at run time; localspec doctor says whether a build has it.
 
 At run time libggml-cuda.so finds cuBLAS by its rpath: first in the pip packages beside llama_cpp,
 relative to itself, so that a wheel can move to another environment; then in the folders it was
@@ -134,6 +139,12 @@ write_cmake_args() {
   ARGS="${ARGS# }${CMAKE_ARGS:+ $CMAKE_ARGS}"
 }
 
+patch_source() {
+  fetch_source
+  ADVICE="Build without the patch: --unpatched"
+  run "$PYTHON" "$ROOT/scripts/apply_patch.py" "$ROOT/scripts/kept_graphs.patch" "$SOURCE"
+}
+
 show_findings() {
   printf '%s\n' "llama-cpp-python $VERSION for $PYTHON" "nvcc $CUDA: $NVCC, toolkit $TOOLKIT" \
     "cuBLAS $MAJOR: $CUBLAS" "architectures: $ARCH, jobs: $JOBS" \
@@ -170,6 +181,9 @@ find_driver
 count_jobs
 write_cmake_args
 show_findings
+USUAL_ADVICE=$ADVICE
+[ -n "$UNPATCHED" ] || patch_source
+ADVICE=$USUAL_ADVICE
 if [ -n "$WHEEL_DIR" ]; then
   build_wheel libggml-cuda CUDA
 else

@@ -42,21 +42,10 @@ print(libraries, programs, os.path.relpath(libraries, programs), sep="\n")')
     fail "The llama-cpp-python of $PYTHON has no RPC." "Leave --server-only out."
 }
 
-fetch_source() { # SOURCE: llama.cpp as the bindings hold it
-  local folder=FOLDER
-  if [ -z "$DRY_RUN" ]; then
-    folder=$(mktemp -d)
-    trap "rm -rf $(escaped "$folder")" EXIT
-  fi
-  run "$PYTHON" -m pip download --no-deps --no-cache-dir --no-binary llama-cpp-python \
-    --dest "$folder" "llama-cpp-python==$VERSION"
-  run "$PYTHON" -m tarfile -e "$folder/llama_cpp_python-$VERSION.tar.gz" "$folder"
-  SOURCE=$folder/llama_cpp_python-$VERSION/vendor/llama.cpp
-}
-
 build_server() { # its rpath is relative, so that the whole environment can move
-  run "$COMPILER" -O2 -std=c++17 -pthread "-I$SOURCE/ggml/include" \
-    "$SOURCE/tools/rpc/rpc-server.cpp" "-L$LIBRARIES" -lggml -lggml-base \
+  local llama=$SOURCE/vendor/llama.cpp
+  run "$COMPILER" -O2 -std=c++17 -pthread "-I$llama/ggml/include" \
+    "$llama/tools/rpc/rpc-server.cpp" "-L$LIBRARIES" -lggml -lggml-base \
     "-Wl,-rpath,\$ORIGIN/$BETWEEN" -o "$PROGRAMS/$SERVER"
 }
 

@@ -3,3 +3,5 @@
 # (CMP0126), into which llama-cpp-python forces the first.
 set(LLAMA_BUILD_COMMON OFF)
 set(LLAVA_BUILD OFF)
+# And with kernels of our own in its CPU backend: see kernels/README.md.
+include("${CMAKE_CURRENT_LIST_DIR}/../kernels/row_kernels.cmake")

@@ -24,7 +24,7 @@ def box(tmp_path: Path) -> Machine:
 
 
 def test_pip_rebuilds_the_pinned_version(box: Machine) -> None:
-    install, rest = box.commands()
+    *_, install, rest = box.commands()
     pip = install.index("-m")
     assert install[pip - 1 : pip + 3] == [
         box.env["VIRTUAL_ENV"] + "/bin/python3",
@@ -36,25 +36,26 @@ def test_pip_rebuilds_the_pinned_version(box: Machine) -> None:
         "--no-cache-dir",
         "--no-binary",
         "llama-cpp-python",
-        "llama-cpp-python==9.8.7",
+        "FOLDER/llama_cpp_python-9.8.7",
     ]
     assert rest[1:] == "-m pip install llama-cpp-python==9.8.7".split()
 
 
 def test_the_version_is_the_one_of_pyproject(box: Machine) -> None:
     box.pin("1.2.3")
-    assert box.commands()[0][-1] == "llama-cpp-python==1.2.3"
+    assert box.build()[-1].endswith("llama_cpp_python-1.2.3")
+    assert box.build("--unpatched")[-1] == "llama-cpp-python==1.2.3"
     box.write("project/pyproject.toml", "dependencies = []\n")
     assert "pins no llama-cpp-python" in box.refused()
 
 
 def test_the_real_pyproject_pins_it(box: Machine) -> None:
     shutil.copy(ROOT / "pyproject.toml", box.root / "project")
-    assert box.commands()[0][-1].startswith("llama-cpp-python==0.")
+    assert box.build("--unpatched")[-1].startswith("llama-cpp-python==0.")
 
 
 def test_a_wheel_is_built_and_nothing_installed(box: Machine) -> None:
-    (wheel,) = box.commands("--wheel-dir", "my wheels")
+    *_, wheel = box.commands("--wheel-dir", "my wheels")
     assert wheel[wheel.index("pip") :][1:4] == ["wheel", "--wheel-dir", "my wheels"]
     assert "install" not in wheel
 
@@ -71,7 +72,7 @@ def test_another_python(box: Machine) -> None:
     del box.env["VIRTUAL_ENV"]
     assert "--python" in box.refused()
     python = str(box.root / "venv/bin/python3")
-    assert python in box.commands("--python", python)[0]
+    assert all(python in words for words in box.commands("--python", python))
 
 
 def test_a_python_without_pip(box: Machine) -> None:
@@ -94,8 +95,36 @@ def test_jobs_are_bounded_by_cores_and_memory(
 ) -> None:
     box.program("bin/nproc", f"echo {cores}")
     box.write("meminfo", f"MemAvailable:   {free * 2**20} kB\n")
-    assert f"CMAKE_BUILD_PARALLEL_LEVEL={jobs}" in box.commands()[0]
-    assert "CMAKE_BUILD_PARALLEL_LEVEL=5" in box.commands("--jobs", "5")[0]
+    assert f"CMAKE_BUILD_PARALLEL_LEVEL={jobs}" in box.build()
+    assert "CMAKE_BUILD_PARALLEL_LEVEL=5" in box.build("--jobs", "5")
+
+
+# -- the patch -----------------------------------------------------------------------------
+
+
+def test_the_sources_are_patched_before_they_are_built(box: Machine) -> None:
+    download, unpack, patch, *_ = box.commands()
+    assert download[1:4] == ["-m", "pip", "download"] and download[-1] == "llama-cpp-python==9.8.7"
+    assert unpack[1:] == ["-m", "tarfile", "-e", "FOLDER/llama_cpp_python-9.8.7.tar.gz", "FOLDER"]
+    scripts = box.root / "project/scripts"
+    assert patch[1:] == [
+        str(scripts / "apply_patch.py"),
+        str(scripts / "kept_graphs.patch"),
+        "FOLDER/llama_cpp_python-9.8.7",
+    ]
+    install, _ = box.commands("--unpatched")
+    assert "install" in install
+
+
+def test_a_patch_that_does_not_fit_builds_nothing(box: Machine) -> None:
+    built = f'case "$*" in *install*) echo > {shlex.quote(str(box.root))}/built ;; esac'
+    box.python(built, patch="echo does not fit >&2; exit 1")
+    done = box.run()
+    assert done.returncode == 1 and not (box.root / "built").exists()
+    assert done.stderr.endswith("Build without the patch: --unpatched\n")
+    assert "does not fit" in done.stderr
+    box.run("--unpatched")
+    assert (box.root / "built").exists()
 
 
 # -- architectures -------------------------------------------------------------------------

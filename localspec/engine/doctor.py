@@ -79,6 +79,7 @@ def _examine_build(result: DoctorReport) -> None:
     result.facts["features"] = build.features
     result.facts["gpu_offload"] = build.gpu_offload
     result.facts["rpc"] = build.rpc
+    result.facts["kept_graphs"] = build.kept_graphs
     backends = llama_library.backends(llama_library.libraries())
     if backends:
         loaded = [name for name, reason in backends.items() if reason is None]

@@ -134,6 +134,7 @@ class StoredProfile:
             self._profile = COMPUTE.call(
                 lambda: self._read(clock) or calibrate(self._target, self._draft, clock)
             )
+            self._profile.fills = self._target.fills_passes
         return self._profile
 
     def introduce(self, say: Callable[[str], None]) -> None:

@@ -58,6 +58,7 @@ class Build:
     features: str
     gpu_offload: bool
     rpc: bool = False
+    kept_graphs: int = 0  # graphs that a context keeps for narrow passes, one for each shape
 
 
 class NativeLog:
@@ -143,9 +144,10 @@ def _load_backends(ggml: Any) -> None:
 
 
 def libraries() -> Path:
-    """The folder of llama.cpp's libraries."""
-    if (given := os.environ.get("LLAMA_CPP_LIB_PATH")) is not None:  # which llama_cpp reads too
-        return Path(given)
+    """The folder of llama.cpp's libraries; LLAMA_CPP_LIB_PATH names another, as in llama_cpp."""
+    chosen = os.environ.get("LLAMA_CPP_LIB_PATH")
+    if chosen is not None:
+        return Path(chosen)
     spec = PathFinder.find_spec("llama_cpp")
     folders = spec.submodule_search_locations if spec else None
     return Path(folders[0], "lib") if folders else Path(os.devnull)
@@ -220,8 +222,10 @@ def interruptible(context: Any) -> Iterator[None]:
 def ggml() -> Any:
     """libggml, for the functions of devices and tensors that the bindings leave out."""
     library()
-    from llama_cpp._ggml import libggml
+    from llama_cpp._ctypes_extensions import load_shared_library
 
+    # Not llama_cpp._ggml: it ignores LLAMA_CPP_LIB_PATH, and a second copy has devices of its own.
+    libggml = load_shared_library("ggml", libraries())
     _load_backends(libggml)  # pip's copies of one library do not share their lists of backends
     for name, result, arguments in (
         ("ggml_backend_dev_count", ctypes.c_size_t, []),
@@ -358,4 +362,11 @@ def build() -> Build:
         llama.llama_print_system_info().decode().strip(),
         any(device.is_gpu for device in devices()),
         bool(llama.llama_supports_rpc()),
+        _kept_graphs(llama._lib),
     )
+
+
+def _kept_graphs(llama: Any) -> int:
+    """How many graphs a context keeps: 0 without the patch that `scripts/build_cuda.sh` applies."""
+    count = getattr(llama, "llama_kept_graphs", None)
+    return 0 if count is None else int(count())

@@ -30,7 +30,15 @@ from localspec.llama.cache.rollback import Fork, Rollback, Trim, make_rollback
 from localspec.llama.memory.attention import with_attention
 from localspec.llama.memory.layer_cache import window_cells
 from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size
-from localspec.llama.parameters import context_parameters, has_branches, prompt_step, uses_devices
+from localspec.llama.parameters import (
+    FILLED_PASSES,
+    SINGLE_STEPS,
+    context_parameters,
+    has_branches,
+    prompt_step,
+    uses_devices,
+    width_remedies,
+)
 from localspec.llama.pass_class import NATURAL, PassClass, Rounding
 from localspec.llama.vocabulary.control_tokens import ControlTokens
 from localspec.llama.vocabulary.tokenizer import SHORT, require_text_fits, tokenize, written_text
@@ -84,6 +92,7 @@ class LlamaModel:
             on_device=uses_devices(options),
             row_kernels=options.row_kernels,
         )
+        self.remedies = width_remedies(options)
         self.threads = options.threads or machine.physical_cores()
         self.prompt_step = prompt_step(header, options, self.threads)
         self.tokens: list[int] = []  # in the cache; not to be changed by others
@@ -129,6 +138,11 @@ class LlamaModel:
     def trims(self) -> bool:
         """Whether tokens are forgotten at no cost."""
         return self.rollback.name == Trim.name
+
+    @property
+    def fills_passes(self) -> bool:
+        """Whether verifications may be filled up: tokens are forgotten at no cost, at any width."""
+        return FILLED_PASSES in self.remedies and self.trims and self.passes == NATURAL
 
     @property
     def reusable(self) -> int:
@@ -550,8 +564,11 @@ class LlamaModel:
         """Passes of these tokens, with the rows wanted of each.
 
         Where tokens are not forgotten at no cost, only the last pass is filled up: all of a pass
-        that was is read again.
+        that was is read again. With `SINGLE_STEPS`, a draft that was accepted whole reads its two
+        unread tokens in passes of the same shape as all its steps.
         """
+        if rows == 1 and len(tokens) == 2 and SINGLE_STEPS in self.remedies:
+            return [(tokens[:1], 1), (tokens[1:], 1)]
         most, step = map(self._filled, (min(self.max_width, self.most_tokens), self.prompt_step))
         most = max(rows, most)
         whole = (len(tokens) - rows) // self.min_width * self.min_width

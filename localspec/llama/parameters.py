@@ -16,6 +16,10 @@ from localspec.metadata.checks.values import MAX_LAYERS
 from localspec.metadata.gguf_file import GGML_TYPES_BY_NAME
 from localspec.metadata.header import ModelHeader
 
+# Draft steps are one token wide, also after full acceptance; verifications are filled up to the
+# width of the last pass where that costs less than a change.
+SINGLE_STEPS, FILLED_PASSES = "single", "filled"
+REMEDIES = frozenset((SINGLE_STEPS, FILLED_PASSES))
 _FLASH = {"auto": -1, "off": 0, "on": 1}
 _SPLIT = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
 _ROPE_SCALING = {"none": 0, "linear": 1, "yarn": 2}
@@ -147,6 +151,22 @@ def uses_devices(options: LoadOptions) -> bool:
     if chosen is not None:
         return bool(chosen)
     return any(device.kind not in ("CPU", "accelerator") for device in llama_library.devices())
+
+
+def width_remedies(options: LoadOptions) -> frozenset[str]:
+    """The remedies for changing widths of passes that LOCALSPEC_PASS_WIDTHS names, of `REMEDIES`.
+
+    On a device llama.cpp prepares a pass of another width than the last anew, for up to a third of
+    its time. Remedies are off where no device computes, and unless they are named: their gain was
+    not measured yet. Raises UsageError for an unknown name.
+    """
+    named = frozenset(os.environ.get("LOCALSPEC_PASS_WIDTHS", "").replace(",", " ").split())
+    if unknown := named - REMEDIES:
+        raise UsageError(
+            f"LOCALSPEC_PASS_WIDTHS knows no {min(unknown)!r}.",
+            f"Expected some of: {', '.join(sorted(REMEDIES))}.",
+        )
+    return named if named and uses_devices(options) else frozenset()
 
 
 def _devices(options: LoadOptions) -> list[int] | None:

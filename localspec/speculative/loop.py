@@ -194,7 +194,8 @@ class Proposal:
     """Tokens to verify, their sources, and the distributions they were drawn from, if known.
 
     With ``parents`` they are a tree (see `TreeDecoder`) in which siblings differ; without, a chain.
-    ``reading_seconds`` is what the draft model took to read a prompt it had not seen.
+    ``reading_seconds`` is what the draft model took to read a prompt it had not seen. ``filling``
+    more tokens make the pass of a chain wider, and are forgotten with those that are rejected.
     """
 
     tokens: tuple[int, ...] = ()
@@ -202,6 +203,7 @@ class Proposal:
     reading_seconds: float = 0.0
     distributions: tuple["TokenDistribution | None", ...] = ()
     parents: tuple[int, ...] = ()
+    filling: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +217,7 @@ class Round:
     before the pass, ``width`` that in it (0: there was no pass, the token was picked behind the
     prompt's last chunk), ``replayed`` of them were read before and ``pending`` will be read again.
     Of a shared pass, ``width`` and ``verify_seconds`` are those of the whole; see `BatchShare`.
+    Tokens that filled up a pass count among ``others``.
     ``seconds`` include ``draft_seconds`` and ``verify_seconds``, but not ``draft_prompt_seconds``.
     """
 
@@ -360,6 +363,7 @@ def _one_round(
     drafted_at = clock()
     found = draft.verify(context, sampler, is_stop)
     batch_share = target.batch_share
+    others = batch_share.others + draft.filling
     target.truncate(len(context) - 1)  # before the yield: a consumer may stop there
     ended = clock()
     return Round(
@@ -372,14 +376,14 @@ def _one_round(
         draft_prompt_seconds=proposal.reading_seconds,
         finish_reason="stop" if found.stopped else None,
         past=length - 1 - replayed,
-        width=replayed + 1 + len(draft) + batch_share.others,
+        width=replayed + 1 + len(draft) + others,
         replayed=replayed,
         pending=target.pending,
         sources=tuple(proposal.sources[row - 1] for row in found.judged if proposal.sources),
         branched=found.branched,
         rejected=found.rejected,
         sequences=batch_share.sequences,
-        others=batch_share.others,
+        others=others,
         mixed=batch_share.mixed,
         filled=batch_share.filled,
         drafting=batch_share.drafting,
@@ -411,6 +415,7 @@ class _Draft:
         # Without a tree decoder, any proposal is verified as a chain.
         chain = range(len(self._tokens))
         self._parents = chain if self._tree is None else proposal.parents[: len(self._tokens)]
+        self.filling = proposal.filling if self._tree is None else 0
         self._children: list[list[int]] = [[] for _ in range(len(self) + 1)]
         for row, parent in enumerate(self._parents, start=1):
             self._children[parent].append(row)
@@ -428,6 +433,7 @@ class _Draft:
         """
         tokens = [context[-1], *self._tokens]
         if self._tree is None:
+            tokens += [context[-1]] * self.filling
             return self._judge(self._target.decode(tokens, len(tokens)), context, sampler, is_stop)
         rows, found = self._tree.decode(tokens, self._parents), _Verification()
         try:

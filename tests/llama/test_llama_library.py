@@ -223,3 +223,19 @@ def test_backends_that_are_not_loaded_have_a_reason(tmp_path: Path) -> None:
     assert found["cpu-haswell"] is None and found["cuda"] == "it finds no device"
     assert "libggml-vulkan.so" in str(found["vulkan"])
     assert llama_library.backends(tmp_path) == found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of libraries and /proc of Linux")
+def test_another_folder_of_libraries_is_used_alone(tmp_path: Path) -> None:
+    shutil.copytree(llama_library.libraries(), tmp_path / "lib", symlinks=True)
+    found = python(
+        "from localspec.llama import llama_library as l\n"
+        "print(l.libraries(), len(l.devices()), l.build().llama_cpp)\n"
+        "print({line.split()[-1] for line in open('/proc/self/maps') if 'libggml' in line"
+        " or 'libllama' in line})",
+        LLAMA_CPP_LIB_PATH=str(tmp_path / "lib"),
+    )
+    assert found.returncode == 0, found.stderr
+    used, files = found.stdout.splitlines()
+    assert used.startswith(str(tmp_path / "lib")) and str(tmp_path / "lib/libggml.so") in files
+    assert str(llama_library.libraries()) not in files

@@ -22,10 +22,16 @@ from localspec.core.options.load_options import (
 )
 from localspec.core.options.option import options as table
 from localspec.engine.engine import Engine
-from localspec.llama import llama_library
+from localspec.llama import llama_library, parameters
 from localspec.llama.memory.layer_cache import SNAPSHOTS
 from localspec.llama.model import LlamaModel
-from localspec.llama.parameters import context_parameters, model_parameters, prompt_step
+from localspec.llama.parameters import (
+    SINGLE_STEPS,
+    context_parameters,
+    model_parameters,
+    prompt_step,
+    width_remedies,
+)
 from localspec.metadata.header import read_header
 from localspec.speculative.loop import Logits
 from tests.support.files.lora_files import write_lora
@@ -302,3 +308,42 @@ def test_values_that_llama_cpp_would_die_of_are_refused(tiny: TinyFiles) -> None
     shapes = options(tiny.target, override_kv=(KeyValue("llama.attention.head_count", 3),))
     with pytest.raises(FileProblem, match="head counts contradict"):
         Engine.load(shapes)
+
+
+def on_a_device(monkeypatch: pytest.MonkeyPatch, remedies: str) -> None:
+    """Let the processor count as a device, with remedies for changing widths."""
+    monkeypatch.setattr(parameters, "uses_devices", lambda options: True)
+    monkeypatch.setenv("LOCALSPEC_PASS_WIDTHS", remedies)
+
+
+def test_remedies_for_changing_widths_are_for_devices_and_off_unless_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_PASS_WIDTHS", "single,filled")
+    assert width_remedies(LoadOptions(Path("x.gguf"), gpu_layers=0)) == set()
+    on_a_device(monkeypatch, "single filled")
+    assert width_remedies(LoadOptions(Path("x.gguf"))) == {"single", "filled"}
+    monkeypatch.delenv("LOCALSPEC_PASS_WIDTHS")
+    assert width_remedies(LoadOptions(Path("x.gguf"))) == set()
+    monkeypatch.setenv("LOCALSPEC_PASS_WIDTHS", "singel")
+    with pytest.raises(UsageError, match="knows no 'singel'"):
+        width_remedies(LoadOptions(Path("x.gguf")))
+
+
+def test_single_steps_read_two_tokens_one_by_one(
+    tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = random_ids(3)
+    model = load_model(tiny.draft)
+    together = [model.decode([first, second], 1)[0].copy(), model.decode([third], 1)[0].copy()]
+    model.close()
+    on_a_device(monkeypatch, SINGLE_STEPS)
+    model, widths = load_model(tiny.draft), list[tuple[int, int]]()
+    model.listener = lambda tokens, position, rows: widths.append((len(tokens), rows))
+    apart = [model.decode([first, second], 1)[0].copy(), model.decode([third], 1)[0].copy()]
+    assert model.tokens == [first, second, third]
+    model.truncate(1)
+    model.decode([second, third], 0)  # as a prompt is read
+    model.close()
+    assert np.allclose(together, apart, atol=0.05)
+    assert widths == [(1, 1), (1, 1), (1, 1), (2, 0)]

@@ -63,7 +63,10 @@ all_params = st.builds(
 
 
 class Guesser(Controller):
-    """Proposes ids that have nothing to do with the text, now and then fewer than allowed."""
+    """Proposes ids that have nothing to do with the text, now and then fewer than allowed.
+
+    Now and then its pass is filled up as well.
+    """
 
     def __init__(self, ids: Callable[[int], int], length: int, fewer: int = 0) -> None:
         self._ids = ids
@@ -72,14 +75,15 @@ class Guesser(Controller):
 
     def propose(self, context: Sequence[int], limit: int) -> Proposal:
         count = max(0, min(limit, self.length) - self._fewer * (len(context) % 2))
-        return Proposal(
-            tuple(self._ids(len(context) + i) for i in range(count)), ("guess",) * count
-        )
+        ids = tuple(self._ids(len(context) + i) for i in range(count))
+        filling = min(limit - count, len(context) % 3)
+        return Proposal(ids, ("guess",) * count, filling=filling)
 
 
 def experienced(rng: random.Random) -> PairProfile:
     """Costs and acceptances as they may be, sensible or not."""
-    known = PairProfile(reading=rng.choice([0.0, 0.1, 5.0]))
+    known = PairProfile(reading=rng.choice([0.0, 0.1, 5.0]), fills=rng.random() < 0.5)
+    known.change = rng.choice([0.0, 0.5, 9.0])
     for width in (1, 2, 5, 16):
         known.verify.observe(width, 0, rng.uniform(0.5, 4.0))
         known.draft.observe(width, 0, rng.choice([0.01, 0.3, 2.0]))

@@ -66,7 +66,8 @@ class TensorEncoder:
 def place(small: NDArray[Any], large: NDArray[Any], parts: tuple[int, int] = (1, 1)) -> None:
     """Copy each part of one array to the beginning of the same part of a larger one."""
     if small.ndim == 1:
-        large[: len(small)] = small
+        piece, room = (array.reshape(parts[0], -1) for array in (small, large))
+        room[:, : piece.shape[1]] = piece
         return
     for row, column in np.ndindex(parts):
         piece, room = (_part(array, parts, row, column) for array in (small, large))

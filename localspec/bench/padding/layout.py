@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PaddedShape:
-    """The sizes of a model: width, query heads (= key heads), feed-forward width, layers, tokens.
+    """The sizes of a model: width, query heads, feed-forward width, layers, tokens.
 
-    A hybrid's delta nets have as many heads; its NextN layers are not counted as layers. A
-    ``vocabulary`` smaller than the source's, as 0 is, stays as it is.
+    There are as many key heads, or as many as the source has if those are fewer. A hybrid's delta
+    nets have as many heads as queries; its NextN layers are not counted as layers. A ``vocabulary``
+    smaller than the source's, as 0 is, stays as it is.
     """
 
     embedding: int
@@ -47,7 +48,9 @@ class Layout:
 
     A hybrid one is qwen35 (Qwen3.5): of each ``period`` of layers the last has full attention and
     the others are delta nets, whose convolution sees ``convolution`` positions; behind them stand
-    ``nextn`` NextN layers (MTP heads).
+    ``nextn`` NextN layers (MTP heads). A qwen2 one (Qwen2.5) has ``biases`` of queries, keys and
+    values. With ``key_heads``, groups of query heads share one; padding adds heads to each group.
+    Without ``tied`` embeddings there is an output matrix.
     """
 
     architecture: str
@@ -56,10 +59,13 @@ class Layout:
     period: int = 1
     convolution: int = 0
     nextn: int = 0
+    key_heads: int = 0
+    biases: bool = False
+    tied: bool = True
 
     @property
     def hybrid(self) -> bool:
-        """Whether it is qwen35, and not llama."""
+        """Whether it is qwen35, and neither llama nor qwen2."""
         return self.architecture == "qwen35"
 
     def forms(self, shape: PaddedShape) -> Forms:
@@ -68,11 +74,18 @@ class Layout:
         forms = {"token_embd.weight": TensorForm((self.tokens(shape), width))}
         for index in range(shape.layers + self.nextn):
             forms |= {f"blk.{index}.{name}": form for name, form in self._layer(index, shape)}
-        return forms | {"output_norm.weight": _norm(width)}
+        forms["output_norm.weight"] = _norm(width)
+        if not self.tied:
+            forms["output.weight"] = TensorForm((self.tokens(shape), width))
+        return forms
 
     def tokens(self, shape: PaddedShape) -> int:
         """How many tokens a model of that shape has."""
         return max(self.vocabulary, shape.vocabulary)
+
+    def keys(self, shape: PaddedShape) -> int:
+        """How many key heads a model of that shape has."""
+        return self.key_heads or shape.heads
 
     def parameters(self, shape: PaddedShape) -> int:
         """How many weights a model of that shape has, norms included, the tied table once."""
@@ -104,13 +117,17 @@ class Layout:
 
     def _attention(self, shape: PaddedShape) -> Forms:
         width, inner = shape.embedding, shape.heads * self.head_dimension
+        keys, groups = self.keys(shape) * self.head_dimension, self.key_heads or 1
         forms = {
             # Qwen3.5 has each head's gate behind its query.
-            "attn_q.weight": TensorForm((2 * inner if self.hybrid else inner, width)),
-            "attn_k.weight": TensorForm((inner, width)),
-            "attn_v.weight": TensorForm((inner, width)),
-            "attn_output.weight": TensorForm((width, inner), silent=True),
+            "attn_q.weight": TensorForm((2 * inner if self.hybrid else inner, width), (groups, 1)),
+            "attn_k.weight": TensorForm((keys, width)),
+            "attn_v.weight": TensorForm((keys, width)),
+            "attn_output.weight": TensorForm((width, inner), (1, groups), silent=True),
         }
+        if self.biases:
+            forms["attn_q.bias"] = TensorForm((inner,), (groups, 1), fill=0)
+            forms |= {f"attn_{name}.bias": TensorForm((keys,), fill=0) for name in "kv"}
         if self.hybrid:
             head_norm = TensorForm((self.head_dimension,), fill=1)
             forms |= {"attn_q_norm.weight": head_norm, "attn_k_norm.weight": head_norm}

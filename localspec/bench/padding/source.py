@@ -1,7 +1,8 @@
 """Plain models read from GGUF for padding: sizes, header and mapped tensors.
 
-Plain: llama or qwen35 in F16 or F32, with tied embeddings, no biases, as many key heads as query
-heads, and delta nets with as many again. Padding would break others.
+Plain: llama, qwen2 or qwen35 in F16 or F32, without biases but those of qwen2; a hybrid has tied
+embeddings, as many key heads as query heads, and delta nets with as many again. Padding would break
+others.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class PaddingSource:
             "feed_forward_length": shape.feed_forward,
             "block_count": shape.layers + layout.nextn,
             "attention.head_count": shape.heads,
-            "attention.head_count_kv": shape.heads,
+            "attention.head_count_kv": layout.keys(shape),
             _EPSILON: epsilon if layout.hybrid else epsilon * ratio,
         }
         sizes |= dict.fromkeys(_HEAD_DIMENSIONS, layout.head_dimension)
@@ -138,8 +139,17 @@ def _layout(part: PartHeader, shape: PaddedShape, tensors: dict[str, NDArray[Any
     """What padding keeps."""
     table = tensors["token_embd.weight"]
     head = _number(part, "attention.key_length", shape.embedding // shape.heads)
-    if part.text("general.architecture") == "llama":
-        return Layout("llama", len(table), head)
+    architecture = part.text("general.architecture")
+    if architecture in ("llama", "qwen2"):
+        keys = _number(part, "attention.head_count_kv", shape.heads)
+        return Layout(
+            architecture,
+            len(table),
+            head,
+            key_heads=keys if keys < shape.heads else 0,
+            biases="blk.0.attn_q.bias" in tensors,
+            tied="output.weight" not in tensors,
+        )
     return Layout(
         "qwen35",
         len(table),

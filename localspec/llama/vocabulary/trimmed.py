@@ -188,9 +188,8 @@ def _ggml() -> Any:
     if hasattr(library, "ggml_get_type_traits"):
         return library
     from llama_cpp._ctypes_extensions import load_shared_library
-    from llama_cpp._ggml import libggml_base_path
 
-    return load_shared_library("ggml-base", libggml_base_path)
+    return load_shared_library("ggml-base", llama_library.libraries())
 
 
 def _array(array: NDArray[Any], kind: Any) -> Any:

@@ -1,7 +1,7 @@
 """Draft length controllers: none, fixed, or adaptive (auto)."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 
 from localspec.core.options.load_options import MAX_DRAFT_TOKENS, DraftTokens
@@ -136,7 +136,17 @@ class Adaptive(Controller):
         if self._profile.since_plain < LONGEST_INTERVAL:  # what a plain pass costs is known too
             self.status = self._choose(plan, context, limit)
         self.length = plan.verified
-        return plan.proposal()
+        return replace(plan.proposal(), filling=self._filling(plan.verified, context, limit))
+
+    def _filling(self, verified: int, context: list[int], limit: int) -> int:
+        """Tokens that fill up this verification to the width of the last pass, if that pays.
+
+        Not where a plain pass is due, which tells what drafting is measured by.
+        """
+        if not self._value.is_alone or self._profile.since_plain >= LONGEST_INTERVAL:
+            return 0
+        filling = self._profile.filling(1 + verified, len(context) - 1)
+        return filling if verified + filling <= limit else 0
 
     def _choose(self, plan: "_RoundPlan", context: list[int], limit: int) -> DraftStatus:
         """Decide what is verified; returns the reason where nothing is."""

@@ -84,7 +84,8 @@ class LossBudget:
 class PairProfile:
     """Costs of passes and acceptance by group of candidates, learnt from the answers of all slots.
 
-    ``checked`` is when the costs were last found to hold, in seconds since 1970; 0 for never.
+    ``checked`` is when the costs were last found to hold, in seconds since 1970; 0 for never. With
+    ``fills``, verifications may be filled up; see `filling`.
     """
 
     verify: PassCosts = field(default_factory=PassCosts)
@@ -98,8 +99,11 @@ class PairProfile:
     checked: float = 0.0
     company: float = 1.0  # share of the other sequences that draft where one does
     answers: dict[int, float] = field(default_factory=dict)  # see `answer_length`
+    fills: bool = False
+    change: float = 0.0  # seconds by which a pass of another width than the last takes longer
     _after_draft: bool = False
     _last_width: int = 0
+    _spent_filling: float = 0.0  # seconds since passes of the last width were last wanted
 
     def observe_pass(self, outcome: Round) -> None:
         """Learn what the target's pass cost.
@@ -111,6 +115,8 @@ class PairProfile:
         width, past, seconds = outcome.width, outcome.past, outcome.verify_seconds
         all_plain, is_kept = width == outcome.sequences, width == self._last_width
         is_usual = is_kept or not all_plain or self._is_quick(width, past, seconds)
+        if all_plain and not is_kept and not outcome.mixed and self.verify.widest:
+            self._observe_change(seconds, self.verify.seconds(width, past))
         if is_usual and not outcome.mixed:
             self.verify.observe(width, past, seconds)
         self._last_width = width
@@ -121,6 +127,28 @@ class PairProfile:
             self.since_plain = 0
         else:
             self.since_plain += min(tokens, _MOST_COUNTED)
+
+    def _observe_change(self, seconds: float, usual: float) -> None:
+        """Learn what a change of width costs, from a plain pass behind one of another width."""
+        longer = min(max(0.0, seconds - usual), usual)  # more is other work
+        self.change += (longer - self.change) * (_NEW if self.change else 1.0)
+
+    def filling(self, width: int, past: int) -> int:
+        """How many tokens make a pass of this width as wide as the last one; 0 if that costs more.
+
+        Filling up pass after pass may together cost no more than one change (ski rental): a text
+        that is decoded plainly from here on pays for one change at most twice.
+        """
+        added = self._last_width - width
+        if not self.fills or added <= 0:
+            self._spent_filling = 0.0
+            return 0
+        wider = self.verify.seconds(self._last_width, past) - self.verify.seconds(width, past)
+        self._spent_filling += max(0.0, wider)
+        if self._spent_filling <= self.change:
+            return added
+        self._spent_filling = 0.0
+        return 0
 
     def _is_quick(self, width: int, past: int, seconds: float) -> bool:
         """Whether a pass took no longer than expected; True where nothing is known."""

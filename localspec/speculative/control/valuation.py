@@ -75,6 +75,11 @@ class Valuation:
         """Seconds of a token of plain decoding, of all slots together."""
         return self._verify[self._sequences - 1] / self._sequences
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether the next pass is this answer's alone, and reads no token again."""
+        return self._sequences == 1 and not self._pending
+
     def hopeful_gain(self, past: int) -> float:
         """Optimistic gain: with acceptance one standard deviation above its estimate."""
         if self._hopeful is None:

@@ -14,7 +14,8 @@ from localspec.bench.padding.layout import Layout, PaddedShape
 from localspec.bench.padding.pad import DEMO_DRAFT_SHAPE, DEMO_TARGET_SHAPE, pad_model, padded_copy
 from localspec.bench.padding.source import PaddingSource
 from localspec.core.errors import FileProblem, LocalspecError, NotAGGUF
-from tests.support.files.tiny_models import write_tiny_model
+from tests.support.files.gguf_files import write_with_gguf
+from tests.support.files.tiny_models import HEAD_DIMENSION, read_all, write_tiny_model
 from tests.support.real_pair import load_model
 
 pytestmark = pytest.mark.llama
@@ -114,6 +115,43 @@ def test_every_stored_weight_is_the_sources_or_adds_nothing(
         values = gguf.quants.dequantize(data, ours[name].tensor_type)
         silent = name.endswith(("attn_output.weight", "ffn_down.weight"))
         assert np.any(values) != silent
+
+
+GROUPED = PaddedShape(embedding=1024, heads=16, feed_forward=512, layers=3)
+
+
+def write_grouped(path: Path, folder: Path) -> Path:
+    """A tiny qwen2 as Qwen2.5: two key heads for four query heads, biases, an output matrix."""
+    keys, tensors = read_all(
+        write_tiny_model(folder / "llama.gguf", seed=7, embedding=256, heads=4, feed_forward=128)
+    )
+    keys = {key.replace("llama.", "qwen2."): value for key, value in keys.items()}
+    keys |= {"general.architecture": "qwen2", "qwen2.attention.head_count_kv": 2}
+    rng = np.random.default_rng(3)
+    for name in [name for name in tensors if "attn_k." in name or "attn_v." in name]:
+        tensors[name] = tensors[name][: 2 * HEAD_DIMENSION]
+    for name in [name for name in tensors if name.split(".")[-2] in ("attn_q", "attn_k", "attn_v")]:
+        bias = rng.standard_normal(len(tensors[name]), np.float32)
+        tensors[name.replace("weight", "bias")] = bias
+    tensors["output.weight"] = tensors["token_embd.weight"][::-1].copy()
+    return write_with_gguf(path, keys, tensors)
+
+
+@pytest.mark.parametrize("quantization", ["F16", "Q8_0"])
+def test_grouped_heads_with_biases_keep_their_text(
+    tmp_path: Path, quantization: Quantization
+) -> None:
+    """Each group of query heads grows by itself, so that each still has its own key head."""
+    source = write_grouped(tmp_path / "grouped.gguf", tmp_path)
+    small = PaddingSource.read(source)
+    assert (small.layout.key_heads, small.layout.biases, small.layout.tied) == (2, True, False)
+    padded, plain = tmp_path / "padded.gguf", tmp_path / "plain.gguf"
+    pad_model(source, padded, GROUPED, quantization)
+    pad_model(source, plain, small.shape, quantization)
+    tokens, rows = greedy(padded)
+    plain_tokens, plain_rows = greedy(plain)
+    assert tokens == plain_tokens and len(set(tokens)) > 10
+    assert np.abs(rows - plain_rows).max() / np.abs(plain_rows).max() < ROUNDING[quantization]
 
 
 def test_f16_keeps_the_bits_of_its_source(source: Path, tmp_path: Path) -> None:

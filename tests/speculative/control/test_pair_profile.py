@@ -101,6 +101,44 @@ def test_a_plain_pass_behind_a_wider_one_teaches_only_that_plain_ones_are_quicke
     assert known.verify.seconds(1, 0) < 0.75 and known.since_plain == 0
 
 
+def filling_profile() -> PairProfile:
+    """Passes that cost as many seconds as they have tokens, after one of four tokens."""
+    known = PairProfile(fills=True)
+    for width in range(1, 9):
+        known.verify.observe(width, 0, float(width))
+    known.observe_pass(Round((1,), 3, 0, 4.0, verify_seconds=4.0, width=4))
+    return known
+
+
+def test_a_change_of_width_costs_what_a_plain_pass_behind_a_wider_one_takes_longer() -> None:
+    known = filling_profile()
+    known.observe_pass(Round((1,), 0, 0, 1.5, verify_seconds=1.5))
+    assert known.change == 0.5
+    known.observe_pass(Round((1,), 0, 0, 1.9, verify_seconds=1.9))  # behind another plain one
+    assert known.change == 0.5
+    known.observe_pass(Round((1,), 3, 0, 4.0, verify_seconds=4.0, width=4))
+    known.observe_pass(Round((1,), 0, 0, 9.0, verify_seconds=9.0))  # held up by something else
+    assert 0.5 < known.change < 0.6
+
+
+def test_a_pass_is_filled_up_where_that_costs_less_than_a_change_of_width() -> None:
+    known = filling_profile()
+    known.change = 1.5
+    assert known.filling(3, 0) == 1
+    assert known.filling(4, 0) == known.filling(5, 0) == 0  # as wide, or wider
+    assert known.filling(2, 0) == 0  # two tokens more cost more than a change
+    known.fills = False
+    assert known.filling(3, 0) == 0
+
+
+def test_filling_up_pass_after_pass_costs_no_more_than_one_change() -> None:
+    known = filling_profile()
+    known.change = 3.5
+    assert [known.filling(3, 0) for _ in range(5)] == [1, 1, 1, 0, 1]
+    known.filling(4, 0)  # a pass of that width was wanted again: filling up has paid
+    assert [known.filling(3, 0) for _ in range(4)] == [1, 1, 1, 0]
+
+
 def test_a_draft_that_saw_no_long_text_grows_with_it_as_the_target_does() -> None:
     known = PairProfile(reading=1.0)
     for past, seconds in ((0, 10.0), (1000, 20.0), (0, 10.0), (1000, 20.0)):

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-TOOLS = "awk bash cat cut dirname du env find grep nproc sed sort tail tr uname wc".split()
+TOOLS = (
+    "awk bash cat cut dirname du env find grep mktemp nproc rm sed sort tail tr uname wc".split()
+)
 TARGET = {"aarch64": "sbsa"}.get(platform.machine(), platform.machine())
 
 only_linux = pytest.mark.skipif(
@@ -62,12 +64,15 @@ class Machine:
             "project/pyproject.toml", f'dependencies = [\n "llama-cpp-python=={version}",\n]'
         )
 
-    def python(self, pip: str, imports: str = "True") -> None:
+    def python(
+        self, pip: str, imports: str = "True", *, unpack: str = "exit 0", patch: str = "exit 0"
+    ) -> None:
         """A Python without its own site-packages, whose pip and llama_cpp are made up."""
         self.env["VIRTUAL_ENV"] = str(self.root / "venv")
         self.program(
             "venv/bin/python3",
             f'case "$*" in\n"-m pip"*) {pip} ;;\n"-c import llama_cpp"*) echo "{imports}" ;;\n'
+            f'"-m tarfile"*) {unpack} ;;\n*apply_patch.py*) {patch} ;;\n'
             f'*) exec {shlex.quote(sys.executable)} -S "$@" ;;\nesac',
         )
 
@@ -109,9 +114,14 @@ class Machine:
         assert (done.returncode, done.stderr) == (0, "")
         return [shlex.split(line) for line in done.stdout.split("\n\n")[1:]]
 
+    def build(self, *arguments: str) -> list[str]:
+        """The command of a dry run that builds llama.cpp."""
+        (found,) = [words for words in self.commands(*arguments) if words[0] == "env"]
+        return found
+
     def cmake_args(self, *arguments: str) -> list[str]:
         """What cmake would get behind `llama_only.cmake`, as pip's builder splits it."""
-        (found,) = [w for w in self.commands(*arguments)[0] if w.startswith("CMAKE_ARGS=")]
+        (found,) = [w for w in self.build(*arguments) if w.startswith("CMAKE_ARGS=")]
         first, *others = shlex.split(found.removeprefix("CMAKE_ARGS="))
         project = self.root / "project"
         assert first == f"-DCMAKE_PROJECT_INCLUDE={project}/scripts/llama_only.cmake"
