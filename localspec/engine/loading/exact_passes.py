@@ -23,6 +23,8 @@ from localspec.llama.pass_class import (
 )
 from localspec.metadata.header import ModelHeader
 
+_LEAST_CTX = 128  # tokens: passes that are compared do not fit into less
+
 
 def use_exact_passes(
     model: LlamaModel, file: PairFile, say: Callable[[str], None] | None = None
@@ -58,6 +60,8 @@ def _rounding(
     """What is stored, or else found now and stored; None where row kernels do not compute all."""
     options = model.options
     if not options.row_kernels or uses_devices(options) or not model.can_roll_back:
+        return None
+    if model.n_ctx < _LEAST_CTX:
         return None
     known = _valid_rounding(file.parts)
     if model.rollback.name not in known:

@@ -191,6 +191,14 @@ def test_damaged_findings_are_replaced(
     assert [*known["rounding"].values()] == [{"alike": True, "left": ""}]
 
 
+def test_a_tiny_context_has_no_room_to_find_it_out(
+    tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakeLibrary().install(monkeypatch)
+    with with_kernels(tiny.target, ctx_size=8) as engine:
+        assert engine.target.rounding is None
+
+
 def test_without_kernels_nothing_is_found_out_unasked(no_kernels: None, tiny: TinyFiles) -> None:
     with with_kernels(tiny.target) as engine:
         assert engine.target.rounding is None and engine.text_equality is None
