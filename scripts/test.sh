@@ -20,14 +20,14 @@ fi
 installed=.venv/installed
 [ -x .venv/bin/python ] || "${PYTHON:-python3}" -m venv .venv
 if [ ! "$installed" -nt pyproject.toml ] || [ ! "$installed" -nt constraints.txt ]; then
-  .venv/bin/python -m pip show --quiet llama-cpp-python 2>/dev/null ||
-    echo "Installing; llama.cpp is compiled first, which takes 1 to 6 minutes once." >&2
   SECONDS=0
-  llama_only="-DCMAKE_PROJECT_INCLUDE='$PWD/scripts/llama_only.cmake'"
   pip_install=(.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt)
-  # without pip's cache, which may hold a build without the row kernels
-  .venv/bin/python -m pip show --quiet llama-cpp-python 2>/dev/null ||
+  if ! .venv/bin/python -m pip show --quiet llama-cpp-python 2>/dev/null; then
+    echo "Installing; llama.cpp is compiled first, which takes 1 to 6 minutes once." >&2
+    llama_only="-DCMAKE_PROJECT_INCLUDE='$PWD/scripts/llama_only.cmake'"
+    # pip's cache may hold a build without the row kernels
     CMAKE_ARGS="${CMAKE_ARGS-$llama_only}" "${pip_install[@]}" --no-cache-dir --no-deps llama-cpp-python
+  fi
   "${pip_install[@]}" --editable '.[dev]'
   touch "$installed"
   echo "Installed in $SECONDS s." >&2
