@@ -18,7 +18,7 @@ constexpr int STRETCH = 4 * CELLS; // cells that all columns take in turn, so th
 
 // e^x for x <= 0, the same in each form: Taylor's series to the seventh power within half a binary order
 INLINE __m256 exp_of(__m256 x) {
-    x              = _mm256_max_ps(x, _mm256_set1_ps(-87.0f)); // the smallest normal number is near e^-87.3
+    x              = _mm256_max_ps(_mm256_set1_ps(-87.0f), x); // smallest normal: e^-87.3; x last, or NaN would be lost
     const __m256 n = _mm256_round_ps(_mm256_mul_ps(x, _mm256_set1_ps(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     __m256       r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0.693145751953125f), x); // ln 2 in two parts
     r              = _mm256_fnmadd_ps(n, _mm256_set1_ps(1.42860682e-6f), r);

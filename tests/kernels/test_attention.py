@@ -130,3 +130,12 @@ def test_a_query_that_sees_nothing_gives_zeros(kernels: RowKernels) -> None:
     attention.mask[3] = -np.inf
     found = attention.rows(0, ROWS, 1)
     assert not found[3].any() and np.array_equal(found[4:], seen[4:])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("name", ["k", "v"])
+def test_what_is_no_number_is_passed_on(kernels: RowKernels, name: str, value: float) -> None:
+    attention = Attention(CASES[0], 256)
+    getattr(attention, name)[40] = value
+    found = attention.rows(0, ROWS, 1)
+    assert not np.isfinite(found).any(axis=2).all()

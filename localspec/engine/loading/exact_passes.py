@@ -24,6 +24,7 @@ from localspec.llama.pass_class import (
 from localspec.metadata.header import ModelHeader
 
 _LEAST_CTX = 128  # tokens: passes that are compared do not fit into less
+_WORTH_TELLING = 2**28  # bytes of a model: smaller ones are through in a few seconds
 
 
 def use_exact_passes(
@@ -65,7 +66,10 @@ def _rounding(
         return None
     known = _valid_rounding(file.parts)
     if model.rollback.name not in known:
-        if say is not None:
+        if (
+            say is not None
+            and sum(path.stat().st_size for path in model.header.paths) >= _WORTH_TELLING
+        ):
             say(
                 "New here: finding out whether passes of all widths round alike, which may take a "
                 "minute."

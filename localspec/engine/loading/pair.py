@@ -135,7 +135,7 @@ def _place(header: ModelHeader, draft_header: ModelHeader | None, variant: Varia
     """A variant with slots, trees, contexts and GPU layers that are possible."""
     target, draft, notes = variant.target, variant.draft, list[str]()
     draft_header = None if draft is None else draft_header
-    target = replace(target, own_cells=_has_own_cells(header, target))
+    target = replace(target, own_cells=_has_own_cells(header, draft_header, target))
     if target.parallel > 1 and (reason := one_at_a_time(target)):
         target = replace(target, parallel=1)
         notes.append(reason)
@@ -156,12 +156,19 @@ def _place(header: ModelHeader, draft_header: ModelHeader | None, variant: Varia
     return Placed(first, second, plan.use.total, chain, notes, plan.notes, loading)
 
 
-def _has_own_cells(header: ModelHeader, target: LoadOptions) -> bool:
-    """Whether slots have cells of their own, which row kernels read in the order of the tokens.
+def _has_own_cells(
+    header: ModelHeader, draft_header: ModelHeader | None, target: LoadOptions
+) -> bool:
+    """Whether slots have cells of their own with ``exact``: row kernels add up in their order.
 
-    Recurrent states are computed in one pass only where the slots share their cells.
+    Slots that draft different lengths then make a pass each. Recurrent states are computed in one
+    pass only where the slots share their cells, and so are the heads of all slots.
     """
-    if target.parallel == 1 or keeps_state(header) or uses_devices(target):
+    if not target.exact or target.parallel == 1 or target.load_heads:
+        return False
+    if draft_header is not None and not draft_kind(draft_header).is_model:
+        return False
+    if keeps_state(header) or uses_devices(target):
         return False
     return row_kernels.in_use(target)
 

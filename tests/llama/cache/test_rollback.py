@@ -183,7 +183,7 @@ def test_what_an_interrupted_pass_read_is_taken_back_too(
 def test_exact_passes_say_the_same_bit_for_bit(
     architecture: Files, name: str, strategy: str
 ) -> None:
-    model = loaded(architecture(name), strategy, exact=True)
+    model = loaded(architecture(name), strategy, exact=True, row_kernels=False)
     passes = find_class(model)
     assert passes.step > 1  # F16 rounds differently when one token is decoded alone
     model.use_class(replace(passes, alone=False))
