@@ -374,10 +374,12 @@ class Engine:
     def text_equality(self) -> str | None:
         """How drafted texts relate to plain ones, as far as `exact_passes` found out; a sentence.
 
-        None where nothing was found out, and where trees move tokens to other cells of the cache.
+        None where nothing was found out, and where the cells of a text may stand in another order:
+        with trees, and in slots that share their cells.
         """
-        model = self.target
-        if model.rounding is None or model.options.branches > 1:
+        model, options = self.target, self.target.options
+        is_shared = options.parallel > 1 and not options.own_cells
+        if model.rounding is None or options.branches > 1 or is_shared:
             return None
         words = str(model.rounding)
         return f"{words[0].upper()}{words[1:]}."

@@ -142,7 +142,7 @@ def all_alike(model: ClassedModel) -> bool:
         narrow = _narrow(1)
         if not _alike(text, narrow, _FEW_GROUPS):
             return False
-        text.hold_past(narrow)  # behind a beginning that one pass read
+        text.hold_past(narrow)  # its beginning was read in one pass
         rows = text.rows(_COMPARED, _COMPARED)
         return np.array_equal(rows, text.rows_behind(narrow))
     finally:
@@ -185,7 +185,7 @@ class _Text:
         return np.concatenate([self._model.decode(part, len(part)).copy() for part in parts])
 
     def rows_behind(self, passes: PassClass) -> Logits:
-        """Logits behind the past, all of which is read again in passes of a class."""
+        """Logits after the past, which is read again from its beginning in passes of a class."""
         self._model.truncate(0)
         self._model.use_class(passes)
         self._model.decode(self._tokens[: self._past], 0)

@@ -58,7 +58,7 @@ def known_rounding(header: ModelHeader) -> list[Rounding]:
 def _rounding(
     model: LlamaModel, file: PairFile, say: Callable[[str], None] | None
 ) -> Rounding | None:
-    """What is stored, or else found now and stored; None where row kernels do not compute all."""
+    """The stored result; without one the model is tried now. None without row kernels."""
     options = model.options
     if not options.row_kernels or uses_devices(options) or not model.can_roll_back:
         return None
@@ -93,7 +93,7 @@ def _probed(model: LlamaModel) -> Rounding:
 
 
 def _valid_rounding(parts: Mapping[str, Any]) -> dict[str, Rounding]:
-    """What is stored by the strategy of rollback, without anything invalid."""
+    """Valid stored results, by the name of the rollback strategy."""
     stored = parts.get("rounding")
     found = stored.items() if isinstance(stored, dict) else ()
     types = {"alike": bool, "left": str}

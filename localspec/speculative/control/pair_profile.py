@@ -129,7 +129,7 @@ class PairProfile:
             self.since_plain += min(tokens, _MOST_COUNTED)
 
     def _observe_change(self, seconds: float, usual: float) -> None:
-        """Learn what a change of width costs, from a plain pass behind one of another width."""
+        """Learn the cost of a change of width, from a plain pass after a pass of another width."""
         longer = min(max(0.0, seconds - usual), usual)  # more is other work
         self.change += (longer - self.change) * (_NEW if self.change else 1.0)
 
