@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from localspec.speculative.control.pair_profile import PairProfile
+from localspec.speculative.control.pair_profile import FIRST_TRIAL, PairProfile
 
 UNIT = 0.05  # seconds of a plain token
 
@@ -40,7 +40,7 @@ class CostTable:
 
     def calibrated(self, slowness: float = 1.0) -> PairProfile:
         """What a short calibration would have found, perhaps on a busy machine."""
-        known = PairProfile(reading=self.reading * UNIT * slowness)
+        known = PairProfile(reading=self.reading * UNIT * slowness, trial_interval=FIRST_TRIAL)
         for width in (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 33, 63):
             for _ in range(2):
                 known.verify.observe(width, 0, self.verify(width) * slowness)
@@ -127,4 +127,18 @@ COST_TABLES = (
         0.16,
     ),
     CostTable("M3 Ultra 4 bit", {1: 1, 2: 1.83, 4: 3.26, 8: 6.12, 16: 10.0}, 0.1, 0.02),
+    # Row kernels, two cores: the 1.5B with the 0.5B as it is downloaded, the same with its draft in
+    # Q4_0 and 32,768 rows of output, and a target of 6B with that draft.
+    CostTable(
+        "rows Zen 4 1.5B",
+        curve("1 1.19 1.31 1.49 1.77 1.96") | {8: 2.44, 12: 3.55, 16: 4.68, 33: 9.4},
+        0.5,
+        0.15,
+    ),
+    CostTable(
+        "rows Zen 3 1.5B", {1: 1, 2: 1.14, 3: 1.36, 4: 1.65, 8: 2.42, 16: 4.9, 33: 10}, 0.25, 0.08
+    ),
+    CostTable(
+        "rows Zen 3 6B", {1: 1, 2: 1.12, 4: 1.29, 8: 2.3, 11: 3.2, 17: 4.7, 33: 9.2}, 0.08, 0.017
+    ),
 )

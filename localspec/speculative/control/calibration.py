@@ -1,16 +1,20 @@
 """Calibration: a short measurement of pass costs, for a pair that is new on this machine."""
 
+import math
+from dataclasses import dataclass, field
+
 from localspec.speculative.control.costs import PassCosts
-from localspec.speculative.control.pair_profile import PairProfile
+from localspec.speculative.control.pair_profile import FIRST_TRIAL, PairProfile
 from localspec.speculative.loop import Clock, TokenModel
 
 BUDGET = 2.0  # seconds
-# The most important first, and once more later, as the machine may have been busy.
-_VERIFY_WIDTHS = (1, 4, 2, 8, 3, 6, 1, 4, 2, 3, 16, 5, 12, 9, 7, 33, 63)
-_DRAFT_WIDTHS = (1, 2, 4, 1)
+_DECIDING = (1, 2, 4)  # tokens of the target's passes that decide whether to draft at all
+_WIDTHS = (8, 3, 6, 16, 5, 12, 9, 7, 17, 33, 63)  # of others, the most important first
+_DRAFT_WIDTHS = (2, 4)
 _READING_WIDTH = 32
+_AGREED = 1.05  # times the least: one pass alone may have been held up by another program
 _SPOT = 4  # tokens of the pass that tells whether costs have changed
-_TRIES = 2  # the first pass of a width sets things up
+_SHORTEST = 1e-9  # seconds: a clock may be too coarse to see a pass
 _ALIKE = 1.35  # times more or less
 
 
@@ -19,17 +23,28 @@ def calibrate(
 ) -> PairProfile:
     """Measure passes of both models on empty caches until the budget is spent.
 
-    Two widths are measured in any case. The caches are left empty.
+    The passes that decide whether to draft come first, in turn, until the least two of each agree;
+    they are measured in any case. The caches are left empty.
     """
-    _seconds(target, 1, clock)  # the first pass of all reads the weights in
-    known, end = PairProfile(), clock() + budget
-    if draft is not None:  # heads need a token in the target's cache, which holds one now
-        draft_end = clock() + budget / 3
-        _measure(draft, known.draft, _DRAFT_WIDTHS, clock, draft_end)
-        reading, width = PassCosts(), min(_READING_WIDTH, draft.n_ctx)
-        _measure(draft, reading, (width,), clock, draft_end)
-        known.reading = reading.seconds(width, 0) / width
-    _measure(target, known.verify, _VERIFY_WIDTHS, clock, end)
+    known = PairProfile(trial_interval=FIRST_TRIAL)
+    models = [model for model in (target, draft) if model is not None]
+    for model in models:  # the first pass of all reads the weights in
+        _seconds(model, 1, clock)
+    end = clock() + budget
+    deciding = [_Pass(target, width) for width in _DECIDING if width <= target.n_ctx]
+    if draft is not None:
+        deciding.append(_Pass(draft, 1))
+    _settle(deciding, clock, end)
+    for each in deciding:
+        costs = known.verify if each.model is target else known.draft
+        costs.observe(each.width, 0, each.least)
+    if draft is not None:
+        width = min(_READING_WIDTH, draft.n_ctx)
+        known.reading = _least(draft, width, clock, end) / width
+        _measure(draft, known.draft, _DRAFT_WIDTHS, clock, clock() + (end - clock()) / 3)
+    _measure(target, known.verify, _WIDTHS, clock, end)
+    for model in models:
+        model.truncate(0)
     return known
 
 
@@ -43,39 +58,63 @@ def still_holds(
     than `BUDGET`, costs are taken to hold. The caches are emptied.
     """
     before, spot = known.verify.seconds(1, 0), known.verify.seconds(_SPOT, 0)
-    if _TRIES * (before + spot) > BUDGET:
+    if 2 * (before + spot) > BUDGET:
         return True
-    plain = _best(target, 1, clock)
+    plain = _least(target, 1, clock)
     was_busy = plain * _ALIKE < before
-    found = [(_best(target, _SPOT, clock) / plain, spot / before)]
+    found = [(_least(target, _SPOT, clock) / plain, spot / before)]
     if draft is not None:  # heads need a token in the target's cache
-        found.append((_best(draft, 1, clock) / plain, known.draft.seconds(1, 0) / before))
+        found.append((_least(draft, 1, clock) / plain, known.draft.seconds(1, 0) / before))
         draft.truncate(0)
     target.truncate(0)
     return not was_busy and all(1 / _ALIKE < now / then < _ALIKE for now, then in found)
 
 
-def _best(model: TokenModel, width: int, clock: Clock) -> float:
-    """The least of a few passes; a clock may be too coarse to see them."""
-    return max(1e-9, min(_seconds(model, width, clock) for _ in range(_TRIES)))
+@dataclass
+class _Pass:
+    """A pass of ``width`` tokens on an empty cache, and the seconds that it took each time."""
+
+    model: TokenModel
+    width: int
+    seconds: list[float] = field(default_factory=list)
+
+    def run(self, clock: Clock) -> None:
+        """Measure it once more."""
+        self.seconds.append(_seconds(self.model, self.width, clock))
+
+    @property
+    def least(self) -> float:
+        """Seconds of the quickest: others were held up, or set things up for this width."""
+        return min(self.seconds)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the two quickest took about as long."""
+        return len(self.seconds) > 1 and sorted(self.seconds)[1] <= _AGREED * self.least
+
+
+def _settle(passes: list[_Pass], clock: Clock, end: float) -> None:
+    """Measure passes in turn until all agree or the time is over; each once in any case."""
+    while unsettled := [each for each in passes if not each.agrees]:
+        for each in unsettled:
+            if each.seconds and clock() + each.least > end:
+                return
+            each.run(clock)
 
 
 def _measure(
     model: TokenModel, costs: PassCosts, widths: tuple[int, ...], clock: Clock, end: float
 ) -> None:
-    found, guess = dict[int, float](), PassCosts()
-    for i, width in enumerate(width for width in widths if width <= model.n_ctx):
-        # Without a second width nothing can be said of any; later a narrower one may still fit.
-        if i >= 2 and clock() + guess.seconds(width, 0) > end:
-            continue
-        best = _seconds(model, width, clock)
-        if clock() + best <= end:  # the first pass of a width also sets things up
-            best = min(best, _seconds(model, width, clock))
-        found[width] = min(best, found.get(width, best))
-        guess.observe(width, 0, best)
-    for width, best in found.items():
-        costs.observe(width, 0, best)
-    model.truncate(0)
+    """Measure passes of these widths, as far as they are expected to fit into the time."""
+    for width in widths:
+        if width <= model.n_ctx and clock() + costs.seconds(width, 0) <= end:
+            costs.observe(width, 0, _least(model, width, clock, end))
+
+
+def _least(model: TokenModel, width: int, clock: Clock, end: float = math.inf) -> float:
+    """The least of two passes, or the only one where there is no time for more."""
+    seconds = _seconds(model, width, clock)
+    return min(seconds, _seconds(model, width, clock)) if clock() + seconds <= end else seconds
 
 
 def _seconds(model: TokenModel, width: int, clock: Clock) -> float:
@@ -83,4 +122,4 @@ def _seconds(model: TokenModel, width: int, clock: Clock) -> float:
     began = clock()
     # Different tokens: those of one kind would all go to the same experts of a mixture.
     model.decode([(7919 * i + 1) % model.n_vocab for i in range(width)], width)
-    return clock() - began
+    return max(_SHORTEST, clock() - began)

@@ -6,8 +6,13 @@ from itertools import islice, takewhile
 
 from localspec.core.options.load_options import MAX_DRAFT_TOKENS, DraftTokens
 from localspec.speculative.control.conversations import Conversation, Conversations
-from localspec.speculative.control.pair_profile import GroupAcceptance, LossBudget, PairProfile
-from localspec.speculative.control.probing import FAR_BEHIND, LONGEST_INTERVAL, TRIAL, TimedDraft
+from localspec.speculative.control.pair_profile import (
+    LONGEST_INTERVAL,
+    GroupAcceptance,
+    LossBudget,
+    PairProfile,
+)
+from localspec.speculative.control.probing import FAR_BEHIND, TRIAL, TimedDraft
 from localspec.speculative.control.valuation import LONGEST_AUTO, WIDEST, Valuation
 from localspec.speculative.drafters import FORCED, MODEL, Candidate, Lookup, ModelDrafter
 from localspec.speculative.loop import Clock, Controller, DraftStatus, Proposal, Round, TreeDecoder
@@ -161,7 +166,7 @@ class Adaptive(Controller):
             return slower if verified else self._reason(slower)
         plan.verified = verified
         if self._draft is None:
-            if self._profile.tokens_since_draft >= LONGEST_INTERVAL:  # the cost model may be wrong
+            if self._profile.take_trial():  # the cost model may be wrong
                 plan.verified = max(plan.verified, min(TRIAL, len(plan.candidates)))
             return DraftStatus.DRAFTING
         status = self._ask_model(self._draft, plan, context, limit, worth)
@@ -190,7 +195,7 @@ class Adaptive(Controller):
             return self._use_model(draft, plan, context, limit, unread)
         if draft.is_due and draft.may_gain(past) > better:
             draft.score_past_tokens(context)
-        elif self._profile.tokens_since_draft >= LONGEST_INTERVAL:
+        elif self._profile.take_trial():
             trial = draft.trial(context, limit, unread)
             if trial is not None:
                 plan.reading_seconds, plan.candidates = trial

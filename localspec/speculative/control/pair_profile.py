@@ -9,6 +9,8 @@ from localspec.speculative.drafters import MODEL, Candidate
 from localspec.speculative.limits import usual_best
 from localspec.speculative.loop import Round
 
+LONGEST_INTERVAL = 256  # tokens between two trials of a draft that seems not to pay
+FIRST_TRIAL = 8  # tokens: costs of a calibration may be those of a busy moment
 _RECENT = 1 - 1 / 64  # of earlier rounds, at each new one
 _NEW = 0.1  # weight of a round in the mean cost of reading again
 _USUAL_ANSWER = 64.0  # tokens, before any answer
@@ -95,6 +97,7 @@ class PairProfile:
     replay: float = 0.0  # seconds by which a draft makes the next pass longer: tokens read again
     acceptance: dict[str, Acceptance] = field(default_factory=dict)
     tokens_since_draft: int = 0  # tokens since a round drafted
+    trial_interval: int = LONGEST_INTERVAL  # of these, until a draft is tried against its costs
     since_plain: int = 0  # tokens since a pass without any draft
     checked: float = 0.0
     company: float = 1.0  # share of the other sequences that draft where one does
@@ -127,6 +130,13 @@ class PairProfile:
             self.since_plain = 0
         else:
             self.since_plain += min(tokens, _MOST_COUNTED)
+
+    def take_trial(self) -> bool:
+        """Whether a draft is due to be tried against its costs; the next one then comes later."""
+        if self.tokens_since_draft < self.trial_interval:
+            return False
+        self.trial_interval = min(2 * self.trial_interval, LONGEST_INTERVAL)
+        return True
 
     def _observe_change(self, seconds: float, usual: float) -> None:
         """Learn the cost of a change of width, from a plain pass after a pass of another width."""

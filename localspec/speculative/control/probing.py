@@ -3,14 +3,18 @@
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from localspec.speculative.control.pair_profile import GroupAcceptance, LossBudget, PairProfile
+from localspec.speculative.control.pair_profile import (
+    LONGEST_INTERVAL,
+    GroupAcceptance,
+    LossBudget,
+    PairProfile,
+)
 from localspec.speculative.control.valuation import Valuation
 from localspec.speculative.drafters import Candidate, ModelDrafter
 from localspec.speculative.loop import Clock
 
 FAR_BEHIND = 8  # unread tokens; more are read before a step, not in it
 TRIAL = 3  # tokens drafted only to see what that costs
-LONGEST_INTERVAL = 256  # tokens between two probes
 _FIRST_INTERVAL = 12
 _MOST_COMPARED = 33  # tokens in a review
 _ENOUGH = 8  # tokens of an answer from which a review is informative

@@ -61,10 +61,40 @@ def test_the_budget_is_kept(budget: float) -> None:
     clock = FakeClock()
     target, draft = Staircase(clock, STAIRS), Staircase(clock, {1: 0.1, 32: 0.64})
     known = calibrate(target, draft, clock, budget)
-    # Two widths are measured in any case, and what was begun is ended.
-    assert clock() <= max(budget, 2.8) + 3
+    # Passes that decide are measured in any case, and what was begun is ended.
+    assert clock() <= max(budget, 4.0) + 3
     assert known.verify.knows(1) and known.verify.knows(4) and known.draft.knows(1)
     assert known.verify.seconds(8, 0) < 5 * known.verify.seconds(1, 0)
+
+
+def test_reading_the_weights_of_a_draft_is_no_cost_of_its_steps() -> None:
+    clock = FakeClock()
+
+    class FromDisk(Staircase):
+        def decode(self, tokens: Sequence[int], rows: int) -> NDArray[np.float32]:
+            clock.advance(0 if self._seen else 5.0)
+            return super().decode(tokens, rows)
+
+    known = calibrate(Staircase(clock, STAIRS), FromDisk(clock, {1: 0.1, 32: 0.64}), clock, 0.0)
+    assert known.draft.seconds(1, 0) == pytest.approx(0.1)
+
+
+def test_a_pass_is_measured_until_two_agree() -> None:
+    clock = FakeClock()
+
+    class HeldUp(Staircase):
+        steps = 0
+
+        def decode(self, tokens: Sequence[int], rows: int) -> NDArray[np.float32]:
+            if len(tokens) == 1:
+                clock.advance([0, 0.4, 0, 0.2, 0][self.steps])
+                self.steps += 1
+            return super().decode(tokens, rows)
+
+    draft = HeldUp(clock, {1: 0.1, 32: 0.64})
+    known = calibrate(Staircase(clock, STAIRS), draft, clock, budget=30)
+    assert known.draft.seconds(1, 0) == pytest.approx(0.1)
+    assert draft.steps == 5  # the first reads the weights in; the third and the fifth agree
 
 
 def test_different_tokens_are_measured() -> None:
