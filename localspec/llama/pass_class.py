@@ -18,7 +18,8 @@ from localspec.speculative.loop import Clock, Logits
 SAME_TEXT = "the drafted text is the plain text, to the last bit"
 STEPS = (1, 2, 4, 8, 16, 32)  # tokens: all passes are filled up to a multiple of one of these
 _GROUPS = (8, 1, 3, 2, 4, 5, 9, 17, 56)  # real tokens of the passes that are compared
-_FEW_GROUPS = (8, 1, 3, 17)  # of these where all widths are expected to round alike
+_FEW_GROUPS = (17, 1, 3)  # of these where all widths are expected to round alike
+_FEW_BEFORE = 96  # tokens before these; a target of 7B reads some twenty a second
 _FILLED = (1, 3)  # of these where a pass is filled up
 _COMPARED = 9  # tokens that are read in each way, or fewer in narrow groups
 _REPEATS = 4  # passes of a narrow group
@@ -132,11 +133,11 @@ def find_class(model: ClassedModel, clock: Clock = time.perf_counter) -> PassCla
 
 
 def all_alike(model: ClassedModel) -> bool:
-    """Whether passes of all widths round alike, by few of them: half of the search's work.
+    """Whether passes of all widths round alike, by few of them: some 300 tokens are read.
 
     The model is left empty, its class `NATURAL`.
     """
-    past = min(_PROMPT if model.trims else 2 * _SHORT, max(0, model.n_ctx - max(_GROUPS)))
+    past = min(_FEW_BEFORE if model.trims else 2 * _SHORT, max(0, model.n_ctx - max(_GROUPS)))
     text = _Text(model, past)
     try:
         narrow = _narrow(1)

@@ -118,7 +118,7 @@ def test_a_short_context_is_enough() -> None:
         (by_eights, False),
         (remainders, False),
         (tiles, False),
-        (lambda width, place: int(width > 128), False),
+        (lambda width, place: int(width > 64), False),
         (lambda width, place: int(place >= 16), False),
     ],
 )
