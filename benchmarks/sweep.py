@@ -10,7 +10,6 @@ nothing, and can go with its code.
 
 import itertools
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,9 +43,9 @@ MOVED = 0.003  # of a row
 
 
 def constants() -> dict[str, float]:
-    """The numbers that are named in capitals in the modules of ``auto``."""
+    """The numbers that are named in capitals in the modules of ``auto``, by module and name."""
     return {
-        name: value
+        f"{module.__name__.split('.')[-1]}.{name}": value
         for module in MODULES
         for name, value in vars(module).items()
         if name.lstrip("_").isupper() and type(value) in (int, float)
@@ -55,22 +54,28 @@ def constants() -> dict[str, float]:
 
 @contextmanager
 def changed(name: str, value: float) -> Iterator[None]:
-    """A constant with another value, in each module that has it."""
-    homes = [module for module in MODULES if name in vars(module)]
+    """A constant with another value: in its module, a public one in all that import it."""
+    home, _, name = name.rpartition(".")
+    homes = [
+        module
+        for module in MODULES
+        if name in vars(module) and (name[0] != "_" or module.__name__.endswith(f".{home}"))
+    ]
     before = {module: vars(module)[name] for module in homes}
     for module in homes:
         vars(module)[name] = value
-    yield
-    for module in homes:
-        vars(module)[name] = before[module]
+    try:
+        yield
+    finally:
+        for module in homes:
+            vars(module)[name] = before[module]
 
 
-def speedup(table: CostTable, traces: Sequence[Trace]) -> float:
-    """Times plain, by one profile and one budget from answer to answer."""
+def seconds(table: CostTable, traces: Sequence[Trace]) -> float:
+    """Seconds of all answers, by one profile and one budget from answer to answer."""
     held, known, budget = AnswerHistory(2**14), table.calibrated(), LossBudget()
     make = auto(known, PromptLookup(), held, budget=budget)
-    spent = sum(play(trace, table, make, history=held) for trace in traces)
-    return sum(play(trace, table, plain) for trace in traces) / spent
+    return sum(play(trace, table, make, history=held) for trace in traces)
 
 
 def mixed(traces: Sequence[Trace]) -> list[Trace]:
@@ -89,8 +94,10 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="one line of JSON for each value")
     args = parser.parse_args()
     traces = mixed(chosen_traces(args))[:: args.every]
-    usual = {table.name: speedup(table, traces) for table in COST_TABLES}
-    print({name: round(value, 3) for name, value in usual.items()}, file=sys.stderr)
+    usual = {table.name: seconds(table, traces) for table in COST_TABLES}
+    for table in COST_TABLES:
+        times = sum(play(trace, table, plain) for trace in traces) / usual[table.name]
+        print(f"{table.name:16} {times:6.3f} times plain", flush=True)
     for name, value in constants().items():
         if args.only and name not in args.only:
             continue
@@ -112,14 +119,14 @@ def report(
     """Play all tables with another value of a constant, and say what moved."""
     try:
         with changed(name, other):
-            rows = {table.name: speedup(table, traces) / usual[table.name] for table in COST_TABLES}
+            rows = {table.name: usual[table.name] / seconds(table, traces) for table in COST_TABLES}
     except (ArithmeticError, IndexError, LookupError, ValueError) as error:
-        rows = {}
-        print(f"{name} {other:g}: {error!r}", flush=True)
+        print(f"{name:30} {value:8g} -> {other:8g}: {error!r}", flush=True)
+        return
     moved = {table: round(row - 1, 4) for table, row in rows.items() if abs(row - 1) > MOVED}
     mean = sum(rows.values()) / max(1, len(rows)) - 1
     print(
-        f"{name:18} {value:8g} -> {other:8g}: mean {mean:+.2%}, {moved or 'nothing moves'}",
+        f"{name:30} {value:8g} -> {other:8g}: mean {mean:+.2%}, {moved or 'nothing moves'}",
         flush=True,
     )
     if output is not None:
