@@ -262,3 +262,60 @@ def test_the_shell_completes_names(tmp_path: Path, line: str, offered: set[str])
         text=True,
     )
     assert set(done.stdout.split()) >= offered and done.stderr == "", done
+
+
+LONG = "a" * 300  # more than file systems let a name have
+TOO_LONG: list[list[str]] = [
+    ["inspect", LONG],
+    ["check", LONG, LONG],
+    ["verify", LONG],
+    ["suggest", LONG],
+    ["rm", LONG],
+    ["pair", "add", "mine", LONG],
+    ["export", LONG, "--to", "vllm"],
+    ["run", LONG, "hi"],
+    ["run", f"{LONG} {LONG}"],
+    ["chat", LONG],
+    ["bench", LONG],
+    ["serve", LONG],
+    ["draft", "make", LONG],
+    ["config", "set", "--for", LONG, "top-k", "3"],
+    ["config", "set", "target", LONG],
+    ["config", "set", "models-dir", LONG],
+    *(
+        ["run", "demo", "hi", "-n", "1", flag, LONG]
+        for flag in (
+            "--file", "--grammar-file", "--json-schema-file", "--chat-template",
+            "--chat-template-file", "--lora", "--lookup-files", "--lookup-cache", "--prompt-cache",
+        )
+    ),
+    ["run", "demo", "--batch", LONG, "-o", "answers"],
+    ["run", "demo", "hi", "--trace", f"{LONG}.html"],
+    ["bench", "demo", "--prompts", LONG],
+    ["serve", "demo", "--slot-save-path", LONG],
+    ["chat", "demo", "--session", LONG],
+]  # fmt: skip
+
+
+@pytest.mark.llama
+@pytest.mark.parametrize("arguments", TOO_LONG, ids=lambda given: " ".join(given)[:24])
+def test_a_text_too_long_for_a_path_is_no_traceback(
+    localspec: Command,
+    arguments: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for variable in ("LOCALSPEC_CONFIG", "LOCALSPEC_MODELS"):
+        monkeypatch.setenv(variable, str(tmp_path / variable))
+    done = localspec(*arguments)  # which raises what would be a traceback
+    assert done.code in (0, 1, 2) and (done.code == 0 or done.err or done.out)
+
+
+def test_settings_in_a_place_that_cannot_be(
+    localspec: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in (LONG, "/dev/null/settings.toml"):
+        monkeypatch.setenv("LOCALSPEC_CONFIG", place)
+        done = localspec("config", "set", "top-k", "3")
+        assert done.code == 1 and "Error: " in done.err and place[:30] in done.err

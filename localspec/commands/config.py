@@ -18,10 +18,11 @@ from localspec.commands.flags.settings import (
     setting_name,
     setting_rows,
     setting_value,
+    settings_text,
 )
 from localspec.core import paths
 from localspec.core.errors import FileProblem, UsageError
-from localspec.core.files import appearing_when_complete, file_problem, read_text
+from localspec.core.files import appearing_when_complete, file_problem
 from localspec.core.formatting import one_line
 from localspec.display.terminal import console
 from localspec.hub.reference import parse_reference
@@ -30,7 +31,6 @@ from localspec.library.pairs import user_pairs
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
 
-_MOST_BYTES = 2**20
 _Name = Annotated[
     str,
     typer.Argument(
@@ -161,8 +161,8 @@ def _is_here(model: str) -> bool:
 
     if user_pairs.spellings(model) or is_known(model) or parse_reference(model) is not None:
         return True
-    here = [Path(model), *(each.path for each in Resolver().inventory.files)]
-    return here[0].exists() or any(model in (path.name, path.stem) for path in here[1:])
+    files = (each.path for each in Resolver().inventory.files)
+    return os.path.exists(model) or any(model in (path.name, path.stem) for path in files)
 
 
 @config_app.command("unset", context_settings=_ANY_SPELLING)
@@ -221,10 +221,8 @@ def _document() -> "TOMLDocument":
     from tomlkit.exceptions import TOMLKitError
 
     path = paths.config_file()
-    if not path.exists():
-        return tomlkit.document()
     try:
-        return tomlkit.parse(read_text(path, _MOST_BYTES, what="The settings "))
+        return tomlkit.parse(settings_text(path))
     except (TOMLKitError, RecursionError) as error:
         raise FileProblem(f"{path}: {error}.", "Mend it: localspec config edit") from error
 

@@ -35,6 +35,21 @@ def test_a_schema_gives_json(run: Command, tmp_path: Path) -> None:
     assert wrong.code == 2 and f"--json-schema-file {file}" in wrong.err
 
 
+@pytest.mark.parametrize("length", [100, 300, 900, 5000])
+def test_texts_of_any_length_are_no_paths(run: Command, length: int) -> None:
+    schema = json.dumps({"description": "a" * length, "enum": [1]})
+    assert run(HELLO, "-j", schema).out.strip() == "1"
+    choice = "b" * length
+    assert run(HELLO, "-n", "1", "--grammar", f'root ::= "{choice}"').out.strip()[:1] == "b"
+
+
+def test_an_empty_grammar_is_none(run: Command) -> None:
+    plain = run(HELLO, "-n", "9", "--temp", "0").out
+    for flags in (("--grammar", ""), ("--regex", ""), ("--grammar", "", "--regex", "")):
+        assert run(HELLO, "-n", "9", "--temp", "0", *flags).out == plain
+    assert run(HELLO, "--grammar", "", "--regex", "b+!").out.strip().endswith("!")
+
+
 def test_json_holds_the_grammar(run: Command, tmp_path: Path) -> None:
     file = tmp_path / "colours.gbnf"
     file.write_text(COLOURS)

@@ -1,5 +1,6 @@
 """Flags for a grammar or a JSON schema that the answer obeys."""
 
+import os
 import shlex
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +12,6 @@ from localspec.core.options.option import option
 from localspec.display.terminal import console
 
 _MOST_WARNINGS = 9
-_LONGEST_PATH = 1024
 
 
 _grammar = partial(option, None, panel="Grammar")
@@ -39,9 +39,10 @@ class GrammarFlags:
 
         _require_no_path("--grammar", self.grammar)
         _require_no_path("--json-schema", self.json_schema)
-        grammar = _given("--grammar", self.grammar, self.grammar_file)
+        grammar = _given("--grammar", self.grammar or None, self.grammar_file)
         schema = _given("--json-schema", self.json_schema, self.json_schema_file)
-        if sum(each is not None for each in (grammar, schema, self.regex)) > 1:
+        regex = self.regex or None
+        if sum(each is not None for each in (grammar, schema, regex)) > 1:
             raise UsageError(
                 "More than one of grammar, JSON schema and regex was given.", "Give one."
             )
@@ -50,8 +51,8 @@ class GrammarFlags:
             for warning in read.warnings[:_MOST_WARNINGS]:
                 console.note(f"Not enforced: {warning}")
             return read.grammar
-        if self.regex is not None:
-            return read_regex(self.regex)
+        if regex is not None:
+            return read_regex(regex)
         if grammar is not None:
             read_grammar(grammar)
         return grammar
@@ -59,7 +60,7 @@ class GrammarFlags:
 
 def _require_no_path(flag: str, text: str | None) -> None:
     """Raise UsageError for the name of a file where its content is expected."""
-    if text is not None and len(text) < _LONGEST_PATH and Path(text).is_file():
+    if text is not None and os.path.isfile(text):  # False for texts too long for a name
         raise UsageError(
             f"{flag} takes the text itself, and {text} is a file.",
             f"Type: {shlex.join([f'{flag}-file', text])}",

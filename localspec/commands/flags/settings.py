@@ -66,10 +66,8 @@ def groups_with_settings() -> tuple[type[Any], ...]:
 def read_settings() -> Settings:
     """The user's settings; raises FileProblem for a file that is not right."""
     path = paths.config_file()
-    if not path.exists():
-        return Settings(path)
     try:
-        document = tomllib.loads(read_text(path, _MOST_BYTES, what="The settings "))
+        document = tomllib.loads(settings_text(path))
         models = document.pop(MODELS, {})
         if not isinstance(models, dict):
             raise ValueError(f"{MODELS} is no table")
@@ -80,6 +78,16 @@ def read_settings() -> Settings:
         raise FileProblem(
             f"{path}: {reason}", "Mend it: localspec config edit, or localspec config unset NAME."
         ) from error
+
+
+def settings_text(path: Path) -> str:
+    """The text of the user's file, "" without one; raises FileProblem."""
+    try:
+        return read_text(path, _MOST_BYTES, what="The settings ")
+    except FileProblem as problem:
+        if isinstance(problem.__cause__, FileNotFoundError | NotADirectoryError):
+            return ""
+        raise
 
 
 def default_target() -> str | None:
