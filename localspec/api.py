@@ -348,13 +348,14 @@ def _messages(prompt: Prompt, system: str | None) -> list[Mapping[str, object]]:
 def _with_grammar(changes: Mapping[str, Any]) -> dict[str, Any]:
     """The changes with a JSON schema or a regular expression as a grammar."""
     given = dict(changes)
-    found = [name for name in ("grammar", "json_schema", "regex") if given.get(name) is not None]
+    names = ("grammar", "json_schema", "regex")
+    found = [name for name in names if given.get(name) not in (None, "")]
     if len(found) > 1:
         raise UsageError(f"Both {found[0]} and {found[1]} were given.", "Give one.")
     schema, regex = given.pop("json_schema", None), given.pop("regex", None)
     if schema is not None:
         given["grammar"] = schema_grammar(schema)[0]
-    if regex is not None:
+    if regex not in (None, ""):
         given["grammar"] = read_regex(regex)
     return given
 

@@ -79,7 +79,7 @@ def test_an_answer_obeys_a_schema(server: Site, form: dict[str, Any]) -> None:
         assert choice["finish_reason"] == "stop"
 
 
-def test_what_a_schema_cannot_enforce_is_told_or_refused(server: Site) -> None:
+def test_what_a_schema_cannot_enforce_is_told(server: Site) -> None:
     schema = {"type": "array", "items": {"enum": [1]}, "maxItems": 2, "uniqueItems": True}
     named = {"name": "a", "schema": schema}
     form = {"type": "json_schema", "json_schema": named}
@@ -88,8 +88,18 @@ def test_what_a_schema_cannot_enforce_is_told_or_refused(server: Site) -> None:
     events = server.stream(CHAT, messages=MESSAGES, response_format=form)
     assert events[-1]["warnings"] == reply["warnings"]
     strict = form | {"json_schema": named | {"strict": True}}
-    status, error = server.refused(CHAT, messages=MESSAGES, response_format=strict)
-    assert status == 400 and "uniqueItems" in error["message"]
+    assert server.ask(CHAT, messages=MESSAGES, response_format=strict)["warnings"]
+
+
+def test_an_empty_grammar_is_none(server: Site) -> None:
+    asked = {"prompt": PROMPT, "max_tokens": 9, "seed": 1}
+    plain = server.ask(COMPLETIONS, **asked)["choices"]
+    for fields in ({"grammar": ""}, {"regex": ""}, {"grammar": " \n", "regex": None}):
+        for path in (COMPLETIONS, "/completion"):
+            reply = server.ask(path, **asked, **fields)
+            assert path != COMPLETIONS or reply["choices"] == plain
+    (choice,) = server.ask(COMPLETIONS, prompt=PROMPT, grammar="", regex="yes")["choices"]
+    assert choice["text"] == "yes"
 
 
 @pytest.mark.parametrize(
@@ -141,6 +151,23 @@ def test_a_template_that_exceeds_a_limit_ends_one_request(
         expected = "The chat template of target.gguf needed more than 1024 MiB of memory."
         assert status == 400 and error["message"].startswith(expected)
     assert server.ask(CHAT, messages=MESSAGES, max_tokens=1)["choices"]
+
+
+@pytest.mark.parametrize("name", ["my tool", "天气", "fetch(url)", 'say "hi"', "🙂"])
+def test_a_tool_of_any_name_is_called_by_it(server: Site, name: str) -> None:
+    pattern = {"type": "string", "pattern": r"^(?!x)\p{L}+$", "maxLength": 3}  # of no grammar
+    odd = {"type": "object", "properties": {"a": pattern}, "required": ["a"]}
+    tools = [
+        {"type": "function", "function": {"name": each, "parameters": schema}}
+        for each, schema in ((name, odd), ("other", {"type": "object"}), ("other", odd))
+    ]
+    choice = {"type": "function", "function": {"name": name}}
+    reply = server.ask(messages=MESSAGES, tools=tools, tool_choice=choice, max_tokens=200)
+    (call,) = reply["choices"][0]["message"]["tool_calls"]
+    assert call["function"]["name"] == name
+    result = {"role": "tool", "tool_call_id": call["id"], "content": "done"}
+    turn = [*MESSAGES, reply["choices"][0]["message"], result]
+    assert server.ask(messages=turn, tools=tools, max_tokens=2)["choices"]
 
 
 def test_tools_that_the_template_has_no_place_for_are_described(server: Site) -> None:

@@ -26,8 +26,9 @@ class GenerateOptions:
     "auto" also draft from the text so far and from earlier answers. ``max_tokens`` None, -1 or -2
     lets the answer fill the context; 0 only reads the prompt. ``stop`` are texts that end the
     answer, or one text. ``grammar`` is GBNF or another notation of `grammar.source`, which the
-    answer obeys. ``logprobs`` asks for the probabilities of that many likeliest tokens at each
-    place: those of the model, or with ``sampled_logprobs`` those that the token was drawn by.
+    answer obeys; an empty one is none. ``logprobs`` asks for the probabilities of that many
+    likeliest tokens at each place: those of the model, or with ``sampled_logprobs`` those that the
+    token was drawn by.
     Without ``cache_prompt`` the whole prompt is read again. ``max_seconds`` behind its first token
     an answer with a line break ends at the next token. Raises UsageError for a value of a wrong
     type.
@@ -47,6 +48,8 @@ class GenerateOptions:
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
             object.__setattr__(self, "stop", (self.stop,))
+        if isinstance(self.grammar, str) and not self.grammar.strip():
+            object.__setattr__(self, "grammar", None)  # clients send an empty one for none
         require_bounds(self)
 
     def allowed(

@@ -38,6 +38,9 @@ _waiting = threading.BoundedSemaphore(MOST_WAITING)
 _reading = threading.BoundedSemaphore(4)
 _NESTED = GrammarError("The JSON schema is nested too deeply.", "Nest it less.")
 _COMBINING = ("allOf", "anyOf", "oneOf", "$ref")
+# Python's reasons for a pattern that is broken in any dialect; others may be JavaScript's.
+_BROKEN = ("missing )", "unterminated", "unbalanced", "nothing to repeat")
+_UNKNOWN_FORMAT = "Unknown format: "  # JSON Schema lets a format be no more than a note
 
 
 class ReadGrammar(NamedTuple):
@@ -198,9 +201,12 @@ def _without_bad_patterns(schema: Any) -> tuple[Any, list[str]]:
 
 
 def _is_pattern(pattern: object) -> bool:
+    """Whether a text may be a pattern of another dialect."""
     try:
         re.compile(str(pattern))
-    except (re.error, RecursionError, OverflowError):
+    except re.error as error:
+        return not error.msg.startswith(_BROKEN)
+    except (RecursionError, OverflowError):
         return False
     return isinstance(pattern, str)
 
@@ -267,12 +273,23 @@ def _complete(schema: Any, closes: bool) -> Any:
             found[key] = {name: _complete(each, closes) for name, each in value.items()}
         elif key not in _VALUES:
             found[key] = _complete(value, closes)
+    if _allows_any_name(schema.get("propertyNames")):
+        del found["propertyNames"]
     kind = next((kind for kind, keys in _IMPLIED.items() if keys & schema.keys()), None)
     if kind is not None and not _TYPED & schema.keys():
         found["type"] = kind
     if closes and "properties" in schema and not _OTHERS & schema.keys():
         found["additionalProperties"] = False
     return found
+
+
+def _allows_any_name(schema: object) -> bool:
+    """Whether a schema of names says no more than that they are texts, as zod writes it."""
+    if schema is True:
+        return True
+    if not isinstance(schema, dict) or schema.get("type", "string") != "string":
+        return False
+    return schema.keys() <= {"type", "title", "description", "$comment"}
 
 
 def limits() -> "LLParserLimits":
@@ -288,7 +305,8 @@ def _checked(grammar: str, what: str) -> ReadGrammar:
     failed, messages = LLMatcher.validate_grammar_with_warnings(grammar, None, limits=limits())
     if failed:
         raise refused(messages[0], what)
-    return ReadGrammar(grammar, tuple(messages))
+    told = (each for each in messages if not each.startswith(_UNKNOWN_FORMAT))
+    return ReadGrammar(grammar, tuple(told))
 
 
 def refused(reason: str, what: str = "grammar") -> GrammarError:

@@ -362,8 +362,8 @@ class AnswerRequest(SamplingFields):
     def read_grammar(self) -> tuple[str | None, list[str]]:
         """The grammar of the answer, and a warning for each schema keyword it does not enforce.
 
-        Raises BadRequest for more than one, and for a strict schema of which something cannot be
-        enforced; GrammarError for an invalid one.
+        Raises BadRequest for more than one, GrammarError for an invalid one. ``strict`` changes
+        nothing: clients set it by themselves, with keywords that no engine enforces.
         """
         given = {
             "grammar": self.grammar,
@@ -371,20 +371,18 @@ class AnswerRequest(SamplingFields):
             "json_schema": self.json_schema,
             "response_format": _schema(self.response_format),
         }
-        found = {name: each for name, each in given.items() if each is not None}
+        blank = (None, "")  # SillyTavern sends an empty grammar with each request
+        found = {
+            name: each
+            for name, each in given.items()
+            if (each.strip() if isinstance(each, str) else each) not in blank
+        }
         if len(found) > 1:
             raise BadRequest(f"More than one of {', '.join(given)} was given.", "Give one.")
         for name, each in found.items():
             if isinstance(each, str):
                 return (read_regex if name == "regex" else read_grammar)(each), []
             grammar, warnings = schema_grammar(each)
-            form = self.response_format
-            if warnings and isinstance(form, JsonSchemaFormat) and form.json_schema.strict:
-                raise BadRequest(
-                    f"Not enforced: {warnings[0]}",
-                    "Remove this keyword from the schema, or set strict to false.",
-                    param=name,
-                )
             return grammar, [f"Not enforced: {warning}" for warning in warnings]
         return None, []
 
