@@ -13,7 +13,7 @@ from localspec.chat.templates import renderer
 from localspec.chat.templates.continuation import Continues, parted
 from localspec.chat.templates.template import CHATML, ChatTemplate
 from localspec.chat.tools.forms import GENERIC
-from localspec.chat.tools.tool import ToolChoice, forced_tools, read_tools
+from localspec.chat.tools.tool import ToolChoice, forced_tools, read_tools, with_known_names
 from localspec.core.compute import COMPUTE
 from localspec.core.errors import UsageError
 from localspec.core.options.generate_options import GenerateOptions
@@ -278,14 +278,14 @@ class Engine:
         Raises UsageError for malformed arguments, a call that cannot be forced and an answer that
         cannot go on, TemplateError where the template fails.
         """
-        template, offered = self.template, read_tools(tools)
+        template, offered, read = self.template, read_tools(tools), read_messages(messages)
         forced = forced_tools(tool_choice, offered)
         if tool_choice == "none":
             offered = ()
         calls = template.tools.form if offered else None
         mark = new_mark()
         text, state = template.begin(
-            [self._as_text(message, mark) for message in read_messages(messages)],
+            [self._as_text(each, mark) for each in with_known_names(read, offered)],
             thinking=thinking,
             tools=[
                 replace(tool, definition=self._control.divided(tool.definition, mark))

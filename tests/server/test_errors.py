@@ -121,7 +121,7 @@ def test_a_field_that_cannot_be(toy_server: Site, field: str, value: object) -> 
         ({"stop": ["a", 1]}, "stop.1"),
         ({"messages": [HELLO[0], {"role": "user", "content": 1}]}, "messages.1.content"),
         ({"messages": [{"content": "a"}]}, "messages.0"),
-        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools.0.function.name"),
+        ({"tools": [{"type": "function", "function": {"name": 5}}]}, "tools.0.function.name"),
         ({"tool_choice": {"type": "function", "function": {}}}, "tool_choice.function.name"),
         ({"logit_bias": {"7": "a"}}, "logit_bias.7"),
     ],

@@ -80,8 +80,7 @@ class ChatTemplate:
         """
         thinking = self.thinking if thinking is None else thinking
         prepared, shown = self._arranged(messages, tools)
-        definitions = self.tools.definitions(shown)
-        return self._fill(prepared, generation, now, thinking, definitions, variables)
+        return self._fill(prepared, generation, now, thinking, shown, variables)
 
     def begin(
         self,
@@ -206,7 +205,7 @@ class ChatTemplate:
         Tried on a `skeleton` of the conversation: a template that refuses even the strictest
         arrangement is given the first one.
         """
-        shown = tools if self.tools.shows_tools else ()
+        shown = self.tools.shown(tools)
         if tools and not shown:
             messages = self.tools.with_description(messages, tools)
         first = self._arrangement_with_tools if shown else self._arrangement
@@ -227,7 +226,7 @@ class ChatTemplate:
         """How many of the texts are not written just once; more than all where it fails."""
         try:
             prepared = self._prepared_all(messages)
-            shown = self._fill(prepared, generation=True, tools=self.tools.definitions(tools))
+            shown = self._fill(prepared, generation=True, tools=tools)
         except TemplateError:
             return len(texts) + 1
         return sum(shown.count(text) != 1 for text in texts)
@@ -263,7 +262,7 @@ class ChatTemplate:
         tools: Sequence[Tool] = (),
     ) -> str:
         """The rendering of a made-up conversation."""
-        return self._fill(messages, generation, tools=[dict(tool.definition) for tool in tools])
+        return self._fill(messages, generation, tools=tools)
 
     def _fill(
         self,
@@ -271,9 +270,10 @@ class ChatTemplate:
         generation: bool,
         now: datetime.datetime | None = None,
         thinking: bool | None = None,
-        tools: Sequence[Mapping[str, Any]] = (),
+        tools: Sequence[Tool] = (),
         variables: Mapping[str, object] | None = None,
     ) -> str:
+        definitions = [dict(tool.definition) for tool in tools]
         on = {"enable_thinking": True}  # unless it is turned off, as in llama-server
         switch = on if thinking is None else dict.fromkeys(_THINKING, thinking)
         now = now or datetime.datetime.now()
@@ -284,8 +284,8 @@ class ChatTemplate:
             "eos_token": self.eos,
             "date_string": now.strftime("%d %b %Y"),
             "datetime": now.strftime("%b %d %Y %H:%M:%S"),
-            "functions": json.dumps([*tools], indent=2, ensure_ascii=False),
-            **(dict.fromkeys(_TOOLS, tools) if tools else {}),
+            "functions": json.dumps(definitions, indent=2, ensure_ascii=False),
+            **(dict.fromkeys(_TOOLS, definitions) if tools else {}),
             **switch,
             **self.variables,
             **(variables or {}),

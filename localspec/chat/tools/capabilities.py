@@ -10,6 +10,7 @@ from localspec.chat.message import Message
 from localspec.chat.tools.derived import derived_form
 from localspec.chat.tools.forms import GENERIC, CallForm, call_form, written
 from localspec.chat.tools.tool import Tool, as_json, read_tools
+from localspec.chat.tools.value_types import allowed_types
 from localspec.core.errors import TemplateError
 
 Render = Callable[..., str]  # of messages and ``tools``
@@ -28,8 +29,7 @@ _PARAMETER = {"type": "string", "description": "Made up"}
 _PARAMETERS = {"type": "object", "properties": {_KEY: _PARAMETER}, "required": [_KEY]}
 _FUNCTION = {"name": _NAME, "description": "Made up", "parameters": _PARAMETERS}
 MADE_UP_TOOLS = read_tools([{"type": "function", "function": _FUNCTION}])
-_BARE = {"name": _NAME, "parameters": {"properties": {_KEY: {}}}}
-_BARE_TOOLS = read_tools([{"type": "function", "function": _BARE}])
+_KINDS = ("string", "number", "integer", "boolean", "array", "object")  # the first that is allowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +70,21 @@ class ToolCapabilities:
         """Whether the template describes tools; else `with_description` does."""
         return self._describes and self.form is not GENERIC
 
-    def definitions(self, tools: Sequence[Tool]) -> list[dict[str, Any]]:
-        """The tools as this template takes them: some read what a schema may leave out."""
-        given = [dict(tool.definition) for tool in tools]
-        return given if self._takes_bare_tools else [_completed(each) for each in given]
+    def shown(self, tools: Sequence[Tool]) -> tuple[Tool, ...]:
+        """The tools in the first form that this template takes; () for `with_description`.
+
+        Some templates read what a schema may leave out, or know schemas of one type only.
+        """
+        if not tools or not self.shows_tools:
+            return ()
+        for form in (None, _completed, _simplified):
+            made = tuple(tool if form is None else _with_schema(tool, form) for tool in tools)
+            try:
+                self.render([_USER], tools=made)
+            except TemplateError:
+                continue
+            return made
+        return ()
 
     def with_description(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
         """The messages with the tools, and how to call one, in a first system message."""
@@ -117,17 +128,6 @@ class ToolCapabilities:
         return entry | {key: short_id(entry[key])} if shortens else entry
 
     @cached_property
-    def _takes_bare_tools(self) -> bool:
-        """Whether a tool may have a parameter without type and description, and no list of
-        required ones.
-        """
-        try:
-            self.render([_USER], tools=_BARE_TOOLS)
-        except TemplateError:
-            return False
-        return True
-
-    @cached_property
     def _describes(self) -> bool:
         """Whether the template shows offered tools to the model."""
         try:
@@ -161,16 +161,47 @@ class ToolCapabilities:
         return plain and all(part in shown for part in (*names, _KEY, _VALUE, _RESULT))
 
 
-def _completed(definition: Mapping[str, Any]) -> dict[str, Any]:
-    """A tool in OpenAI's form whose parameters have all fields that templates read."""
-    function = definition["function"]
-    parameters = {"type": "object", "required": [], **function["parameters"]}
-    properties = parameters.get("properties")
-    parameters["properties"] = {
-        name: {"type": "string", "description": "", **each} if isinstance(each, Mapping) else each
-        for name, each in (properties if isinstance(properties, Mapping) else {}).items()
-    }
-    return {**definition, "function": {**function, "parameters": parameters}}
+def _with_schema(tool: Tool, form: Callable[[Any, Mapping[str, Any]], dict[str, Any]]) -> Tool:
+    """The tool with its definition's schema in another form."""
+    function = tool.definition["function"]
+    schema = {"type": "object", "properties": {}, **function["parameters"]}
+    shown = {**function, "parameters": form(schema, schema)}
+    return replace(tool, definition={**tool.definition, "function": shown})
+
+
+def _completed(schema: Any, whole: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema with all fields that templates read, on all levels."""
+    if not isinstance(schema, Mapping):
+        schema = {}
+    found = {"type": _kind(schema, whole), "description": "", **schema}
+    if isinstance(properties := schema.get("properties"), Mapping):
+        inner = {name: _completed(each, whole) for name, each in properties.items()}
+        found |= {"properties": inner, "required": schema.get("required") or []}
+    if "items" in schema:
+        found["items"] = _completed(schema["items"], whole)
+    return found
+
+
+def _simplified(schema: Any, whole: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with one type for each value, and nothing that few templates know."""
+    full = _completed(schema, whole)
+    kept = ("description", "enum", "required")
+    found = {"type": _kind(full, whole), **{key: full[key] for key in kept if key in full}}
+    if isinstance(properties := full.get("properties"), Mapping):
+        found["properties"] = {name: _simplified(each, whole) for name, each in properties.items()}
+    if found["type"] == "array":
+        found["items"] = _simplified(full.get("items"), whole)
+    if found["type"] == "object":
+        found["additionalProperties"] = {"type": "string", "description": ""}
+    return found
+
+
+def _kind(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
+    """One type that a schema allows."""
+    if "type" not in schema and schema.keys() & {"properties", "items"}:
+        return "object" if "properties" in schema else "array"
+    types = allowed_types(schema, whole)
+    return next((kind for kind in _KINDS if kind in types), "string")
 
 
 def short_id(call_id: str) -> str:

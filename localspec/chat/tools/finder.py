@@ -45,11 +45,17 @@ class CallFinder:
             return []
         self._due = 0
         found: list[Found] = []
-        if self._maybe_bare and self._waits(found, final):
+        if not (self._maybe_bare and self._waits(found, final)):
+            while self.held and not self.done and self._step(found, final):
+                pass
+        return [self._as_given(each) for each in found]
+
+    def _as_given(self, found: Found) -> Found:
+        """The same, with the name that the client gave the tool."""
+        if isinstance(found, str) or found.name is None:
             return found
-        while self.held and not self.done and self._step(found, final):
-            pass
-        return found
+        name = next((tool.given for tool in self.tools if tool.name == found.name), "")
+        return replace(found, name=name) if name else found
 
     @property
     def done(self) -> bool:

@@ -15,7 +15,7 @@ from localspec.chat.tools.readers import (
 )
 from localspec.chat.tools.tool import as_json
 
-NAME = r"(?P<name>[A-Za-z0-9_.:/-]{1,128})"
+NAME = r"(?P<name>[\w.:/-]{1,128})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ KIMI = CallForm(
     "Kimi K2",
     named_calls(
         r"(?:<\|tool_calls_section_begin\|>\s*)?<\|tool_call_begin\|>\s*"
-        r"(?P<id>(?:functions\.)?(?P<name>[A-Za-z0-9_./-]{1,128})(?::\d{1,6})?)\s*"
+        r"(?P<id>(?:functions\.)?(?P<name>[\w./-]{1,128})(?::\d{1,6})?)\s*"
         r"<\|tool_call_argument_begin\|>",
         closing="<|tool_call_end|>",
     ),

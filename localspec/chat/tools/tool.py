@@ -4,32 +4,37 @@ import ast
 import json
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any, Literal, NoReturn
+from itertools import count
+from typing import Any, Literal, NoReturn, TypeVar
 
 from localspec.core.errors import UsageError
 
 MAX_TOOLS = 4096
 MAX_DEPTH = 100  # levels of arguments: Python's json fails near a thousand
 _FORM = '{"type": "function", "function": {"name": …, "parameters": …}}'
-_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
+_NAME = re.compile(r"[\w.:/-]{1,128}")  # what all families' notations have room for
+_ODD = re.compile(r"[^\w.:/-]+")
 # Strings are skipped whole; a quote by itself opens one that has not ended yet.
 _JSON_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|["{}\[\]]', re.DOTALL)
 # "none" hides the tools; "required", or OpenAI's object with a function's name, forces a call.
 ToolChoice = Literal["none", "auto", "required"] | Mapping[str, object]
+MessageType = TypeVar("MessageType", bound=Mapping[str, Any])
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
     """A function that the model may call; ``parameters`` is the JSON schema of its arguments.
 
-    ``definition`` is OpenAI's object, for the chat template.
+    ``definition`` is OpenAI's object, for the chat template. ``given`` is the name that the client
+    gave it, where the model knows it by another.
     """
 
     name: str
     parameters: Mapping[str, Any]
-    definition: Mapping[str, object]
+    definition: Mapping[str, Any]
+    given: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +87,58 @@ def require_objects(entries: object, what: str, form: str) -> None:
 
 
 def read_tools(entries: Sequence[Mapping[str, object]]) -> tuple[Tool, ...]:
-    """Parse tools in OpenAI's form; raises UsageError for invalid ones."""
+    """Parse tools in OpenAI's form; raises UsageError for invalid ones.
+
+    A name that some notation has no room for, and one that comes again, is changed for the model.
+    """
     require_objects(entries, "tools", _FORM)
     if len(entries) > MAX_TOOLS:
         raise UsageError(f"{len(entries)} tools are offered.", f"Expected at most {MAX_TOOLS}.")
     read = [_read_tool(entry, i) for i, entry in enumerate(entries)]
-    tools = tuple(tool for i, tool in enumerate(read) if tool not in read[:i])
-    names = [tool.name for tool in tools]
-    if doubled := [name for name in names if names.count(name) > 1]:
-        raise UsageError(f"Two tools are named {doubled[0]}.", "Give each a name of its own.")
-    return tools
+    tools = [tool for i, tool in enumerate(read) if tool not in read[:i]]
+    taken = dict[str, None]()
+    usual = {tool.name for tool in tools if _NAME.fullmatch(tool.name)}
+    for tool in tools:
+        taken[next(each for each in _names(tool.name, usual) if each not in taken)] = None
+    return tuple(map(_renamed, tools, taken))
+
+
+def _names(given: str, usual: Set[str]) -> Iterator[str]:
+    """Names for the model, the best first; those in ``usual`` are taken by tools given so."""
+    known = given if given in usual else _ODD.sub("_", given).strip("_")[:128] or "tool"
+    if given in usual or known not in usual:
+        yield known
+    yield from (each for i in count(2) if (each := f"{known[:120]}_{i}") not in usual)
+
+
+def _renamed(tool: Tool, name: str) -> Tool:
+    if name == tool.name:
+        return tool
+    shown = {**tool.definition["function"], "name": name}
+    return Tool(name, tool.parameters, {**tool.definition, "function": shown}, tool.name)
+
+
+def with_known_names(
+    messages: Sequence[MessageType], tools: Sequence[Tool]
+) -> Sequence[MessageType]:
+    """The messages with calls and results by the names that the model knows."""
+    own = {tool.name for tool in tools}
+    names = {tool.given: tool.name for tool in reversed(tools) if tool.given not in own}
+    if not names.keys() - {""}:
+        return messages
+    return [_with_known_name(message, names) for message in messages]
+
+
+def _with_known_name(message: Any, names: Mapping[str, str]) -> Any:
+    found = dict(message)
+    if "tool_calls" in message:
+        functions = [dict(call["function"]) for call in message["tool_calls"]]
+        named = [each | {"name": names.get(each["name"], each["name"])} for each in functions]
+        pairs = zip(message["tool_calls"], named, strict=True)
+        found["tool_calls"] = [{**call, "function": function} for call, function in pairs]
+    if message["role"] == "tool" and message.get("name") in names:
+        found["name"] = names[message["name"]]
+    return found
 
 
 def _read_tool(entry: Mapping[str, object], i: int) -> Tool:
@@ -99,11 +146,8 @@ def _read_tool(entry: Mapping[str, object], i: int) -> Tool:
     if entry.get("type") != "function" or not isinstance(function, Mapping):
         raise UsageError(f"tools[{i}] is not a function.", f"Expected {_FORM}.")
     name, parameters = function.get("name"), function.get("parameters")
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise UsageError(
-            f"tools[{i}] has no valid name.",
-            "Expected up to 128 letters, digits, and characters of _.:/-",
-        )
+    if not isinstance(name, str) or not name:
+        raise UsageError(f"tools[{i}] has no name.", f"Expected {_FORM}.")
     if not isinstance(parameters or {}, Mapping):
         raise UsageError(f"The parameters of {name} are not a JSON schema.", "Expected an object.")
     schema: Mapping[str, Any] = parameters or {"type": "object", "properties": {}}
@@ -127,7 +171,7 @@ def forced_tools(choice: ToolChoice, tools: Sequence[Tool]) -> tuple[Tool, ...]:
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(name, str):
         _refuse_choice("tool_choice is not a known choice.")
-    if found := tuple(tool for tool in tools if tool.name == name):
+    if found := tuple(tool for tool in tools if name == (tool.given or tool.name)):
         return found
     _refuse_choice(f"tool_choice names {name[:128]}, which is not offered.")
 

@@ -8,7 +8,6 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
-    StringConstraints,
     Tag,
     field_serializer,
 )
@@ -160,9 +159,6 @@ Message = Annotated[
 ]
 
 
-ToolName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
-
-
 # PHP writes an empty object as a list.
 Schema = Annotated[
     dict[str, Any],
@@ -176,7 +172,7 @@ Schema = Annotated[
 class OfferedFunction(RequestObject):
     """``parameters`` is a JSON schema of the arguments."""
 
-    name: ToolName
+    name: Name
     description: Text | None = None
     parameters: Schema | None = None
     strict: bool | None = None

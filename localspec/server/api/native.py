@@ -11,7 +11,7 @@ from pydantic import Field
 
 from localspec.chat.answer import Piece
 from localspec.chat.message import read_messages
-from localspec.chat.tools.tool import read_tools
+from localspec.chat.tools.tool import read_tools, with_known_names
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.engine.caches.slot_files import erase
 from localspec.engine.infill import Infill, infill_prompt
@@ -326,10 +326,12 @@ def templated(engine: "Engine", request: ChatRequest) -> Json:
 
     It lacks the BOS that /completion puts in front of a prompt.
     """
+    tools = read_tools([tool.model_dump(exclude_none=True) for tool in request.tools or ()])
+    messages = [message.model_dump(exclude_none=True) for message in request.messages]
     text, _ = engine.template.begin(
-        read_messages([message.model_dump(exclude_none=True) for message in request.messages]),
+        with_known_names(read_messages(messages), tools),
         thinking=request.thinking,
-        tools=read_tools([tool.model_dump(exclude_none=True) for tool in request.tools or ()]),
+        tools=tools,
         variables=request.variables,
         continues=request.continues,
         generation=request.add_generation_prompt is not False,

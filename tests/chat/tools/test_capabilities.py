@@ -71,6 +71,55 @@ def test_a_template_that_reads_descriptions_is_given_some(parameters: dict[str, 
     assert '"name": "f"' in ChatTemplate(source).render([QUESTION], tools=tools)
 
 
+# As the templates of Hermes 3 and Command R+ write types in Python's notation, and Seed-OSS.
+TYPES = """
+{%- macro kind(spec) -%}
+    {%- set basic = {"string": "str", "number": "float", "integer": "int", "boolean": "bool"} -%}
+    {%- if basic[spec.type] is defined -%}{{- basic[spec.type] -}}
+    {%- elif spec.type == "array" -%}{{- "list[" + kind(spec["items"]) + "]" -}}
+    {%- elif spec.type == "object" -%}{{- "dict[str, " + kind(spec.additionalProperties) + "]" -}}
+    {%- else -%}{{- "Union[" + spec.type.name + "]" -}}{%- endif -%}
+{%- endmacro -%}
+"""
+PYTHON_TYPES = TYPES + tool_templates.HERMES.replace(
+    "{{- tool | tojson -}}",
+    "{%- for key, value in tool.function.parameters.properties.items() -%}"
+    "{{- key + ': ' + kind(value) + value.description -}}{%- endfor -%}{{- tool | tojson -}}",
+)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": ["integer", "null"]},
+        {"type": "object"},
+        {"type": "object", "properties": {"b": {"type": "object", "properties": {"c": {}}}}},
+        {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "null"]}}]},
+        {"type": "array"},
+        {"enum": [1, None]},
+        {},
+        True,
+    ],
+)
+def test_a_schema_that_a_template_cannot_write_is_filled_in_or_simplified(schema: object) -> None:
+    for parameters in ({"type": "object", "properties": {"a": schema}}, {"type": "object"}):
+        function = {"name": "f", "parameters": parameters}
+        tools = read_tools([{"type": "function", "function": function}])
+        template = ChatTemplate(PYTHON_TYPES)
+        shown = template.render([QUESTION], tools=tools)
+        assert '"name": "f"' in shown and "You can call" not in shown
+        assert tools[0].parameters == parameters  # to which calls are held
+
+
+def test_tools_that_a_template_refuses_in_any_form_are_described() -> None:
+    source = "{%- for tool in tools if tool.function.name == 'g' -%}{{- raise_exception('no') -}}"
+    template = ChatTemplate(source + "{%- endfor -%}" + tool_templates.HERMES)
+    tools = read_tools([{"type": "function", "function": {"name": name}} for name in "fg"])
+    assert "You can call" not in template.render([QUESTION], tools=tools[:1])
+    shown = template.render([QUESTION], tools=tools)
+    assert "You can call" in shown and '"name": "g"' in shown and "<tool_call>" in shown
+
+
 def test_several_calls_where_one_has_a_place() -> None:
     talk = calling("c1", "c2"), result("c2", "second"), result("c1", "first")
     shown = render(tool_templates.LLAMA, *talk)
