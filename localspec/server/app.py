@@ -63,7 +63,7 @@ from localspec.server.metrics import CONTENT_TYPE, RequestMetrics
 from localspec.server.service import Service
 from localspec.server.short_paths import ShortPaths
 
-MAX_BODY = 16 * 2**20  # bytes; enough for a context of a million tokens
+MAX_BODY = 32 * 2**20  # bytes, as Anthropic's: clients send images again with each turn
 # More threads than requests that wait for their grammars, so that others go on.
 _READERS = ThreadPoolExecutor(MOST_WAITING + 16, "reading")
 _PAGE = Path(__file__).parent / "page"
@@ -109,6 +109,7 @@ def new_app(max_body: int) -> FastAPI:
         version=__version__,
         docs_url=None,  # its pages load scripts from the network
         redoc_url=None,
+        redirect_slashes=False,  # behind a proxy it would lead to another host: see ShortPaths
         max_body_size=max_body,
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
@@ -282,7 +283,8 @@ async def _answer(
     answers = Answers(service.session.submit(requests), service.metrics)
     try:
         if body.stream:
-            events = with_comments(reply.events(answers, request_id(request)))
+            events = reply.events(answers, request_id(request))
+            events = with_comments(events, request.scope["path"])
             return _Stream(answers, events, reply.headers)
         await while_connected(request, answers.rest())
         await reply.read_prompts(answers)
@@ -377,11 +379,11 @@ def _add_page(app: FastAPI) -> None:
 
     html = (_PAGE / "index.html").read_text("utf-8").replace("<!-- origins -->", legend_items())
 
-    @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
+    @app.get("/", include_in_schema=False)
     async def page() -> Response:
         return Response(html, headers=_PAGE_HEADERS, media_type="text/html")
 
-    @app.api_route("/page/origins.css", methods=["GET", "HEAD"], include_in_schema=False)
+    @app.get("/page/origins.css", include_in_schema=False)
     async def origins() -> Response:
         return Response(style_sheet(), headers=_PAGE_HEADERS, media_type="text/css")
 

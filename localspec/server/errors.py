@@ -1,6 +1,7 @@
 """Errors in the form of OpenAI's API, or of Anthropic's on its paths."""
 
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -91,8 +92,12 @@ def _type(status: int) -> str:
 
 def error_for(path: str, status: int, body: dict[str, Any], request_id: str) -> dict[str, Any]:
     """The JSON object of an error, in the form of the API that the path belongs to."""
-    is_anthropic = path == _MESSAGES or path.startswith(f"{_MESSAGES}/")
-    return anthropic_error(status, body, request_id) if is_anthropic else body
+    return anthropic_error(status, body, request_id) if is_anthropic(path) else body
+
+
+def is_anthropic(path: str) -> bool:
+    """Whether a path belongs to Anthropic's API."""
+    return path == _MESSAGES or path.startswith(f"{_MESSAGES}/")
 
 
 def anthropic_error(status: int, body: dict[str, Any], request_id: str) -> dict[str, Any]:
@@ -225,7 +230,7 @@ async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.scope["path"]  # `request.url` depends on the Host header
     messages = {
-        404: f"There is nothing at {path}.",
+        404: f"There is nothing at {path}.{_right_place(request)}",
         405: f"{request.method} is not for {path}.",
         413: TOO_LARGE,
         400: "The body is not JSON that this server can read.",
@@ -234,6 +239,17 @@ async def _http(request: Request, error: Exception) -> Response:
     if not isinstance(error, BodyRefused):
         message = messages.get(error.status_code, message)
     return refusal(error.status_code, message, error.headers)
+
+
+def _right_place(request: Request) -> str:
+    """What to ask in place of a path of another server, or with a wrong base URL."""
+    path = request.scope["path"]
+    host = request.headers.get("host") or "HOST"
+    if path.startswith("/api/"):
+        base = f"{request.scope['scheme']}://{host[:200]}/v1"
+        return f" Ollama's API is not spoken here: use a client of OpenAI's, base URL {base}"
+    right = re.sub("^(/v1)+(?=/v1/)", "", re.sub("//+", "/", path))
+    return f" Check the base URL: expected {right}" if right != path else ""
 
 
 async def _nested(request: Request, error: Exception) -> Response:

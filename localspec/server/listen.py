@@ -29,6 +29,7 @@ from localspec.server.errors import error_body
 GRACE_SECONDS = 3.0  # for answers under way at shutdown
 MOST_CONNECTIONS = MOST_REQUESTS + 32  # the rest is for what is answered at once: /health
 _RECEIVE_SECONDS = 60.0  # for a request, from its first byte to its last
+_IDLE_SECONDS = 180  # after a reply; a client whose tool takes a minute would find it closed
 _TAKE_SECONDS = 30.0  # in which a client takes some of what waits for it,
 _LEAST_TAKEN = 2**14  # at least so many bytes
 
@@ -198,7 +199,9 @@ class Connection(H11Protocol):
 
     @property
     def _deadline(self) -> float:
-        """When the client's time to send its request ends."""
+        """When the client's time to send its request ends; for an idle one, when it became so."""
+        if self._timeout is None and (idle := self.timeout_keep_alive_task) is not None:
+            return idle.when() - self.timeout_keep_alive
         return self._timeout.when() if self._timeout is not None else math.inf
 
     def _watch(self) -> None:
@@ -288,6 +291,7 @@ class Server(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                timeout_keep_alive=_IDLE_SECONDS,
                 timeout_graceful_shutdown=math.ceil(grace) + 1,  # the queue ends before
             )
         )

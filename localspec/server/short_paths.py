@@ -1,4 +1,4 @@
-"""Paths without /v1 in front, as llama-server takes them."""
+"""Paths without /v1 in front, as llama-server takes them, or with a slash behind; HEAD."""
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -12,7 +12,8 @@ _READ = ("/responses/", "/models/")  # beginnings; with POST, the front has othe
 class ShortPaths:
     """Middleware that puts /v1 in front of a path of OpenAI's API that lacks it.
 
-    ``/completions`` is llama-server's own path, and stays.
+    ``/completions`` is llama-server's own path, and stays. HEAD is answered as GET, whose body the
+    server leaves out.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -20,7 +21,9 @@ class ShortPaths:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            path = scope["path"]
+            path = scope["path"] = scope["path"].removesuffix("/") or "/"
             if path in _SHORT or (scope["method"] != "POST" and path.startswith(_READ)):
                 scope["path"] = f"/v1{path}"
+            if scope["method"] == "HEAD":
+                scope = {**scope, "method": "GET"}
         await self._app(scope, receive, send)

@@ -263,6 +263,28 @@ def test_a_new_connection_takes_the_place_of_the_one_that_has_waited_longest(
             assert each.recv(12) == b"HTTP/1.1 200"
 
 
+def test_an_idle_connection_is_kept_for_a_slow_tool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until another needs its place, which it leaves before one that waits for its request."""
+    monkeypatch.setattr(listen_module, "MOST_CONNECTIONS", 2)
+    with serving(ServedToy()) as site, ExitStack() as stack:
+        waiting = connected(site, stack, 1)
+        idle = connected(site, stack, 2)
+        idle.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert idle.recv(12) == b"HTTP/1.1 200"
+        wait_until(lambda: any(each.timeout_keep_alive_task for each in open_connections(site)))
+        (end,) = [
+            each.timeout_keep_alive_task.when() - each.loop.time()
+            for each in open_connections(site)
+            if each.timeout_keep_alive_task
+        ]
+        assert end > 60
+        connected(site, stack, 2)
+        while idle.recv(4096):
+            pass  # the rest of the reply, then the end
+        waiting.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert waiting.recv(12) == b"HTTP/1.1 200"
+
+
 def test_the_address_with_the_most_connections_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listen_module, "MOST_CONNECTIONS", 3)
     with serving(ServedToy()) as site, ExitStack() as stack:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -179,9 +180,8 @@ def _asked(path: str) -> dict[str, object]:
 
 def events_of(text: str) -> list[str]:
     """The data of server-sent events, without the comments of a busy machine's pauses."""
-    *events, rest = text.split("\n\n")
+    *events, rest = re.sub("^: .*\n", "", text, flags=re.MULTILINE).split("\n\n")
     assert rest == ""
-    events = [event for event in events if not event.startswith(": ")]
     assert all(event.startswith("data: ") for event in events)
     return [event.removeprefix("data: ") for event in events]
 

@@ -105,7 +105,7 @@ class ServingFlags:
         bounds=Bounds(0, 2**24),
     )
     max_body: int = _server(
-        16, "--max-body", "Largest request, in MiB.", metavar="MIB", bounds=Bounds(1, 1024)
+        32, "--max-body", "Largest request, in MiB.", metavar="MIB", bounds=Bounds(1, 1024)
     )
     max_connections: int | None = _server(
         None,

@@ -20,7 +20,7 @@ from localspec.server import BUILD
 from localspec.server.api.answers import Answers, Choice
 from localspec.server.api.documents import SpeculativeDecoding, Timings, Usage
 from localspec.server.api.requests import AnswerRequest, Readable
-from localspec.server.errors import describe, presentable
+from localspec.server.errors import describe, is_anthropic, presentable
 from localspec.speculative.sampling.logprobs import TokenLogprob
 
 if TYPE_CHECKING:
@@ -32,7 +32,9 @@ WARNINGS_HEADER = "x-localspec-warnings"
 _LONGEST_HEADER = 1000
 STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 COMMENT_SECONDS = 5.0
-_COMMENT = b": the answer has not begun or pauses\n\n"
+# Without an empty line, at which openai-go 1 takes a comment for an event, and ends the stream.
+_COMMENT = b": the answer has not begun or pauses\n"
+_PING = b'event: ping\ndata: {"type":"ping"}\n\n'  # Anthropic's own
 
 
 class Reply(ABC):
@@ -175,15 +177,16 @@ class OpenAIReply(Reply):
         return {"usage": usage(answers.choices), **totals(answers)}
 
 
-async def with_comments(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def with_comments(events: AsyncIterator[bytes], path: str) -> AsyncIterator[bytes]:
     """The events, and a comment in every `COMMENT_SECONDS` in which none comes.
 
-    Clients skip comments, but give up a connection that stays silent.
+    Clients skip comments, but give up a connection that stays silent. On the ``path`` of
+    Anthropic's API it is the event ping.
     """
     while True:
         coming = asyncio.ensure_future(anext(events))
         try:
-            async for comment in comments(coming):
+            async for comment in comments(coming, path):
                 yield comment
             yield coming.result()
         except StopAsyncIteration:
@@ -192,10 +195,10 @@ async def with_comments(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             coming.cancel()
 
 
-async def comments(coming: "asyncio.Future[Any]") -> AsyncIterator[bytes]:
+async def comments(coming: "asyncio.Future[Any]", path: str) -> AsyncIterator[bytes]:
     """A comment after every `COMMENT_SECONDS` until something has come."""
     while not (await asyncio.wait([coming], timeout=COMMENT_SECONDS))[0]:
-        yield _COMMENT
+        yield _PING if is_anthropic(path) else _COMMENT
 
 
 def warning_headers(warnings: Sequence[str]) -> dict[str, str]:

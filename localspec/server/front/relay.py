@@ -83,7 +83,7 @@ class Relay(Response):
         """
         start, begun = asyncio.ensure_future(self._next()), False
         try:
-            begun = self._is_stream and await _comment(start, send)
+            begun = self._is_stream and await _comment(start, send, request.scope["path"])
             if not begun:
                 return await start
             if start.result()["status"] == 200:
@@ -181,10 +181,10 @@ def _start(reply: httpx2.Response) -> dict[str, Any]:
     return {"type": "http.response.start", "status": reply.status_code, "headers": headers}
 
 
-async def _comment(start: "asyncio.Future[Message]", send: Send) -> bool:
+async def _comment(start: "asyncio.Future[Message]", send: Send, path: str) -> bool:
     """Send comments until the reply starts; whether there were any."""
     begun = False
-    async for comment in comments(start):
+    async for comment in comments(start, path):
         if not begun:
             headers = Headers(
                 {"content-type": "text/event-stream; charset=utf-8", **STREAM_HEADERS}

@@ -14,6 +14,7 @@ from openai import AsyncOpenAI, OpenAI
 
 from localspec.core.options.load_options import LoadOptions
 from localspec.server.api.messages import UserMessage
+from localspec.server.api.replies import WARNINGS_HEADER
 from localspec.server.api.responses.stored import StoredResponses
 from localspec.server.errors import BadRequest
 from localspec.server.guard import Access
@@ -257,3 +258,17 @@ def test_an_answer_that_breaks_in_the_middle(monkeypatch: pytest.MonkeyPatch) ->
         *_, last = asking.responses.create(model="toy", input="hello", stream=True)
     assert last.type == "response.failed" and last.response.status == "failed"
     assert last.response.error is not None and last.response.error.code == "server_error"
+
+
+def test_images_that_are_left_out_are_not_stored(toy_server: Site) -> None:
+    """A conversation of many screenshots goes on, and takes no room."""
+    image = {"type": "input_image", "image_url": "data:image/png;base64," + "A" * 17 * 2**20}
+    content = [{"type": "input_text", "text": "one"}, image]
+    before = ""
+    for _ in range(2):
+        asked = {"input": [{"role": "user", "content": content}], "previous_response_id": before}
+        first = toy_server.post("/v1/responses", {k: v for k, v in asked.items() if v})
+        assert first.status_code == 200 and "image" in first.headers[WARNINGS_HEADER]
+        before = first.json()["id"]
+    messages = heard(toy_server, input="two", previous_response_id=before)
+    assert str(messages).count("image left out") == 2 and "AAAA" not in str(messages)

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
+from localspec.chat.content import text_of
 from localspec.core.formatting import size
-from localspec.server.api.messages import Message
+from localspec.server.api.messages import Message, OtherPart, TextPart
 from localspec.server.errors import BadRequest
 
 MOST_RESPONSES = 1000
@@ -127,4 +128,17 @@ class StoredResponses:
 
 
 def _dump(messages: Sequence[Message]) -> bytes:
-    return _MESSAGES.dump_json([*messages], exclude_none=True)
+    """The messages with texts in place of images and the like, which no model here reads."""
+    return _MESSAGES.dump_json([*map(_with_texts, messages)], exclude_none=True)
+
+
+def _with_texts(message: Message) -> Message:
+    if not isinstance(message.content, list):
+        return message
+    parts = [
+        TextPart(type="text", text=text_of([part.model_dump()]))
+        if isinstance(part, OtherPart)
+        else part
+        for part in message.content
+    ]
+    return message.model_copy(update={"content": parts})
