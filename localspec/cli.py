@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import signal
 import sys
 from typing import Annotated, Any, NoReturn
 
@@ -99,6 +100,8 @@ app = typer.Typer(
 def main() -> NoReturn:
     """Run the command line; what the user can mend becomes two lines and an exit code."""
     console.prepare_streams()
+    if hasattr(signal, "SIGCHLD"):
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, no child has a code
     try:
         app()
     except LocalspecError as problem:

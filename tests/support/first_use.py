@@ -32,7 +32,7 @@ class Remembered:
         options = [[each[name] for name in _MATTERS] for each in question["models"]]
         key = str([[(stat.st_size, stat.st_mtime_ns) for stat in stats], options])
         if key in self._known:
-            return Ended(0, "", "")
+            return Ended(0, "{}", "")
         ended = self.real(module, question | {"measures": False, "answers": False}, patience)
         if ended.code == 0 and '", "' not in ended.output:  # it refused nothing
             self._known.add(key)

@@ -196,6 +196,8 @@ def _in_child(placed: Placed, *, measures: bool, answers: bool) -> Ended:
         kind = getattr(errors, name, EngineError)
         step = _step(placed, ended)
         raise kind(message if named else f"When llama.cpp {step}: {message}", hint)
+    if ended.code == 0 and not any(isinstance(each, dict) for each in _messages(ended.output)):
+        return ended._replace(code=1)  # where SIGCHLD is ignored, each child seems to end well
     return ended
 
 

@@ -4,6 +4,8 @@ import json
 import os
 import re
 import shutil
+import signal
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -60,7 +62,7 @@ class Child:
         if self.ends is None:
             return self._real(module, question, patience)
         ended = self.ends(self.asked[-1])
-        return ended if isinstance(ended, Ended) else Ended(ended, "", "")
+        return ended if isinstance(ended, Ended) else Ended(ended, "{}", "")
 
     @property
     def files(self) -> list[list[str]]:
@@ -375,6 +377,29 @@ def test_over_the_network_the_child_uses_this_machine_alone(
     first_use._in_child(given._replace(target=remote), measures=False, answers=False)
     ((used,),) = child.asked
     assert (used.rpc, used.device, used.gpu_layers) == ((), "none", 0)
+
+
+def test_a_child_without_results_has_failed(
+    tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch, first_uses: Remembered
+) -> None:
+    """A real one: where SIGCHLD is ignored, its exit code is 0 however it ends."""
+    monkeypatch.setattr(worker, "ask", first_uses.real)
+    monkeypatch.setattr(worker, "command", lambda module: [sys.executable, "-c", DIES])
+    header = read_header(tiny.target)
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with pytest.raises(EngineError, match="when it loads it"):
+            prove(Model(header, LoadOptions(tiny.target)))
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+DIES = """
+import json, os
+input()
+print(json.dumps("loads it"), flush=True)
+os.abort()
+"""
 
 
 def test_a_file_that_is_no_model(child: Child, tmp_path: Path) -> None:
