@@ -1,6 +1,8 @@
 """Library interface: load a pair by its name, then generate."""
 
 import asyncio
+import gc
+import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -147,6 +149,8 @@ def load(
 class Model:
     """A loaded pair. Answers wait for each other, unless slots share passes; thread-safe.
 
+    Its memory is free after `close`, or when nothing refers to it and its streams any more.
+
     ``name`` is that of the pair, or of the target's file. An answer goes on whether its stream is
     read or not, until the stream is closed or dropped.
     """
@@ -254,6 +258,12 @@ class Model:
                     each.close()
                 raise KeyboardInterrupt
         return answers
+
+    def __del__(self) -> None:
+        """Free the pair at once: its parts refer to each other, and a collection may be far."""
+        if not sys.is_finalizing() and "engine" in vars(self) and not self.engine.is_closed:
+            del self.engine
+            gc.collect()
 
     def close(self) -> None:
         """Save the pair's profile, and free both models; streams under way raise UsageError."""

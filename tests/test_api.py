@@ -2,7 +2,11 @@
 
 import asyncio
 import builtins
+import gc
+import os
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +30,7 @@ from localspec.core.options.keywords import AnswerKeywords, LoadKeywords
 from localspec.core.options.load_options import ALL_LAYERS
 from localspec.engine.grammar import source
 from localspec.library.pairs import user_pairs
+from localspec.llama.model import LlamaModel
 from tests.support import fake_hub
 from tests.support.fake_hub import FakeHub, flip
 from tests.support.files.tiny_models import write_tiny_model
@@ -35,6 +40,7 @@ pytestmark = pytest.mark.llama
 hub = fake_hub.hub  # a fixture
 
 QUESTION = "What does json.dumps do?"
+PATIENCE = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -529,3 +535,55 @@ def test_the_built_in_error_catches_it(
             misuse(name, tiny, tmp_path, hub)
         assert type(raised.value) is getattr(localspec, name), raised.value
         assert raised.value.hint in getattr(raised.value, "__notes__", [""])
+
+
+def test_a_model_that_nothing_refers_to_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its parts refer to each other; a stream keeps it as long as it is read."""
+    freed, real = threading.Semaphore(0), LlamaModel.close
+
+    def close(model: LlamaModel) -> None:
+        real(model)
+        freed.release()
+
+    monkeypatch.setattr(LlamaModel, "close", close)
+    for parallel in (1, 2):
+        made = localspec.load("demo", "off", threads=1, max_tokens=9, parallel=parallel)
+        made.generate(QUESTION, regex="[a-z ]+")
+        stream = made.stream(QUESTION)
+        del made
+        assert len([*stream]) > 1 and not freed.acquire(blocking=False)
+        del stream
+        gc.collect()
+        assert freed.acquire(timeout=PATIENCE)
+        localspec.load("demo", "off", threads=1)
+        assert freed.acquire(timeout=PATIENCE)  # without a collection of ours
+
+
+FORKS = """
+import os, sys, localspec
+model = localspec.load("demo", threads=1, max_tokens=8, temperature=0)
+text = model.generate("hi").text
+if os.fork() == 0:
+    for use in (model.generate, model.count_tokens, model.stream):
+        try:
+            use("hi")
+        except localspec.UsageError as error:
+            assert "fork" in error.message and "spawn" in error.hint
+        else:
+            os._exit(1)
+    model.close()
+    own = localspec.load("demo", threads=1, max_tokens=8, temperature=0)
+    obeys = own.generate("hi", regex="[a-z]+", max_tokens=3).text.isalpha()
+    os._exit(0 if obeys and own.generate("hi").text == text else 2)
+assert os.wait()[1] == 0
+assert model.generate("hi").text == text
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_after_a_fork_the_child_is_told_what_to_do(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKS],
+        capture_output=True, text=True, timeout=PATIENCE,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from queue import SimpleQueue
 from typing import Protocol, TypeVar
+from weakref import ref
 
 from localspec.core.interrupt import held_interrupt, stopped_when
 
@@ -47,11 +48,11 @@ class ComputeThread:
         self._reset()
 
     def _reset(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer may post a call while this thread has it
         self._owner: int | None = None
         self._thread: threading.Thread | None = None
         self._calls = SimpleQueue[Callable[[], None]]()
-        self._loops: list[Loop] = []
+        self._loops: list[ref[Loop]] = []  # a model that nothing else refers to is freed
         self._stopped = False
 
     @property
@@ -76,18 +77,21 @@ class ComputeThread:
         """End an adoption early, so that computing has a thread of its own: for event loops."""
         if self.is_current and self._thread is None:
             self._owner = None
-            if any(loop.is_busy for loop in self._loops):
+            if any(loop.is_busy for loop in self._living()):
                 self._start()
 
     def add(self, loop: Loop) -> None:
-        """Give this loop turns whenever it is busy, until `remove`."""
+        """Give this loop turns whenever it is busy, until `remove` or its last reference goes."""
         with self._lock:
-            self._loops = [*self._loops, loop]
+            self._loops = [ref(each) for each in (*self._living(), loop)]
 
     def remove(self, loop: Loop) -> None:
         """Give this loop no more turns."""
         with self._lock:
-            self._loops = [each for each in self._loops if each is not loop]
+            self._loops = [ref(each) for each in self._living() if each is not loop]
+
+    def _living(self) -> list[Loop]:
+        return [loop for each in self._loops if (loop := each()) is not None]
 
     def post(self, act: Callable[[], None]) -> None:
         """Call ``act``, which must not raise, in the compute thread, soon."""
@@ -135,7 +139,7 @@ class ComputeThread:
 
     def _step(self) -> None:
         """One call, or a turn of each busy loop; waits for a call where there is neither."""
-        busy = [loop for loop in self._loops if loop.is_busy]
+        busy = [each for each in self._living() if each.is_busy]
         if not busy or not self._calls.empty():
             self._calls.get()()
             return
@@ -161,7 +165,7 @@ class ComputeThread:
         """End the thread of its own: a daemon thread must not compute while Python shuts down."""
         thread, self._stopped = self._thread, True
         if thread is not None and not self.is_current:
-            for loop in self._loops:
+            for loop in self._living():
                 loop.abandon()
             self._calls.put(lambda: None)
             thread.join(_PATIENCE)

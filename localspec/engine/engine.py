@@ -1,5 +1,6 @@
 """A loaded pair: tokenizer, chat template and two token models on llama.cpp."""
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -46,6 +47,11 @@ from localspec.speculative.prompt_lookup import PromptLookup
 from localspec.speculative.sampling.logit_changes import TokenRules
 
 _CLOSED = ("The model is closed.", "Load it again: localspec.load(...) or Engine.load(...)")
+_FORKED = (
+    "The model was loaded before this process was made by fork, and the thread that computes is in "
+    "the other one.",
+    'Load it in the child, or let children start by spawn: multiprocessing.get_context("spawn").',
+)
 
 
 class Engine:
@@ -70,7 +76,7 @@ class Engine:
         file: PairFile | None = None,
     ) -> None:
         self._target = target
-        self._closed = False
+        self._closed, self._process = False, os.getpid()
         self.draft = draft
         self.no_trees_reason = no_trees_reason
         self.file = file or _own_file(target, draft)
@@ -88,9 +94,11 @@ class Engine:
 
     @property
     def target(self) -> LlamaModel:
-        """The target; raises UsageError after `close`, when its memory is free."""
+        """The target; raises UsageError after `close`, when its memory is free, or a fork."""
         if self._closed:
             raise UsageError(*_CLOSED)
+        if self._process != os.getpid():
+            raise UsageError(*_FORKED)
         return self._target
 
     @property
@@ -278,6 +286,7 @@ class Engine:
         Raises UsageError for malformed arguments, a call that cannot be forced and an answer that
         cannot go on, TemplateError where the template fails.
         """
+        _ = self.target  # raises UsageError where it cannot be used
         template, offered, read = self.template, read_tools(tools), read_messages(messages)
         forced = forced_tools(tool_choice, offered)
         if tool_choice == "none":
@@ -422,9 +431,17 @@ class Engine:
         """
         if self._closed:
             return
+        if self._process != os.getpid():
+            self._closed = True  # the memory is freed by the process that computes
+            return
         if self._session is not None:
             self._session.close(reason=UsageError(*_CLOSED))
         COMPUTE.call(self._free)
+
+    def __del__(self) -> None:
+        """Free what nothing refers to any more, without waiting: any thread may be here."""
+        if not getattr(self, "_closed", True) and self._process == os.getpid():
+            COMPUTE.post(self._free)
 
     def _free(self) -> None:
         self.profile.save()

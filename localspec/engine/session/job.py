@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from localspec.chat.answer import Piece
@@ -172,7 +172,8 @@ class Stream(Iterator[Piece], AsyncIterator[Piece]):
                 continue
             arrived = threading.Event()
             self._job.listen(arrived.set)
-            arrived.wait()
+            with self._ended_by_interrupts():
+                arrived.wait()
         piece = self._next()
         if piece is None:
             raise StopIteration
@@ -180,11 +181,25 @@ class Stream(Iterator[Piece], AsyncIterator[Piece]):
 
     async def __anext__(self) -> Piece:
         while not self._has_next():
-            await _listening([self._job]).wait()
+            with self._ended_by_interrupts():
+                await _listening([self._job]).wait()
         piece = self._next()
         if piece is None:
             raise StopAsyncIteration
         return piece
+
+    @contextmanager
+    def _ended_by_interrupts(self) -> Iterator[None]:
+        """End the answer at Ctrl-C, and in cancelled tasks: a traceback may keep the stream."""
+        try:
+            yield
+        except BaseException:
+            self._job.cancel()
+            raise
+
+    async def aclose(self) -> None:
+        """End the answer, if it has not ended, for `contextlib.aclosing`."""
+        self.close()
 
     def close(self) -> None:
         """End the answer, if it has not ended."""

@@ -65,7 +65,8 @@ def test_names_that_no_notation_has_room_for_are_changed_for_the_model() -> None
 
 def test_the_history_has_the_names_that_the_model_knows() -> None:
     tools = read_tools([tool("my tool"), tool(), tool(parameters={"type": "object"})])
-    call = {"id": "a", "type": "function", "function": {"name": "my tool", "arguments": {}}}
+    call: dict[str, Any] = {"id": "a", "type": "function"}
+    call["function"] = {"name": "my tool", "arguments": {}}
     own = {**call, "function": {"name": "f", "arguments": {}}}
     messages: list[dict[str, Any]] = [
         {"role": "assistant", "content": "", "tool_calls": [call, own]},

@@ -5,7 +5,7 @@ import gc
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -112,6 +112,50 @@ def test_two_streams_are_read_in_turn_by_one_event_loop(session: Session) -> Non
 
     first, second = asyncio.run(asyncio.wait_for(main(), PATIENCE))
     assert first == second == tokens_of(session.stream(request()))
+
+
+def test_an_interrupted_reader_ends_the_answer(session: Session) -> None:
+    """In a notebook the traceback keeps the stream, which nobody drops."""
+    stream = session.stream(request(90_000))
+    next(stream)
+    timer = threading.Timer(0.05, signal.raise_signal, [signal.SIGINT])
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        for _ in stream:
+            pass
+    wait_idle(session)
+    assert len(tokens_of(stream)) < 90_000
+
+
+def test_a_cancelled_task_ends_its_answer(session: Session) -> None:
+    async def main() -> Stream:
+        stream = session.stream(request(90_000))
+
+        async def read() -> None:
+            async for _ in stream:
+                pass
+
+        task = asyncio.create_task(read())
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return stream
+
+    stream = asyncio.run(main())
+    wait_idle(session)
+    assert len(tokens_of(stream)) < 90_000
+
+
+def test_a_stream_is_closed_as_a_generator_is(session: Session) -> None:
+    async def main() -> int:
+        async with aclosing(session.stream(request(90_000))) as stream:
+            async for _ in stream:
+                break
+        return len([piece async for piece in stream])
+
+    assert asyncio.run(main()) == 0
+    wait_idle(session)
 
 
 def test_a_slow_reader_stalls_nobody(session: Session) -> None:
