@@ -1,4 +1,4 @@
-"""A short, fixed form of the fuzzers of grammars, requests and command lines."""
+"""A short, fixed form of the fuzzers of grammars, requests, saved slots and command lines."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from localspec.engine.grammar import process
-from tests.fuzz import command_lines, grammars, requests
+from tests.fuzz import command_lines, grammars, requests, states
 
 
 def test_hostile_grammars_are_answered_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,6 +19,11 @@ def test_hostile_grammars_are_answered_or_refused(monkeypatch: pytest.MonkeyPatc
 def test_a_server_outlives_hostile_requests() -> None:
     figures = requests.fuzz(0, 40, "-t", "1")
     assert figures.statuses.total() == 40 and figures.code == 0
+
+
+@pytest.mark.llama
+def test_changed_slot_files_change_no_other_answer(tmp_path: Path) -> None:
+    assert states.fuzz(seed=0, count=25, folder=tmp_path) == []
 
 
 @pytest.mark.llama

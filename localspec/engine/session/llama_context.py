@@ -145,6 +145,7 @@ class SharedContext:
             _Sequence(model.make_rollback(strategy, i)) for i in range(model.options.parallel)
         ]
         self.widest_filled = self._sequences[0].end.widest_filled
+        self._empty_bytes = self.state_bytes(0)
 
     def read(self, entries: Sequence[BatchEntry]) -> list[Logits]:
         """Read all entries; for each its rows of logits, valid until the next call.
@@ -266,6 +267,11 @@ class SharedContext:
         """Call ``report`` when a pass gives no numbers: the sequence has a state from a file."""
         self._doubted[sequence] = report
 
+    def _sweep(self, sequence: int) -> None:
+        """Clear the cache where a sequence without tokens has cells, which a file's state left."""
+        if self.state_bytes(sequence) != self._empty_bytes:
+            self._empty()
+
     def _empty(self) -> None:
         """Clear the cache of all sequences, and report the states that files gave."""
         reports, self._doubted = self._doubted, {}
@@ -287,7 +293,10 @@ class SharedContext:
 
     def rewind(self, sequence: int, length: int) -> int:
         """Truncate a sequence to ``length`` tokens, or fewer; returns how many it holds then."""
-        return self._sequences[sequence].rewind(length)
+        held = self._sequences[sequence].rewind(length)
+        if not held and self._doubted:
+            self._sweep(sequence)
+        return held
 
     def returns_to(self, sequence: int, length: int) -> int:
         """How many tokens `rewind` would leave at least."""
@@ -324,6 +333,7 @@ class SharedContext:
             each.end.anchor(length)
             return True
         each.rewind(0)
+        self._sweep(sequence)
         return False
 
     def close(self) -> None:

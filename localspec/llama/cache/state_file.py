@@ -24,6 +24,7 @@ from localspec.core.files import appearing_when_complete, fingerprint, open_regu
 from localspec.core.options.load_options import LoadOptions
 from localspec.core.options.option import options
 from localspec.llama.cache.copies import Copy, ReusableLengths
+from localspec.llama.cache.state_layout import learn_layout, require_cells, require_copy
 from localspec.llama.model import LlamaModel
 
 FORMAT = 2
@@ -144,6 +145,7 @@ def read_state(
     if tokens.min() < 0 or tokens.max() >= model.n_vocab:
         raise ValueError("it holds tokens that the model does not have")
     copies = list(zip(lengths, parts[2:], strict=True))
+    _require_layout(holder, model, tokens.tolist(), state, copies)
     for length, copy in copies:  # which may be bad too
         if holder.restore(tokens.tolist(), state, [(length, copy)]):
             holder.truncate(length)
@@ -154,6 +156,30 @@ def read_state(
     _require_numbers(holder)
     holder.doubt(report)
     return n_bytes
+
+
+def _require_layout(
+    holder: StateHolder,
+    model: LlamaModel,
+    tokens: Sequence[int],
+    state: NDArray[np.uint8],
+    copies: Sequence[Copy],
+) -> None:
+    """Raise ValueError, and leave no tokens, unless all cells are those of the tokens.
+
+    Only a model that is alone in its context, which is emptied as a whole, takes a state whose
+    layout is not known.
+    """
+    holder.truncate(0)
+    holder.decode(tokens[:1], 0)
+    parts = learn_layout(holder.state())
+    holder.truncate(0)
+    if parts is not None:
+        require_cells(state, parts, len(tokens), model.n_vocab)
+        for length, copy in copies:
+            require_copy(copy, parts, length, model.n_vocab)
+    elif holder is not model:
+        raise ValueError("states of this model cannot be checked; restart with --parallel 1")
 
 
 def _require_numbers(holder: StateHolder) -> None:

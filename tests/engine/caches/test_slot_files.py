@@ -1,6 +1,9 @@
 """Saved slots: what a client may name, and what is in the files of target and draft."""
 
+import hashlib
+import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -113,6 +116,63 @@ def test_a_bad_state_spoils_no_other_slot(
         assert [f"{folder / 'a'} is damaged" in each for each in said] == [True] * (1 - tried)
         prefixes.restore_best(third, PROMPT)
         assert answered(third)[0] == expected[0]
+
+
+@pytest.mark.parametrize("position", [2**31, 2**32 - 2, 2**32 - 1, 2**31 - 1, 5000, 3])
+def test_a_state_with_cells_outside_of_its_text_is_refused(
+    demo_files: tuple[Path, Path], tmp_path: Path, position: int
+) -> None:
+    target, draft = (replace(options(path), parallel=2) for path in demo_files)
+    with Engine.load(target, draft) as engine:
+        first, second = slots_of(engine)
+        files = SlotFiles(tmp_path, engine)
+        expected = [answered(slot)[0] for slot in (first, second)]
+        files.save(first, "a")
+        for file in ("a", "a.draft"):
+            whole = (tmp_path / file).read_bytes()
+            move_cell(tmp_path / file, position)
+            with pytest.raises(UsageError, match="its cells are not those of its tokens"):
+                files.restore(first, "a")
+            assert not (first.draft if file == "a.draft" else first.target).tokens  # type: ignore
+            (tmp_path / file).write_bytes(whole)
+            erase(first)
+            assert [answered(slot)[0] for slot in (first, second)] == expected
+        assert files.restore(second, "a") > (0, 0)
+
+
+@pytest.mark.parametrize("position", [2**31, 2**32 - 2, 2**31 - 1])
+def test_an_emptied_slot_has_no_cell_wherever_it_was(
+    demo_files: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    position: int,
+) -> None:
+    """Should a state come through the checks, it is gone with the next text."""
+    monkeypatch.setattr(state_file, "_require_layout", lambda *given: None)
+    with Engine.load(replace(options(demo_files[0]), parallel=2)) as engine:
+        first, second = slots_of(engine)
+        files, empty = SlotFiles(tmp_path, engine), first.target.state_bytes()
+        expected = [answered(slot)[0] for slot in (first, second)]
+        files.save(first, "a")
+        move_cell(tmp_path / "a", position)
+        with suppress(UsageError):
+            files.restore(first, "a")
+        erase(first)
+        assert first.target.state_bytes() == empty
+        assert [answered(slot)[0] for slot in (first, second)] == expected
+
+
+def move_cell(file: Path, position: int) -> None:
+    """Give the third cell of a saved state, without streams of its own, another position."""
+    data = file.read_bytes()
+    begin = 20 + int.from_bytes(data[16:20], "little")
+    header, body = json.loads(data[20:begin]), bytearray(data[begin:])
+    place = 4 * header["tokens"] + 8 + 8 + 2 * 12
+    assert body[place : place + 8] == bytes([2, 0, 0, 0, 1, 0, 0, 0])
+    body[place : place + 4] = position.to_bytes(4, "little")
+    header["sha256"] = hashlib.sha256(body).hexdigest()
+    text = json.dumps(header).encode()
+    file.write_bytes(data[:16] + len(text).to_bytes(4, "little") + text + body)
 
 
 def test_only_files_of_this_folder_and_this_model_are_used(
