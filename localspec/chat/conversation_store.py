@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -101,10 +100,8 @@ def write_conversation(path: Path, document: Mapping[str, object], *, new: bool 
     With ``new``, FileExistsError where the name is taken.
     """
     text = json.dumps(document, ensure_ascii=False, indent=1) + "\n"
-    with appearing_when_complete(path, new=new) as partial:
-        handle = os.open(partial, os.O_WRONLY | os.O_CREAT, 0o600)
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+    with appearing_when_complete(path, new=new, private=True) as partial:
+        partial.write_text(text, encoding="utf-8")
 
 
 # -- the folder of conversations -----------------------------------------------------------

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from glob import escape
-from io import BufferedReader
+from io import BufferedReader, FileIO
 from itertools import islice
 from pathlib import Path
-from typing import Literal, TextIO
+from typing import IO, Any, Literal, TextIO
 
 from localspec.core.errors import FileProblem, LocalspecError
 from localspec.core.formatting import one_line
@@ -165,12 +165,12 @@ def fingerprint(paths: Sequence[Path]) -> str:
 
 @contextmanager
 def appearing_when_complete(
-    destination: Path, *, new: bool = False, itself: bool = False
+    destination: Path, *, new: bool = False, itself: bool = False, private: bool = False
 ) -> Iterator[Path]:
-    """Atomic write: a temporary path beside `destination`, renamed to it if the block succeeds.
+    """Atomic write: an empty file beside `destination`, renamed to it if the block succeeds.
 
     With ``new``, raises FileExistsError for a name that is taken by then. With ``itself``, a link
-    or a pipe of this name is replaced, not written to.
+    or a pipe of this name is replaced, not written to. Only the user may read a ``private`` one.
 
     Several processes may write at once. Links are followed, and a replaced file passes on its
     permissions. A device or an open stream is written in place; a pipe without a reader is an
@@ -185,18 +185,37 @@ def appearing_when_complete(
         finally:
             os.close(stream)
         return
-    destination = place
-    remove_abandoned(destination)
-    partial = destination.with_name(f".{destination.name}.{os.getpid()}-{secrets.token_hex(4)}")
-    try:
+    remove_abandoned(place)
+    with temporary_beside(place, 0o600 if private else 0o666) as partial:
         yield partial
         if new:
-            _claim(partial, destination)
-        elif destination.exists() and not itself:
-            shutil.copymode(destination, partial)
-        partial.replace(destination)
-    finally:
-        partial.unlink(missing_ok=True)
+            _claim(partial, place)
+        elif place.exists() and not itself:
+            shutil.copymode(place, partial)
+        partial.replace(place)
+
+
+@contextmanager
+def temporary_beside(destination: Path, mode: int = 0o666) -> Iterator[Path]:
+    """An empty file of a new name beside `destination`, removed at the end if it is still there.
+
+    It is locked meanwhile, which tells `remove_abandoned` in any process, of any container, that
+    it is in use.
+    """
+    while True:
+        name = f".{destination.name}.{os.getpid()}-{secrets.token_hex(4)}"
+        path = destination.with_name(name)
+        with FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode), "r+") as file:
+            if os.name != "posix":  # where an open file could not be renamed
+                file.close()
+            elif not lock(file):
+                continue  # another process is about to remove it
+            try:
+                if file.closed or os.fstat(file.fileno()).st_nlink:  # else one has removed it
+                    yield path
+                    return
+            finally:
+                path.unlink(missing_ok=True)
 
 
 def _claim(partial: Path, destination: Path) -> None:
@@ -210,45 +229,33 @@ def _claim(partial: Path, destination: Path) -> None:
 
 
 def remove_abandoned(destination: Path, *, all_names: bool = False) -> None:
-    """Remove the temporary files of `appearing_when_complete` whose process has ended.
+    """Remove the files of `temporary_beside` that no process has locked.
 
     With ``all_names`` also those of other files in the folder.
     """
     place = Path(os.path.realpath(destination))
     name, pattern = (".+", "*") if all_names else (re.escape(place.name), escape(place.name))
-    ours = re.compile(rf"\.{name}\.([0-9]+)-[0-9a-f]{{8}}", re.DOTALL)
+    ours = re.compile(rf"\.{name}\.[0-9]+-[0-9a-f]{{8}}", re.DOTALL)
     for path in place.parent.glob(f".{pattern}.*-*"):
-        found = ours.fullmatch(path.name)
-        if found and _has_ended(int(found[1])):
-            with suppress(OSError):
-                path.unlink()
+        if ours.fullmatch(path.name):
+            with suppress(OSError), open_regular(path) as file:
+                if lock(file, sure=True):
+                    path.unlink()
 
 
-def _has_ended(process: int) -> bool:
-    if os.name != "posix":  # where signal 0 would end it
-        return False
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return True
-    except OSError:  # another user's
-        return False
-    return False
-
-
-def lock(file: TextIO) -> bool:
+def lock(file: IO[Any], *, sure: bool = False) -> bool:
     """Lock an open file until it is closed; False where another process, or handle, has it.
 
-    True also where files cannot be locked.
+    True also where files cannot be locked, unless the lock must be ``sure``.
     """
     try:
-        from fcntl import LOCK_EX, LOCK_NB, flock
+        from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
 
-        flock(file, LOCK_EX | LOCK_NB)
+        flock(file, (LOCK_EX if file.writable() else LOCK_SH) | LOCK_NB)  # as NFS demands
     except BlockingIOError:
         return False
     except (ImportError, OSError):
-        return True
+        return not sure
     return True
 
 

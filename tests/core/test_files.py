@@ -1,10 +1,13 @@
 """Files: complete or not there, whatever happens in between; bounded and never waited for."""
 
+import errno
 import functools
 import os
+import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from localspec.core.files import (
     appearing_when_complete,
     did_you_mean,
     file_problem,
+    lock,
     read_at_most,
     read_text,
     remove_abandoned,
@@ -146,19 +150,76 @@ def test_a_killed_process_leaves_a_file_and_the_next_write_removes_it(folder: Pa
     code = subprocess.run([sys.executable, "-c", killed, str(path)]).returncode
     assert code == -15 and len(os.listdir(folder)) == 1
     others = [
-        folder / f".{path.name}.{os.getpid()}-0123abcd",  # of a process that runs
-        folder / f".{path.name}.1-0123abcd",
+        folder / f".{path.name}.99999999-0123abcd",  # in use, whatever its number
         folder / f".{path.name}.99999999-0123abcg",  # not our pattern
         folder / f".{path.name}.99999999-0123abcd.part",
-        folder / ".other.99999999-0123abcd",  # of another file
+        folder / f".other.{os.getpid()}-0123abcd",  # of another file
     ]
     for other in others:
         other.touch()
-    with appearing_when_complete(path) as partial:
+    with others[0].open("r+") as used:
+        assert lock(used)
+        with appearing_when_complete(path) as partial:
+            partial.write_text("new")
+        assert sorted(folder.iterdir()) == sorted([path, *others])
+        remove_abandoned(path, all_names=True)
+        assert sorted(folder.iterdir()) == sorted([path, *others[:-1]])
+    remove_abandoned(path)
+    assert sorted(folder.iterdir()) == sorted([path, *others[1:-1]])
+
+
+SAVING = (
+    "import sys; from pathlib import Path\n"
+    "from localspec.core.files import appearing_when_complete\n"
+    "for _ in range(150):\n"
+    "    with appearing_when_complete(Path(sys.argv[1])) as partial:\n"
+    "        partial.write_text('new')\n"
+)
+REMOVING = (
+    "import sys; from pathlib import Path; from localspec.core.files import remove_abandoned\n"
+    "remove_abandoned(Path(sys.argv[1]), all_names=True)"
+)
+CONTAINER = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
+
+
+@pytest.fixture
+def container() -> Sequence[str]:
+    """The beginning of a command that gives its process a namespace of process ids."""
+    if not shutil.which("unshare") or subprocess.run([*CONTAINER, "true"]).returncode:
+        pytest.skip("no namespaces can be made here")
+    return CONTAINER
+
+
+def test_another_container_removes_no_save_under_way(
+    folder: Path, container: Sequence[str]
+) -> None:
+    """Where the number of this process is unknown."""
+    with appearing_when_complete(folder / "slot") as partial:
         partial.write_text("new")
-    assert sorted(folder.iterdir()) == sorted([path, *others])
-    remove_abandoned(path, all_names=True)
-    assert sorted(folder.iterdir()) == sorted([path, *others[:-1]])
+        command = [*container, sys.executable, "-c", REMOVING, str(folder / "slot")]
+        assert subprocess.run(command).returncode == 0
+        assert partial.exists()
+    assert list(folder.iterdir()) == [folder / "slot"]
+
+
+def test_two_containers_save_at_once(folder: Path, container: Sequence[str]) -> None:
+    command = [sys.executable, "-c", SAVING, str(folder / "slot")]
+    both = [subprocess.Popen(each) for each in (command, [*container, *command])]
+    assert [each.wait() for each in both] == [0, 0]
+    assert list(folder.iterdir()) == [folder / "slot"]
+
+
+def test_a_file_that_cannot_be_locked_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = folder / ".data.99999999-0123abcd"
+    left.touch()
+
+    def refused(file: object, how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refused)
+    with appearing_when_complete(folder / "data") as partial:
+        partial.write_text("new")
+    assert sorted(folder.iterdir()) == sorted([left, folder / "data"])
 
 
 def test_remains_of_killed_processes_are_removed_behind_a_link(folder: Path) -> None:

@@ -180,7 +180,7 @@ class _Entries(History):
             self._file.parent.mkdir(parents=True, exist_ok=True)
             if self._file.exists() and size_of(self._file) is None:
                 raise OSError("it is a folder, pipe or device")
-            with appearing_when_complete(self._file) as partial:
+            with appearing_when_complete(self._file, private=True) as partial:
                 partial.write_text(text, encoding="utf-8", errors="replace", newline="\n")
             self._file.chmod(0o600)
         except OSError:

@@ -111,9 +111,8 @@ class LookupCache:
 
     def _write(self, path: Path) -> None:
         body = self._history.tokens().astype("<i4").tobytes()
-        with appearing_when_complete(path) as partial:
-            with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                file.write(_MAGIC + self._vocabulary() + hashlib.sha256(body).digest() + body)
+        with appearing_when_complete(path, private=True) as partial:
+            partial.write_bytes(_MAGIC + self._vocabulary() + hashlib.sha256(body).digest() + body)
 
 
 def require_lookup_cache(path: Path) -> None:

@@ -107,7 +107,7 @@ def _write(states: Sequence[tuple[Path, LlamaModel, Restorable]]) -> int:
     with ExitStack() as replaced:
         for file, model, holder in states:
             if holder.tokens:
-                partial = replaced.enter_context(appearing_when_complete(file))
+                partial = replaced.enter_context(appearing_when_complete(file, private=True))
                 written += write_partial(partial, model, holder)
     for file, _, holder in states:
         if not holder.tokens:  # a draft's that belongs to another text

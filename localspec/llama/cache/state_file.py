@@ -89,12 +89,12 @@ def write_state(path: Path, model: LlamaModel, holder: StateHolder | None = None
     Returns the bytes. Only the user may read a new file. Raises OSError when it cannot be written;
     whatever was there is then unchanged.
     """
-    with appearing_when_complete(path) as partial:
+    with appearing_when_complete(path, private=True) as partial:
         return write_partial(partial, model, holder or model)
 
 
 def write_partial(path: Path, model: LlamaModel, holder: StateHolder) -> int:
-    """`write_state` into a new file."""
+    """`write_state` into an empty file."""
     state = holder.state()
     tokens = np.array(holder.tokens, "<i4")
     copies = holder.reusable_lengths().copies[-_MOST_COPIES:]
@@ -102,8 +102,7 @@ def write_partial(path: Path, model: LlamaModel, holder: StateHolder) -> int:
     sizes = [[length, len(copy)] for length, copy in copies]
     counts = {"tokens": len(tokens), "state": len(state), "copies": sizes}
     header = json.dumps(_identity(model) | counts | {"sha256": _digest(parts)}).encode()
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(handle, "wb") as file:
+    with path.open("wb") as file:
         file.write(_START.pack(_MAGIC, len(header)) + header)
         for part in parts:
             file.write(part.data)
