@@ -35,21 +35,27 @@ def quantize(source: Path, output: Path, type_name: str, *, without: Sequence[in
 
     Raises UsageError for a type that cannot be made, DraftNotMade with llama.cpp's reason.
     """
-    ftype = _FTYPES[require_type(type_name)]
     with appearing_when_complete(output) as partial:
-        asked = {
-            "source": str(source),
-            "output": str(partial),
-            "ftype": ftype,
-            "without": sorted(without),
-        }
-        ended = worker.ask(__name__, asked, None)
-        if ended.code:
-            passing = ended.cause in ("killed", "memory")
-            raise DraftNotMade(
-                f"llama.cpp cannot write {one_line(source.name)} as {type_name}: {_reason(ended)}.",
-                "Free memory, and try again." if passing else "Choose another --type.",
-            )
+        write_quantized(source, partial, type_name, without=without)
+
+
+def write_quantized(
+    source: Path, output: Path, type_name: str, *, without: Sequence[int] = ()
+) -> None:
+    """`quantize` straight into ``output``, which holds a part where it fails."""
+    asked = {
+        "source": str(source),
+        "output": str(output),
+        "ftype": _FTYPES[require_type(type_name)],
+        "without": sorted(without),
+    }
+    ended = worker.ask(__name__, asked, None)
+    if ended.code:
+        passing = ended.cause in ("killed", "memory")
+        raise DraftNotMade(
+            f"llama.cpp cannot write {one_line(source.name)} as {type_name}: {_reason(ended)}.",
+            "Free memory, and try again." if passing else "Choose another --type.",
+        )
 
 
 def require_type(name: str) -> str:

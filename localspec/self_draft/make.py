@@ -13,12 +13,13 @@ from localspec.core.files import (
     appearing_when_complete,
     file_problem,
     require_disk_space,
+    temporary_beside,
 )
 from localspec.core.formatting import one_line
 from localspec.core.options.load_options import LoadOptions
 from localspec.engine.loading.first_use import prove
 from localspec.engine.loading.pair_file import Model
-from localspec.llama.quantize import quantize, require_type
+from localspec.llama.quantize import require_type, write_quantized
 from localspec.metadata.draft_kind import claimed_heads, draft_kind, n_layers, whole_number
 from localspec.metadata.gguf_file import GGML_TYPES_BY_NAME, Value
 from localspec.metadata.gguf_writer import copied, write_copy
@@ -112,7 +113,8 @@ def make_draft(target: ModelHeader, recipe: Recipe, output: Path) -> None:
         if recipe.type == KEEP:
             _copy(target.paths, names, values, partial)
         else:
-            _requantize(target, recipe, names, values, partial)
+            with temporary_beside(output) as between:
+                _requantize(target, recipe, names, values, between, partial)
         _require_decodable(partial, output)
 
 
@@ -182,19 +184,17 @@ def _requantize(
     recipe: Recipe,
     names: set[str],
     values: Mapping[str, Value | None],
+    between: Path,
     output: Path,
 ) -> None:
     """Write the layers in the recipe's type.
 
-    llama.cpp leaves the arrays by layer in the header as they are, so the file is copied once more.
+    llama.cpp leaves the arrays by layer in the header as they are, so the file ``between`` is
+    copied once more.
     """
-    between = output.with_name(f"{output.name}.{recipe.type}")
     without = range(recipe.layers, target.block_count or 0)
-    try:
-        quantize(target.path, between, recipe.type, without=without)
-        _copy([between], names, values, output)
-    finally:
-        between.unlink(missing_ok=True)
+    write_quantized(target.path, between, recipe.type, without=without)
+    _copy([between], names, values, output)
 
 
 def _about(target: ModelHeader, recipe: Recipe) -> dict[str, Value | None]:

@@ -4,22 +4,26 @@ A target is recognised by its `fingerprint`. Should a draft belong to another ta
 its tokens are only rejected more often. A verdict holds only on the machine where it was measured.
 """
 
-import contextlib
 import hashlib
 import json
 import shlex
 import shutil
-import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from localspec.core import machine, paths
 from localspec.core.errors import IncompatiblePair
-from localspec.core.files import appearing_when_complete, file_problem, fingerprint, read_at_most
+from localspec.core.files import (
+    appearing_when_complete,
+    file_problem,
+    fingerprint,
+    read_at_most,
+    remove_abandoned,
+    temporary_beside,
+)
 from localspec.llama import llama_library
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.self_draft.recipe import Recipe
@@ -27,7 +31,7 @@ from localspec.self_draft.verdict import DraftVerdict
 
 FORMAT = 2  # raise it when a key changes its name or meaning
 _MAX_BYTES = 2**16
-_WORK_FOLDER, _ABANDONED = ".making-", 24 * 3600  # its name, seconds
+_WORK, _WORK_SUFFIX = "making", ".d"  # the name of a work folder, in part
 _SHOWN_DIGITS = 16  # of a digest, in a file's name
 
 
@@ -52,23 +56,30 @@ def folder() -> Path:
 def work_folder() -> Iterator[Path]:
     """A temporary folder in the store, removed at the end, as are those of killed processes.
 
-    Raises FileProblem where none can be made.
+    A locked file of its name shows that it is in use. Raises FileProblem where none can be made.
     """
     what, hint = (
         f"Nothing can be written in {folder()}",
         "Set LOCALSPEC_CACHE to a folder with room.",
     )
-    with file_problem(what, hint):
-        folder().mkdir(parents=True, exist_ok=True)
-        for abandoned in folder().glob(f"{_WORK_FOLDER}*"):
-            with contextlib.suppress(OSError):  # its process may remove it now
-                if time.time() - abandoned.stat().st_mtime > _ABANDONED:
-                    shutil.rmtree(abandoned, ignore_errors=True)
-        made = tempfile.TemporaryDirectory(
-            dir=folder(), prefix=_WORK_FOLDER, ignore_cleanup_errors=True
-        )
-    with made as path:
-        yield Path(path)
+    with ExitStack() as removed:
+        with file_problem(what, hint):
+            folder().mkdir(parents=True, exist_ok=True)
+            _remove_abandoned()
+            file = removed.enter_context(temporary_beside(folder() / _WORK))
+            made = file.with_name(file.name + _WORK_SUFFIX)
+            made.mkdir()
+        removed.callback(shutil.rmtree, made, ignore_errors=True)
+        yield made
+
+
+def _remove_abandoned() -> None:
+    """Remove the work folders without a locked file."""
+    remove_abandoned(folder() / _WORK)
+    for found in folder().glob(f".{_WORK}*"):
+        file = found.name.removesuffix(_WORK_SUFFIX)
+        if found.is_dir() and (file == found.name or not (folder() / file).exists()):
+            shutil.rmtree(found, ignore_errors=True)
 
 
 def find(target: ModelHeader) -> StoredDraft | None:
@@ -188,7 +199,7 @@ def _remove_others(document: Path, kept: Path | None) -> None:
     """Remove other drafts of the same target."""
     for other in _drafts(document):
         if other != kept:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 other.unlink()
 
 

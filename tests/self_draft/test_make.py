@@ -1,6 +1,8 @@
 """Drafts made out of targets of every architecture here, loaded and compared by real llama.cpp."""
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,26 @@ def header(
     own = {f"{architecture}.{key}": value for key, value in ({"block_count": 4} | keys).items()}
     content = model_keys(words(300)) | {"general.architecture": architecture} | own
     return read_header(write_gguf(folder / "m.gguf", content, [Tensor(name) for name in tensors]))
+
+
+def test_what_a_killed_process_left_goes_with_the_next_draft(
+    tiny: TinyFiles, tmp_path: Path
+) -> None:
+    """The quantised file in between too."""
+    output = tmp_path / "drafts" / "draft.gguf"
+    output.parent.mkdir()
+    killed = (
+        "import os, signal, sys; from pathlib import Path; from localspec.self_draft import make\n"
+        "from localspec.metadata.header import read_header\n"
+        "make._copy = lambda *given: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "recipe = make.Recipe(1, 'Q8_0')\n"
+        "make.make_draft(read_header(Path(sys.argv[1])), recipe, Path(sys.argv[2]))"
+    )
+    command = [sys.executable, "-c", killed, str(tiny.target), str(output)]
+    assert subprocess.run(command).returncode == -9
+    assert any(path.stat().st_size for path in output.parent.iterdir())
+    make(tiny.target, 1, output)
+    assert [*output.parent.iterdir()] == [output]
 
 
 def test_only_tensors_of_later_layers_go(tmp_path: Path) -> None:

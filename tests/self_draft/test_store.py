@@ -1,10 +1,10 @@
 """The store of self-drafts: found again whole, and made again when anything is amiss."""
 
 import json
-import os
 import shutil
+import subprocess
+import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -190,14 +190,18 @@ def test_a_workplace_vanishes_with_what_was_abandoned(tmp_path: Path) -> None:
         (first / "draft.gguf").write_bytes(b"x")
         assert first != second
     assert list(store.folder().iterdir()) == []
-    abandoned = store.folder() / ".making-old"
-    abandoned.mkdir()
-    (abandoned / "draft.gguf").write_bytes(b"x")
-    with store.work_folder():
-        assert abandoned.exists()  # it may be another process's
-    os.utime(abandoned, (time.time() - 90_000,) * 2)
-    with store.work_folder():
-        assert not abandoned.exists()
+    killed = (
+        "import os, signal; from localspec.self_draft import store\n"
+        "with store.work_folder() as made:\n"
+        "    (made / 'draft.gguf').write_bytes(b'x'); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert subprocess.run([sys.executable, "-c", killed]).returncode == -9
+    (store.folder() / ".making-old").mkdir()  # of an earlier version
+    left = {path.name for path in store.folder().iterdir()}
+    assert len(left) == 3
+    with store.work_folder() as first, store.work_folder():
+        assert first.exists()
+        assert left.isdisjoint(path.name for path in store.folder().iterdir())
 
 
 def test_another_process_may_remove_its_workplace_meanwhile(
