@@ -1,5 +1,6 @@
 """Limits of a process, and errors for what the system refuses it: memory, files, threads, disk."""
 
+import contextlib
 import errno
 import os
 import re
@@ -29,6 +30,19 @@ def allowed(name: str, wanted: int | None = None) -> int | None:
     limits = resource.getrlimit(getattr(resource, name))
     found = [each for each in limits if each != resource.RLIM_INFINITY]
     return min(found if wanted is None else [*found, wanted], default=None)
+
+
+def raise_open_files(wanted: int) -> None:
+    """Let this process open so many files, or as many as its hard limit allows."""
+    try:
+        import resource
+    except ImportError:  # Windows has none
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with contextlib.suppress(OSError, ValueError):  # the system's own limit may be lower
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def refusal(error: BaseException) -> LocalspecError | None:

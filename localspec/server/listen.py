@@ -15,19 +15,27 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import h11
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from localspec.core import limits
 from localspec.core.errors import FileProblem, LocalspecError
 from localspec.server.body import MOST_REQUESTS
 from localspec.server.errors import error_body
 
 GRACE_SECONDS = 3.0  # for answers under way at shutdown
 MOST_CONNECTIONS = MOST_REQUESTS + 32  # the rest is for what is answered at once: /health
+_FILES = 4096  # open files that a server asks of the system,
+_OTHER_FILES = 128  # and those among them for models, their processes and grammars
+_FEWEST = 8  # connections, however few files there may be
+_BACKLOG = 2048  # connections that wait to be accepted: more would be delayed by a second
+_TLS_SECONDS = 10.0  # for a handshake, and for its end
+_RETRY_SECONDS = 1.0  # after an error of `accept`, which would only come again at once
+_REPORT_SECONDS = 60.0  # between two lines on such errors: they would fill the disk
 _RECEIVE_SECONDS = 60.0  # for a request, from its first byte to its last
 _IDLE_SECONDS = 180  # after a reply; a client whose tool takes a minute would find it closed
 _TAKE_SECONDS = 30.0  # in which a client takes some of what waits for it,
@@ -68,7 +76,7 @@ def bound(hosts: Sequence[str], port: int) -> Iterator[list[socket.socket]]:
 def listen(bound: socket.socket) -> None:
     """Let clients connect; raises LocalspecError where another process took the port meanwhile."""
     try:
-        bound.listen()
+        bound.listen(_BACKLOG)
     except OSError as error:
         host, port = bound.getsockname()[:2]
         raise _cannot_listen(host, port, error) from error
@@ -130,13 +138,37 @@ class Connection(H11Protocol):
     here: the queue bounds them.
     """
 
-    most_by_address = MOST_CONNECTIONS
+    most = most_by_address = MOST_CONNECTIONS
+    _accepted: socket.socket | None = None  # or it is given up
+    _making: asyncio.Task[Any] | None = None  # referenced: a loop alone does not keep its tasks
     _timeout: asyncio.TimerHandle | None = None
     _taking: asyncio.TimerHandle | None = None  # while the client has to take something
 
+    def begin(self, accepted: socket.socket, address: tuple[str, int]) -> None:
+        """Count an accepted connection, then make it: its handshake of TLS may take long."""
+        self._accepted, self.client = accepted, address[:2]
+        self.connections.add(self)
+        self._watch()
+        self._make_room()
+        self._making = self.loop.create_task(self._make(accepted))
+
+    async def _make(self, accepted: socket.socket) -> None:
+        limited: dict[str, Any] = {}
+        if self.config.ssl is not None:
+            limited = dict.fromkeys(("ssl_handshake_timeout", "ssl_shutdown_timeout"), _TLS_SECONDS)
+        try:
+            await self.loop.connect_accepted_socket(
+                lambda: self, accepted, ssl=self.config.ssl, **limited
+            )
+        except OSError:  # among them those of TLS: the client left, or has no TLS
+            pass
+        finally:
+            if self.transport is None:
+                self.connections.discard(self)
+                self._cancel_timeout()
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._watch()
         self._make_room()
 
     def data_received(self, data: bytes) -> None:
@@ -175,11 +207,15 @@ class Connection(H11Protocol):
         """Where there are too many connections, close one that waits for its client, else this one.
 
         Of the address with the most connections, or of this one's where that has too many, it is
-        the one that has waited longest.
+        the one that has waited longest. One that is closing may wait for its client too: then it
+        is ended at once.
         """
         connections = [each for each in self.connections if isinstance(each, Connection)]
-        opened = [each for each in connections if not each.transport.is_closing()]
-        if len(opened) <= MOST_CONNECTIONS:
+        opened = [each for each in connections if not each._is_closing]
+        if len(connections) > self.most:
+            for each in set(connections).difference(opened):
+                each.abort()
+        if len(opened) <= self.most:
             opened = [each for each in opened if each._address == self._address]
             if len(opened) <= self.most_by_address:
                 return
@@ -190,8 +226,25 @@ class Connection(H11Protocol):
             if each is not self and (each._is_incomplete or each.flow.write_paused)
         ]
         chosen = min(waiting)[-1] if waiting else self
+        if chosen is self and self.transport is None:
+            return  # it is refused once there is a transport for the reason
         sentence = "There are too many connections. Ask again in a few seconds."
         chosen._refuse(503, sentence, told=chosen is self)
+
+    def abort(self) -> None:
+        """End the connection at once, also within its handshake."""
+        if self.transport is not None:
+            self.transport.abort()
+        elif self._accepted is not None:
+            with contextlib.suppress(OSError):  # it has ended already
+                self._accepted.shutdown(socket.SHUT_RDWR)  # its reader closes it then
+            self._accepted = None
+
+    @property
+    def _is_closing(self) -> bool:
+        if self.transport is None:
+            return self._accepted is None
+        return self.transport.is_closing()
 
     @property
     def _address(self) -> str:
@@ -238,6 +291,9 @@ class Connection(H11Protocol):
 
     def _refuse(self, status: int, message: str, told: bool = False) -> None:
         """Close the connection; where a request has begun to arrive, its client is told why."""
+        if self.transport is None:
+            self.abort()
+            return
         begun = told or self.conn.their_state is not h11.IDLE or self.conn.trailing_data[0]
         if begun and self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             body = json.dumps(error_body(status, message)).encode()
@@ -263,6 +319,7 @@ class Server(uvicorn.Server):
     ``say`` is told.
     """
 
+    files_by_connection = 1
     ending_seconds = 1.5  # beyond the grace, until the process ends whatever still runs
 
     def __init__(
@@ -278,7 +335,10 @@ class Server(uvicorn.Server):
         class Limited(Connection):
             pass
 
-        Limited.most_by_address = most_by_address or MOST_CONNECTIONS
+        limits.raise_open_files(_FILES)
+        free = limits.allowed("RLIMIT_NOFILE", _FILES) - _OTHER_FILES
+        Limited.most = min(MOST_CONNECTIONS, max(_FEWEST, free // self.files_by_connection))
+        Limited.most_by_address = most_by_address or Limited.most
         super().__init__(
             uvicorn.Config(
                 app,
@@ -295,6 +355,9 @@ class Server(uvicorn.Server):
                 timeout_graceful_shutdown=math.ceil(grace) + 1,  # the queue ends before
             )
         )
+        self._connection = Limited
+        self._accepting: list[asyncio.Task[None]] = []
+        self._reported_at = -math.inf
         self._session = session
         self._say = say
         self._grace = grace
@@ -310,11 +373,39 @@ class Server(uvicorn.Server):
             self._say(f"Shutting down; {grace}. Ctrl-C again ends at once.")
         self._session.close(self._grace)
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept connections one by one; asyncio's servers accept all that come, uncounted."""
+        self.servers = []
+        for each in sockets or ():
+            each.setblocking(False)
+            self._accepting.append(asyncio.create_task(self._accept(each)))
+        self.started = True
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, address = await loop.sock_accept(listening)
+            except ConnectionAbortedError:
+                continue
+            except OSError as error:
+                if loop.time() >= self._reported_at + _REPORT_SECONDS:
+                    self._reported_at = loop.time()
+                    self._say(f"A connection cannot be accepted: {error.strerror}.")
+                await asyncio.sleep(_RETRY_SECONDS)
+                continue
+            self._connection(self.config, self.server_state, {}).begin(accepted, address)
+            await asyncio.sleep(0)  # in which those that gave way are closed
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End as Uvicorn does, and drop clients that have not read their answers until then."""
+        for task in self._accepting:
+            task.cancel()
+        await asyncio.gather(*self._accepting, return_exceptions=True)
         await super().shutdown(sockets)
         for connection in tuple(self.server_state.connections):
-            connection.transport.abort()
+            assert isinstance(connection, Connection)
+            connection.abort()
         await asyncio.sleep(0)  # in which they are closed
 
     @contextlib.contextmanager

@@ -1,24 +1,31 @@
 """Where a server listens, how it ends, and connections that send nothing, or send slowly."""
 
+import asyncio
+import errno
 import http.client
 import json
+import os
 import re
+import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import h11
 import httpx2
 import pytest
 
+from localspec.core import limits
 from localspec.core.errors import LocalspecError
 from localspec.server import listen as listen_module
-from localspec.server.listen import Connection, bind, bound, listen, url
+from localspec.server.listen import Connection, Tls, bind, bound, listen, url
 from tests.support.served import (
     CHAT,
     HELLO,
@@ -403,3 +410,104 @@ def test_a_client_that_takes_nothing_is_disconnected(monkeypatch: pytest.MonkeyP
                 time.sleep(0.01)
             assert not site.server.server_state.connections
         assert len(site.get("/props").json()["chat_template"]) == 2**24
+
+
+NEW_KEY = "openssl req -x509 -newkey rsa:2048 -nodes -keyout key -out cert -days 2 -subj /CN=x"
+FEW_FILES = 200
+IDLE = """
+import resource, socket, sys
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+address = "127.0.0.1", int(sys.argv[1])
+made = [socket.create_connection(address, timeout=60) for _ in range(500)]
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Tls:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    folder = tmp_path_factory.mktemp("tls")
+    subprocess.run(NEW_KEY.split(), cwd=folder, check=True, capture_output=True)
+    return Tls(folder / "cert", folder / "key")
+
+
+@pytest.fixture
+def few_files() -> Iterator[None]:
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FEW_FILES, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@contextmanager
+def idle_clients(site: Site) -> Iterator[None]:
+    """500 connections of another process, which send nothing."""
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", IDLE, str(site.port)]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "open\n"
+        yield
+        process.communicate()
+
+
+@pytest.mark.parametrize("with_tls", [True, False], ids=["TLS", "plain"])
+def test_idle_connections_are_bounded_by_open_files(
+    with_tls: bool,
+    certificate: Tls,
+    few_files: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(limits, "raise_open_files", lambda wanted: None)
+    with serving(ServedToy(), tls=certificate if with_tls else None) as site, idle_clients(site):
+        assert site.get("/health").status_code == 200
+        assert len(site.server.server_state.connections) <= FEW_FILES - 128
+    assert [line for line in site.lines if "accepted" in line] == caplog.messages == []
+
+
+def test_a_handshake_has_a_time_limit(certificate: Tls, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listen_module, "_TLS_SECONDS", 0.05)
+    with serving(ServedToy(), tls=certificate) as site, opened(site) as silent:
+        assert silent.recv(9) == b""
+        wait_until(lambda: not site.server.server_state.connections)
+
+
+def test_connections_that_do_not_end_tls_are_counted(
+    certificate: Tls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listen_module, "MOST_CONNECTIONS", 3)
+    context = ssl._create_unverified_context()
+    with serving(ServedToy(), tls=certificate) as site, ExitStack() as stack:
+        for _ in range(9):
+            stack.enter_context(context.wrap_socket(opened(site))).sendall(HEAD)
+        assert site.get("/health").status_code == 200
+        assert len(site.server.server_state.connections) <= 4
+
+
+def test_errors_of_accept_are_reported_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listen_module, "_RETRY_SECONDS", 0.001)
+    accept, failures = asyncio.SelectorEventLoop.sock_accept, list(range(9))
+
+    async def failing(loop: asyncio.SelectorEventLoop, listening: socket.socket) -> Any:
+        if failures:
+            failures.pop()
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return await accept(loop, listening)
+
+    monkeypatch.setattr(asyncio.SelectorEventLoop, "sock_accept", failing)
+    with serving(ServedToy()) as site:
+        assert site.get("/health").status_code == 200
+        assert site.lines == ["A connection cannot be accepted: Too many open files."]
+
+
+def test_more_open_files_are_asked_for(few_files: None) -> None:
+    import resource
+
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    for wanted, given in ((9, FEW_FILES), (FEW_FILES + 1, FEW_FILES + 1), (2**60, hard)):
+        limits.raise_open_files(wanted)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == given

@@ -30,7 +30,7 @@ from localspec.engine.session.session import Session
 from localspec.engine.text_stream import OutputFormat, Prompt
 from localspec.server.app import MAX_BODY, make_app
 from localspec.server.guard import LOOPBACK, Access
-from localspec.server.listen import Server, bind, listen, url
+from localspec.server.listen import Server, Tls, bind, listen, url
 from localspec.server.service import Defaults, Service
 from tests.support.toy.chat import ChatToy
 from tests.support.toy.models import ToyModel
@@ -221,6 +221,7 @@ def serving(
     most_by_address: int | None = None,
     share_cache: bool = False,
     slot_folder: Path | None = None,
+    tls: Tls | None = None,
 ) -> Iterator[Site]:
     """Serve while the block runs; without defaults, greedy answers of eight tokens.
 
@@ -246,14 +247,15 @@ def serving(
             slot_folder=slot_folder,
         )
         app = make_app(service, access, max_body=max_body, say=lines.append)
-        server = Server(app, session, lines.append, grace, most_by_address=most_by_address)
+        server = Server(app, session, lines.append, grace, tls=tls, most_by_address=most_by_address)
         listening = bind("127.0.0.1", 0)
         listen(listening)  # who asks before the server has begun waits
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()
         try:
-            with httpx2.Client(base_url=url(listening), timeout=PATIENCE) as client:
-                yield Site(url(listening), service, server, client, lines)
+            address = url(listening, tls)
+            with httpx2.Client(base_url=address, timeout=PATIENCE, verify=False) as client:
+                yield Site(address, service, server, client, lines)
         finally:
             server.end()
             thread.join()

@@ -39,6 +39,7 @@ _RESPONSE = re.compile(r"/v1/responses/[0-9A-Za-z_-]{1,100}")
 class FrontServer(Server):
     """A server that ends its models' processes when it ends."""
 
+    files_by_connection = 2  # the other one leads to the model
     ending_seconds = 5.0
 
     def __init__(self, app: ASGIApp, models: Models, *more: Any, **keywords: Any) -> None:
