@@ -9,6 +9,7 @@ import signal
 import socket
 import ssl
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -441,7 +442,6 @@ class Server(uvicorn.Server):
     def _abandon(self) -> None:
         """End the process; its children end with it."""
         sentence = "A slot did not end in time: the process ends without it."
-        saying = threading.Thread(target=self._say, args=(sentence,), daemon=True)
-        saying.start()
-        saying.join(0.2)  # nobody may read it
+        self._say(sentence)
+        time.sleep(0.2)  # in which the log's thread writes it, if anybody reads it
         os._exit(1)

@@ -359,8 +359,9 @@ def connected(site: Site, stack: ExitStack, count: int, source: str = "127.0.0.1
 
 
 def open_connections(site: Site) -> list[Connection]:
+    """Those that are made: an accepted one is not yet."""
     connections = tuple(site.server.server_state.connections)
-    return [each for each in connections if isinstance(each, Connection)]
+    return [each for each in connections if isinstance(each, Connection) and each.transport]
 
 
 def begun(site: Site) -> int:

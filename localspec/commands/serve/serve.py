@@ -21,6 +21,7 @@ from localspec.commands.session import (
 from localspec.core import machine
 from localspec.core.compute import COMPUTE
 from localspec.core.errors import LocalspecError
+from localspec.core.log_stream import unblocked_stderr
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import DraftTokens
 from localspec.display.terminal import console
@@ -41,6 +42,7 @@ _PRIVATE |= {"port": 0, "ssl_key_file": None}
 
 
 @spread_groups
+@unblocked_stderr()
 def serve(
     serving: ServingFlags, templating: TemplateFlags, given: PairFlags, names: NamesArgument = None
 ) -> None:
