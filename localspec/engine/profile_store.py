@@ -104,6 +104,14 @@ def best_gain(known: PairProfile, *, drafts_block: bool = False) -> tuple[float,
     return ceiling(verify, known.draft.seconds(1, 0), drafts_block=drafts_block)
 
 
+def _copies_gain(known: PairProfile) -> str:
+    """What prompt lookup, whose candidates cost nothing, still gains here; "" for nothing."""
+    verify = [known.verify.seconds(1 + k, 0) for k in range(LONGEST_AUTO + 1)]
+    most, _ = ceiling(verify, 0.0)
+    pays = most >= LEAST_CEILING
+    return "Edits and quotations still come faster, by prompt lookup. " if pays else ""
+
+
 class StoredProfile:
     """The profile of a loaded pair, read or measured when it is first asked for.
 
@@ -215,9 +223,8 @@ class StoredProfile:
             return []
         return [
             f"The draft model will not pay on this machine: a pass of {_SHOWN} tokens costs "
-            f"{cost:.1f} plain ones, a step of the draft {step:.2f}. Edits and quotations still "
-            "come faster, by prompt lookup. Without the draft model "
-            f"{size(self._draft.memory.total)} would be free."
+            f"{cost:.1f} plain ones, a step of the draft {step:.2f}. {_copies_gain(profile)}"
+            f"--draft off loads no draft model, which frees {size(self._draft.memory.total)}."
         ]
 
 

@@ -232,12 +232,15 @@ def test_passes_that_several_share_have_a_profile_of_their_own(tiny: TinyFiles) 
 
 
 @pytest.mark.llama
-@pytest.mark.parametrize(("wider", "step"), [(9.0, 1.0), (0.8, 1.0), (9.0, 37.0)])
+@pytest.mark.parametrize(
+    ("wider", "widest", "step"),
+    [(9.0, 99.0, 1.0), (3.0, 60.0, 1.0), (0.8, 99.0, 1.0), (9.0, 99.0, 37.0)],
+)
 def test_a_draft_that_cannot_pay_is_told_with_its_memory(
-    tiny: TinyFiles, wider: float, step: float
+    tiny: TinyFiles, wider: float, widest: float, step: float
 ) -> None:
     known = PairProfile(reading=0.1, checked=time.time())
-    for width, seconds in ((1, 1.0), (4, wider), (64, 99.0)):
+    for width, seconds in ((1, 1.0), (4, wider), (64, widest)):
         known.verify.observe(width, 0, seconds)
         known.draft.observe(width, 0, step * seconds)
     said: list[str] = []
@@ -250,8 +253,9 @@ def test_a_draft_that_cannot_pay_is_told_with_its_memory(
     if wider < 1 or step > 1:  # the machine was busy
         assert not any("will not pay" in sentence for sentence in said)
         return
+    copies = "Edits and quotations still come faster, by prompt lookup. " if wider < 4 else ""
     assert said[-1] == (
-        "The draft model will not pay on this machine: a pass of 4 tokens costs 9.0 plain ones, a "
-        "step of the draft 1.00. Edits and quotations still come faster, by prompt lookup. Without "
-        f"the draft model {free} would be free."
+        f"The draft model will not pay on this machine: a pass of 4 tokens costs {wider} plain "
+        "ones, a "
+        f"step of the draft 1.00. {copies}--draft off loads no draft model, which frees {free}."
     )
