@@ -88,7 +88,9 @@ def _lines(servers: "Sequence[ServerFigures]", before: Tokens, bars: int) -> "It
 
 def _rows(model: "ModelFigures", speed: float | None) -> Iterator[tuple[str, str]]:
     if not model.known:
-        if model.state not in ("stuck", "not answering"):
+        from localspec.server.watch import UNANSWERED
+
+        if model.state not in UNANSWERED:
             yield "requests", _UNKNOWN
         return
     yield "requests", f"{model.running} running, {model.waiting} waiting"

@@ -5,19 +5,22 @@ import os
 import signal
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from urllib.error import HTTPError
-from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
+from urllib.parse import urlsplit
 
 from localspec.core import paths
 from localspec.core.files import read_at_most
 
 _MOST_BYTES = 2**16
-_SECONDS, _MOST_REPLY = 3, 2**22  # of a reply
+_SECONDS, _MOST_REPLY = 3, 2**22  # of a reply: more would hold `ps` and `top`
+_LATEST = 2**33  # seconds: no calendar shows much more
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # where a server that listens everywhere is
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,27 +49,23 @@ class RunningServer:
     @property
     def is_alive(self) -> bool:
         """Whether its process still holds the lock: a recorded pid may be another's by now."""
-        return _is_locked(_path(self.pid))
+        return _is_locked(_path(self.host, self.pid))
 
     def ask(self, path: str) -> str | None:
         """What it replies to GET: nothing to a request that it refuses, None where none comes.
 
-        The first key of LOCALSPEC_API_KEY is sent.
+        The first key of LOCALSPEC_API_KEY is sent, to this address alone: no redirect is followed.
         """
-        local = self.url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
         key = os.environ.get("LOCALSPEC_API_KEY", "").partition(",")[0].strip()
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        # Its certificate names the machine as others know it, and perhaps nobody signed it.
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        opener = build_opener(ProxyHandler({}), HTTPSHandler(context=context))
         try:
-            with opener.open(Request(local + path, headers=headers), timeout=_SECONDS) as reply:
-                return str(reply.read(_MOST_REPLY).decode())
-        except HTTPError:
-            return ""
-        except (OSError, ValueError):
+            with _connected(self.url) as connection:
+                connection.request("GET", path, headers=headers)
+                reply = connection.getresponse()
+                text = reply.read(_MOST_REPLY).decode()
+        except (OSError, ValueError, HTTPException):
             return None
+        return text if reply.status == 200 else "" if reply.status >= 400 else None
 
     def stop(self) -> bool:
         """Tell it to end; False where it has ended already."""
@@ -80,9 +79,9 @@ class RunningServer:
 @contextmanager
 def announced(url: str, models: Sequence[str], slots: int) -> Iterator[None]:
     """Let `running_servers` find this process while the block runs, where files can be locked."""
-    place = _path(os.getpid())
-    new = place.with_suffix(".new")
     record = RunningServer(os.getpid(), url, models, slots, time.time(), socket.gethostname())
+    place = _path(record.host, record.pid)
+    new = place.with_name(f"{place.stem}.new")
     try:
         from fcntl import LOCK_EX, flock
 
@@ -106,8 +105,8 @@ def running_servers() -> list[RunningServer]:
     """The servers of this user on this machine, oldest first; files of ended ones are removed."""
     found = []
     for path in _folder().glob("*.json"):
-        with suppress(OSError, ValueError, TypeError):
-            server = RunningServer(**json.loads(read_at_most(path, _MOST_BYTES)))
+        with suppress(OSError, ValueError, TypeError, RecursionError):
+            server = _checked(RunningServer(**json.loads(read_at_most(path, _MOST_BYTES))))
             if server.host != socket.gethostname():
                 continue
             if server.is_alive:
@@ -115,6 +114,45 @@ def running_servers() -> list[RunningServer]:
             else:
                 path.unlink()
     return sorted(found, key=lambda server: server.since)
+
+
+def _checked(record: RunningServer) -> RunningServer:
+    """The record; raises ValueError for values that no server writes. A pid of 0 means many."""
+    texts = [record.url, record.host, *record.models]
+    numbers = (record.pid, record.slots, record.since)
+    right = all(isinstance(text, str) for text in texts) and type(record.models) is list
+    right = right and all(type(number) in (int, float) for number in numbers)
+    if not right or not record.models or not (record.pid > 0 and 0 <= record.since < _LATEST):
+        raise ValueError("no record of a server")
+    return record
+
+
+@contextmanager
+def _connected(url: str) -> Iterator[HTTPConnection]:
+    """A connection to a server of this machine, which is cut after `_SECONDS`.
+
+    Its certificate names the machine as others know it, and perhaps nobody signed it.
+    """
+    parts = urlsplit(url)
+    host = _LOOPBACK.get(parts.hostname or "", parts.hostname or "")
+    connection = HTTPConnection(host, parts.port)
+    ends = time.monotonic() + _SECONDS
+    with ExitStack() as stack:
+        line = stack.enter_context(socket.create_connection((host, connection.port), _SECONDS))
+        if parts.scheme == "https":
+            context = ssl.create_default_context()
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            line = stack.enter_context(context.wrap_socket(line, do_handshake_on_connect=False))
+        # A time limit of the socket would begin anew with each byte.
+        cut = threading.Timer(_SECONDS, lambda: socket.socket.shutdown(line, socket.SHUT_RDWR))
+        stack.callback(cut.cancel)
+        cut.start()
+        if isinstance(line, ssl.SSLSocket):
+            line.do_handshake()
+        connection.sock = line
+        yield connection
+    if time.monotonic() > ends:
+        raise TimeoutError
 
 
 def _is_locked(path: Path) -> bool:
@@ -134,5 +172,6 @@ def _folder() -> Path:
     return paths.state_folder() / "servers"
 
 
-def _path(pid: int) -> Path:
-    return _folder() / f"{pid}.json"
+def _path(host: str, pid: int) -> Path:
+    """The state file of a process; containers that share the folder have pids of their own."""
+    return _folder() / f"{host}-{pid}.json"

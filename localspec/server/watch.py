@@ -13,6 +13,9 @@ from localspec.server.running import RunningServer
 
 Counts = Mapping[str, float]
 
+UNANSWERED = ("stuck", "not answering", "not a reply of localspec")  # states without figures
+_LARGEST = 2**53  # a count beyond it is none
+
 
 @dataclass(frozen=True, slots=True)
 class ModelFigures:
@@ -66,8 +69,16 @@ def figures(server: RunningServer) -> list[ModelFigures]:
     health = server.ask("/health")
     if not health:
         state = "not answering" if health is None else "stuck"
-        return [ModelFigures(name, state) for name in server.models[:1]]
-    several = json.loads(health).get("models")
+        return [ModelFigures(server.models[0], state)]
+    try:
+        return _read(server, health)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return [ModelFigures(server.models[0], UNANSWERED[-1])]
+
+
+def _read(server: RunningServer, health: str) -> list[ModelFigures]:
+    """The figures in a server's replies; raises one of many errors for what is none."""
+    several: Mapping[str, Any] = json.loads(health).get("models") or {}
     text = server.ask("/metrics")
     counts = _counts(text or "")
     found = []
@@ -76,7 +87,7 @@ def figures(server: RunningServer) -> list[ModelFigures]:
         answers = state in ("ready", "loaded")
         slots = json.loads(server.ask(f"/slots{named}") or "[]") if answers else []
         known = counts.get(name if several else "", {}) if text else None
-        found.append(_figures(name, state, known, slots))
+        found.append(_figures(name, str(state), known, slots))
     return found
 
 
@@ -88,6 +99,8 @@ def _counts(text: str) -> dict[str, dict[str, float]]:
     for family in text_string_to_metric_families(text):
         if family.name.startswith("localspec_"):
             for each in family.samples:
+                if not abs(each.value) < _LARGEST:  # nor NaN
+                    raise ValueError(f"{each.name} is {each.value}")
                 labels = {**each.labels}
                 model = labels.pop("model", "")
                 name = "/".join([each.name.removeprefix("localspec_"), *labels.values()])
@@ -99,7 +112,10 @@ def _figures(
     name: str, state: str, counts: Counts | None, slots: list[dict[str, Any]]
 ) -> ModelFigures:
     busy = [slot for slot in slots if slot["is_processing"]]
-    reading = [(slot["n_prompt_tokens_processed"], slot["n_prompt_tokens"]) for slot in busy]
+    reading = [
+        (_count(slot["n_prompt_tokens_processed"]), _count(slot["n_prompt_tokens"]))
+        for slot in busy
+    ]
     now = ModelFigures(name, state, slots=len(slots), busy=len(busy))
     if counts is None:
         return now
@@ -117,7 +133,7 @@ def _figures(
         waiting=int(counts.get("requests_deferred", 0)),
         slots=len(slots),
         busy=len(busy),
-        tokens=answered + sum(slot.get("n_decoded", 0) for slot in slots),
+        tokens=answered + sum(_count(slot.get("n_decoded", 0)) for slot in slots),
         generation_tps=answered / seconds if seconds else None,
         answered=answered,
         rounds=total("rounds"),
@@ -128,6 +144,12 @@ def _figures(
         by_position=tuple(positions[key] for key in sorted(positions, key=int)),
         prompts=tuple((read, all_) for read, all_ in reading if read < all_),
     )
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or not 0 <= value < _LARGEST:
+        raise ValueError("no number of tokens")
+    return value
 
 
 def _labelled(counts: Counts, metric: str) -> Iterator[tuple[str, int]]:

@@ -131,13 +131,13 @@ def _chosen(name: str | None) -> "RunningServer":
 def _state(server: "RunningServer") -> tuple[str, list[str], list[tuple[int, int]], int | None]:
     """Its state, the models that it loads, the prompts that it reads, the answers under way.
 
-    The state is "ready", "stuck" or "not answering"; a prompt is its tokens read and all of them;
+    The state is "ready" or one of `UNANSWERED`; a prompt is its tokens read and all of them;
     answers are None where the server does not tell.
     """
-    from localspec.server.watch import figures
+    from localspec.server.watch import UNANSWERED, figures
 
     found = figures(server)
-    state = found[0].state if found[0].state in ("stuck", "not answering") else "ready"
+    state = found[0].state if found[0].state in UNANSWERED else "ready"
     loading = [model.model for model in found if model.state == "loading"]
     prompts = [prompt for model in found for prompt in model.prompts]
     busy = sum(model.running for model in found) if found[0].known else None

@@ -2,9 +2,12 @@
 
 import json
 import re
+import socketserver
 import threading
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -99,6 +102,112 @@ def test_a_prompt_that_is_read_is_listed(localspec: Command) -> None:
 def test_a_server_that_does_not_answer_is_listed_as_such(localspec: Command) -> None:
     with announced("http://127.0.0.1:1", ["toy"], 1):
         assert "? of 1 busy\tnot answering" in localspec("ps").out
+
+
+@contextmanager
+def odd_server(reply: Callable[[socketserver.StreamRequestHandler], None]) -> Iterator[str]:
+    """The URL of a server that replies like this."""
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            with suppress(OSError):
+                reply(self)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def by_path(**bodies: str) -> Callable[[socketserver.StreamRequestHandler], None]:
+    """Replies with these bodies, and else with what a server without requests says."""
+    usual = {"health": '{"status": "ok"}', "metrics": "", "slots": "[]"} | bodies
+
+    def reply(handler: socketserver.StreamRequestHandler) -> None:
+        path = handler.rfile.readline().decode().split()[1].lstrip("/").partition("?")[0]
+        body = usual[path].encode()
+        head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n"
+        handler.wfile.write(head.encode() + body)
+
+    return reply
+
+
+GAUGE = "# TYPE localspec_requests_processing gauge\nlocalspec_requests_processing "
+SLOT = '[{"is_processing": true, "n_prompt_tokens_processed": %s, "n_prompt_tokens": 4}]'
+
+
+@pytest.mark.parametrize(
+    "bodies",
+    [
+        {"health": "<html>\x1b]0;title\x07</html>"},
+        {"health": "[" * 100_000},
+        {"health": "[]"},
+        {"health": '{"models": ["a"]}'},
+        {"health": '{"models": {"a": "loa'},
+        {"metrics": GAUGE + "NaN\n"},
+        {"metrics": GAUGE + "1e400\n"},
+        {"metrics": "\x1b[2J{{{ not metrics\nx{y= 3\n"},
+        {"slots": "[{}]"},
+        {"slots": "[3]"},
+        {"slots": '{"a": 3}'},
+        {"slots": SLOT % "NaN", "metrics": GAUGE + "1\n"},
+        {"slots": SLOT % '"\x1b[2J"', "metrics": GAUGE + "1\n"},
+        {"slots": SLOT % 10**400, "metrics": GAUGE + "1\n"},
+    ],
+)
+def test_a_server_with_odd_replies_is_one_line(localspec: Command, bodies: dict[str, str]) -> None:
+    with odd_server(by_path(**bodies)) as url, announced(url, ["toy"], 1):
+        ps, top = localspec("ps", "--no-header"), localspec("top")
+        listed = [json.loads(localspec(each, "--json").out) for each in ("ps", "top")]
+    assert ps.out.startswith(f"toy\t{url}\t? of 1 busy\tnot a reply of localspec\t")
+    assert top.out.splitlines()[0] == f"toy at {url}: not a reply of localspec"
+    assert "\x1b" not in ps.out + ps.err + top.out + top.err and len(listed) == 2
+
+
+def test_a_reply_that_drips_is_not_waited_for(
+    localspec: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "_SECONDS", 0.3)
+
+    def drip(handler: socketserver.StreamRequestHandler) -> None:
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\n")
+        while True:  # until the client is gone
+            handler.wfile.write(b"x")
+            time.sleep(0.05)
+
+    with odd_server(drip) as url, announced(url, ["toy"], 1):
+        assert "? of 1 busy\tnot answering" in localspec("ps").out
+
+
+def test_the_key_goes_to_no_other_host(localspec: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALSPEC_API_KEY", "secret")
+    seen = list[bytes]()
+    with odd_server(lambda handler: seen.append(handler.rfile.readline())) as other:
+
+        def lead_away(handler: socketserver.StreamRequestHandler) -> None:
+            head = f"HTTP/1.1 302 Found\r\nLocation: {other}/health\r\nContent-Length: 0\r\n\r\n"
+            handler.wfile.write(head.encode())
+
+        with odd_server(lead_away) as url, announced(url, ["toy"], 1):
+            assert "? of 1 busy\tnot answering" in localspec("ps").out
+    assert seen == []
+
+
+def test_odd_records_are_left_out(localspec: Command) -> None:
+    """Neither shown nor ended: a pid of 0 or -1 stands for many processes."""
+    with announced("http://127.0.0.1:1", ["toy"], 1):
+        (server,) = running_servers()
+        changes: list[dict[str, Any]] = [
+            {"pid": 0}, {"pid": -1}, {"pid": "1"}, {"since": float("nan")}, {"since": 1e300},
+            {"url": 3}, {"models": []}, {"models": "toy"}, {"models": [3]}, {"slots": None},
+        ]  # fmt: skip
+        for number, change in enumerate(changes):
+            file = running._folder() / f"odd-{number}.json"
+            file.write_text(json.dumps(asdict(server) | change))
+        (running._folder() / "deep.json").write_text("[" * 60_000)
+        assert running_servers() == [server]
+        assert localspec("ps").code == 0
 
 
 def test_files_of_ended_servers_are_removed_and_those_of_other_machines_left() -> None:
