@@ -1,17 +1,21 @@
 """Row kernels: found in a build, refused where they are wrong, used by one setting a process."""
 
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
 
-from localspec.core.options.load_options import LoadOptions
+from localspec.core.options.load_options import LoadOptions, Lora
 from localspec.llama import llama_library, row_kernels
 from localspec.llama.parameters import model_parameters
+from localspec.llama.pass_class import all_alike
 from localspec.llama.row_kernels import LeftOperation, RowKernels
 from localspec.metadata.header import read_header
+from tests.support.files.lora_files import write_lora
 from tests.support.files.tiny_models import write_tiny_model
+from tests.support.llama.heads import PAIRS, head_pair
 from tests.support.llama.row_kernels import FakeLibrary, number_of
 from tests.support.real_pair import TinyFiles, load_model, random_ids
 
@@ -97,6 +101,24 @@ def test_those_of_the_build_are_right_and_round_alike(kernels: RowKernels, tiny:
         np.testing.assert_array_equal(model.decode(tokens[:width], width), whole[:width])
     model.close()
     assert kernels.left() == []
+
+
+def test_a_lora_adapter_rounds_alike_too(
+    kernels: RowKernels, tiny: TinyFiles, tmp_path: Path
+) -> None:
+    path = write_lora(tmp_path / "a.gguf", strength=0.1)
+    kernels.reset()
+    assert all_alike(load_model(tiny.target, loras=(Lora(path, 0.5),))) and kernels.left() == []
+
+
+@pytest.mark.parametrize(("target", "heads"), PAIRS)
+def test_targets_that_heads_read_round_alike_too(
+    kernels: RowKernels, architecture: Callable[[str], Path], target: str, heads: str | None
+) -> None:
+    f16 = {"cache_type_k": "f16", "cache_type_v": "f16", "flash_attention": "on"}
+    kernels.reset()
+    with head_pair(architecture, target, heads, **f16) as pair:
+        assert all_alike(pair.target) and kernels.left() == []
 
 
 def test_weights_stay_mapped(kernels: RowKernels, tiny: TinyFiles) -> None:
