@@ -144,6 +144,13 @@ class ServingFlags:
         metavar="SECONDS",
         bounds=_SECONDS,
     )
+    load_timeout: float = _server(
+        1800.0,
+        "--load-timeout",
+        "Longest time for loading one of several models; its load is given up then.",
+        metavar="SECONDS",
+        bounds=_SECONDS,
+    )
 
     share_cache: bool = _server(
         False,

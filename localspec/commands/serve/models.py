@@ -58,6 +58,7 @@ def serve_models(names: Sequence[str], given: Given, serving: ServingFlags) -> N
             autoload=serving.models_autoload,
             idle_seconds=serving.idle_timeout,
             patience=serving.queue_timeout,
+            load_seconds=serving.load_timeout,
         )
         app = make_front(models, access, max_body=serving.max_body * 2**20, say=console.note)
         most = serving.max_connections

@@ -15,6 +15,8 @@ from localspec.server.errors import BadRequest
 from localspec.server.front.process import ModelFailed, ModelProcess
 
 _RETRY_AFTER = 5  # seconds
+_ABANDONED_SECONDS = 60.0  # for which a load goes on that nobody waits for: a client may ask again
+_TURN_SECONDS = 30.0  # after which others load too: a disk that does not answer would stop them
 _DRAIN_SECONDS = 60.0  # for which a model that answers takes no new requests, to make room
 
 
@@ -34,6 +36,7 @@ class Loaded:
     model: "Model"
     process: ModelProcess
     ready: "asyncio.Task[None] | None" = None
+    starting: bool = False  # its process runs, or answers
     users: int = 0
     used_at: float = 0.0
     open: asyncio.Event = field(default_factory=_set)
@@ -81,12 +84,13 @@ class Model:
 class Models:
     """Loads the models that requests need, at most ``most`` at a time (0: any number).
 
-    One is loaded after the other. To make room, a model without requests is unloaded, of several
-    the one used longest ago. Where all answer, the one used longest ago takes no new requests for
-    up to a minute, and other models go on. So is one without requests for ``idle_seconds``
-    unloaded. Requests wait for their model for ``patience`` seconds. Without ``autoload``, only
-    `load` loads a model. ``on_unload`` is called with a process before it ends. Use it in one event
-    loop.
+    One is loaded after the other; after 30 s the next one is loaded too. A load is given up after
+    ``load_seconds``, and when nobody has waited for it for a minute. To make room, a model without
+    requests is unloaded, of several the one used longest ago. Where all answer, the one used
+    longest ago takes no new requests for up to a minute, and other models go on. So is one without
+    requests for ``idle_seconds`` unloaded. Requests wait for their model for ``patience`` seconds.
+    Without ``autoload``, only `load` loads a model. ``on_unload`` is called with a process before
+    it ends. Use it in one event loop.
     """
 
     def __init__(
@@ -99,6 +103,7 @@ class Models:
         autoload: bool = True,
         idle_seconds: float | None = None,
         patience: float = 600.0,
+        load_seconds: float = 1800.0,
     ) -> None:
         self.all = tuple(models)
         self.created = int(time.time())
@@ -109,6 +114,7 @@ class Models:
         self._autoload = autoload
         self._idle_seconds = idle_seconds
         self._patience = patience
+        self._load_seconds = load_seconds
         self._turn = asyncio.Lock()  # of loading; never held while answers are waited for
         self._freed = asyncio.Event()  # set, and replaced, when a model may have become idle
         self._processes: set[Loaded] = set()  # those that run, or are started
@@ -236,11 +242,10 @@ class Models:
         began, displaced = time.monotonic(), None
         try:
             while loaded.users:
-                async with self._turn:
-                    if await self._load(loaded):
-                        break
+                if await self._load(loaded):
+                    break
                 if displaced is None or displaced not in self._processes:  # another took its place
-                    displaced = min(self._ready(), key=_last_use)
+                    displaced = min(self._ready(), key=_last_use, default=None)
                 await self._wait_for_room(displaced, time.monotonic() - began)
             else:
                 self._forget(loaded)
@@ -258,15 +263,27 @@ class Models:
         self._spawn(self._watch(loaded))
 
     async def _load(self, loaded: Loaded) -> bool:
-        """Load a model now; False where it needs the place of one that answers."""
-        began, model = time.monotonic(), loaded.model
+        """Load a model now; False where it needs the place of another one."""
+        model = loaded.model
         while True:
-            if not await self._make_room(model.n_bytes):
-                return False
+            async with self._turn:
+                if not await self._make_room(model.n_bytes):
+                    return False
+                began, loaded.starting = time.monotonic(), True
+                starting = self._spawn(loaded.process.start())
+                await asyncio.wait([starting], timeout=min(_TURN_SECONDS, self._load_seconds))
+            left = self._load_seconds - (time.monotonic() - began)
             try:
-                await loaded.process.start()
+                await asyncio.wait_for(starting, max(0.0, left))
                 break
+            except TimeoutError:
+                loaded.process.kill()
+                raise ModelFailed(
+                    f"{model.name} did not load within {self._load_seconds:g} s.",
+                    "Ask again: it is started anew. Allow more time with --load-timeout.",
+                ) from None
             except ModelFailed as failure:
+                loaded.starting = False
                 if not (failure.memory and self._ready()):
                     raise
                 if not await self._evict():
@@ -278,6 +295,8 @@ class Models:
 
     async def _watch(self, loaded: Loaded) -> None:
         """Note the end of a process that nobody wanted."""
+        if not loaded.users:
+            self._unload_later(loaded)
         failure = await loaded.process.ended()
         if loaded in self._processes:
             self._fail(loaded, failure)
@@ -292,14 +311,17 @@ class Models:
     async def _make_room(self, n_bytes: int) -> bool:
         """Unload idle models until another may be loaded, and its weights fit beside the others'.
 
-        False where all that are left answer.
+        Loads that go on count as complete. False where all that are left answer, or are waited for.
         """
-        while self._most and len(self._ready()) >= self._most:
+        while self._most and len(self._starting()) >= self._most:
             if not await self._evict():
                 return False
         while (memory := machine.memory()) is not None:
             # The system counts pages of mapped weights as available.
-            mapped = sum(each.process.mapped for each in self._ready())
+            mapped = sum(
+                each.process.mapped if each.is_ready else each.model.n_bytes
+                for each in self._starting()
+            )
             if not mapped or n_bytes + mapped <= memory[0]:
                 break
             if not await self._evict():
@@ -308,12 +330,12 @@ class Models:
 
     async def _evict(self) -> bool:
         """Unload the idle model that was used longest ago; False where there is none."""
-        idle = [each for each in self._ready() if not each.users]
+        idle = [each for each in self._starting() if not each.users]
         if idle:
             await self._stop(min(idle, key=_last_use))
         return bool(idle)
 
-    async def _wait_for_room(self, displaced: Loaded, waited: float) -> None:
+    async def _wait_for_room(self, displaced: Loaded | None, waited: float) -> None:
         """Wait until a model may be idle; raises QueueTimeout after ``patience`` seconds.
 
         At first ``displaced`` takes no new requests: it might never be idle otherwise.
@@ -321,10 +343,8 @@ class Models:
         if waited >= self._patience:
             raise QueueTimeout(self._patience, _RETRY_AFTER)
         drain = min(_DRAIN_SECONDS, self._patience / 2)
-        if waited < drain:
-            displaced.open.clear()
-        else:
-            displaced.open.set()
+        if displaced is not None:
+            (displaced.open.clear if waited < drain else displaced.open.set)()
         with suppress(TimeoutError):
             async with asyncio.timeout((drain if waited < drain else self._patience) - waited):
                 await self._freed.wait()
@@ -337,15 +357,22 @@ class Models:
     def _ready(self) -> list[Loaded]:
         return [each for each in self._processes if each.is_ready]
 
+    def _starting(self) -> list[Loaded]:
+        """Those that take a place: ready, or on their way."""
+        return [each for each in self._processes if each.starting]
+
     def _unload_later(self, loaded: Loaded) -> None:
-        used_at = loaded.used_at
+        """Unload a model that stays without requests, or give up its load."""
+        used_at, seconds = loaded.used_at, self._idle_seconds
+        if not loaded.is_ready:
+            seconds = _ABANDONED_SECONDS
 
         def unload() -> None:
             if loaded.model.loaded is loaded and not loaded.users and loaded.used_at == used_at:
                 self._spawn(self._stop(loaded))
 
-        if self._idle_seconds is not None:
-            asyncio.get_running_loop().call_later(self._idle_seconds, unload)
+        if seconds is not None:
+            asyncio.get_running_loop().call_later(seconds, unload)
 
     async def _stop(self, loaded: Loaded) -> None:
         told = loaded.is_ready and loaded in self._processes

@@ -188,8 +188,16 @@ class ModelProcess:
         try:
             await asyncio.wait_for(self._wait(), _SECONDS_TO_END)
         except TimeoutError:
+            self.kill()
+            # The system may not end it: it reads from a disk that does not answer.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wait(), _SECONDS_TO_DIE)
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self._stopped = True
+        if self._process is not None and self._process.returncode is None:
             self._process.kill()
-            await self._wait()
 
     async def _wait(self) -> None:
         assert self._process is not None

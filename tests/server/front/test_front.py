@@ -228,6 +228,22 @@ def test_a_model_that_cannot_be_loaded_says_why(tiny: TinyFiles, tmp_path: Path)
         assert health == {"target": "loaded", "bad": "unloaded"}
 
 
+@pytest.mark.llama
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_a_process_that_hangs_while_it_loads_is_ended(files: list[Path]) -> None:
+    with fronted(*files, "--draft", "off", "--load-timeout", "3") as (process, client, _):
+        client.post("/models/load", json={"model": "red"}).raise_for_status()
+        while "red" not in (started := children(process.pid)):
+            time.sleep(0.001)
+        os.kill(started["red"], signal.SIGSTOP)
+        reply = client.post(COMPLETIONS, json=body("red", 1))
+        assert reply.status_code == 503 and "red did not load within 3 s" in reply.text
+        while not is_gone(started["red"]):
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 0
+
+
 def test_one_model_has_names_of_its_own_and_answers_to_any(tiny: TinyFiles) -> None:
     flags = ("--alias", "mine,fim", "--idle-timeout", "600")
     with fronted(tiny.target, *flags) as (_, client, _):

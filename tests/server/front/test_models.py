@@ -9,6 +9,7 @@ import pytest
 from localspec.core import machine
 from localspec.engine.session.limits import Closing, QueueTimeout
 from localspec.server.errors import BadRequest
+from localspec.server.front import models as models_module
 from localspec.server.front.models import Model, Models
 from localspec.server.front.process import ModelFailed, ModelProcess
 
@@ -17,7 +18,7 @@ Step = Callable[["Site"], Coroutine[Any, Any, None]]
 
 
 class Idle:
-    """A process that loads at once, unless ``refuses``, and ends when it is told to."""
+    """A process that loads at once, unless ``refuses`` or ``hangs``, and ends when told to."""
 
     def __init__(self, name: str, site: "Site") -> None:
         self.name, self.mapped, self._site = name, 100, site
@@ -27,6 +28,9 @@ class Idle:
     async def start(self) -> None:
         self._site.events.append(f"+{self.name}")
         await asyncio.sleep(0)
+        if self.name in self._site.hangs:
+            await self._over.wait()
+            raise ModelFailed("It was unloaded.")
         if self._site.refuses and self._site.refuses.pop(0):
             raise ModelFailed("It does not fit.", memory=True)
 
@@ -36,6 +40,10 @@ class Idle:
 
     async def stop(self) -> None:
         self._site.events.append(f"-{self.name}")
+        self._over.set()
+
+    def kill(self) -> None:
+        self._site.events.append(f"!{self.name}")
         self._over.set()
 
     def crash(self) -> None:
@@ -48,6 +56,7 @@ class Site:
     def __init__(self, **options: Any) -> None:
         self.events: list[str] = []
         self.refuses: list[bool] = []
+        self.hangs: set[str] = set()
 
         def launch(model: Model) -> ModelProcess:
             return cast(ModelProcess, Idle(model.name, self))
@@ -273,6 +282,77 @@ def test_an_answer_without_end_stops_only_the_model_that_needs_its_place() -> No
         end.set()
         await first
         await site.use("b")
+        assert site.events == ["+a", "-a", "+b"]
+
+    asyncio.run(run())
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_TURN_SECONDS", "_ABANDONED_SECONDS"):
+        monkeypatch.setattr(models_module, name, 0.01)
+
+
+def test_a_load_that_hangs_keeps_no_other_from_loading(hasty: None) -> None:
+    async def run() -> None:
+        site = Site()
+        site.hangs = {"a", "b"}
+        waiting = [site.begin(name)[0] for name in "ab"]
+        await settle()
+        await site.use("c")
+        assert site.events == ["+a", "+b", "+c"]
+        assert [each.state for each in site.models.all[:3]] == ["loading", "loading", "loaded"]
+        for task in waiting:
+            task.cancel()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("seconds", [0.001, 0.05])  # within its turn, and after it
+def test_a_load_has_a_time_limit(hasty: None, seconds: float) -> None:
+    async def run() -> None:
+        site = Site(load_seconds=seconds)
+        site.hangs = {"a"}
+        with pytest.raises(ModelFailed, match=f"a did not load within {seconds} s"):
+            await site.use("a")
+        assert site.events == ["+a", "!a"]
+        assert "did not load" in site.models.find("a").status()["error"]
+        site.hangs.clear()
+        await site.use("a")
+
+    asyncio.run(run())
+
+
+def test_a_load_that_nobody_waits_for_is_given_up(hasty: None) -> None:
+    async def run() -> None:
+        site = Site()
+        site.hangs = {"a"}
+        waiting, _ = site.begin("a")
+        await settle()
+        waiting.cancel()
+        while "-a" not in site.events:
+            await asyncio.sleep(0.01)
+        assert site.models.find("a").state == "unloaded"
+
+    asyncio.run(run())
+
+
+def test_a_load_that_nobody_waits_for_gives_its_place_up(
+    hasty: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models_module, "_ABANDONED_SECONDS", 600)
+
+    async def run() -> None:
+        site = Site(most=1)
+        site.hangs = {"a"}
+        waiting, _ = site.begin("a")
+        await settle()
+        other, end = site.begin("b")
+        await asyncio.sleep(0.05)
+        assert site.events == ["+a"]  # it is waited for
+        waiting.cancel()
+        end.set()
+        await other
         assert site.events == ["+a", "-a", "+b"]
 
     asyncio.run(run())
