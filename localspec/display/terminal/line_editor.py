@@ -1,6 +1,7 @@
 """The prompt line of a terminal, with history, completion and pastes; the terminal's echo."""
 
 import re
+import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -45,6 +46,7 @@ class LineEditor:
         self._commands = commands
         self._file = history
         self._entries = _Entries(history)
+        self._interrupted = False
         self._at_prompt = False  # else keys are processed that were typed before the prompt
         # A terminal that does not tell where its cursor is would only cause a warning.
         vars(get_app_session().output)["enable_cpr"] = False
@@ -81,10 +83,16 @@ class LineEditor:
     def _edited(self, prompt: str) -> str:
         while keys := self._session.input.read_keys():
             store_typeahead(self._session.input, keys)
-        self._at_prompt = False
+        self._at_prompt = self._interrupted = False
+        # prompt_toolkit's own handler loses signals at the end of its prompt, or fails there.
+        former = signal.signal(signal.SIGINT, self._interrupt)
         try:
-            return self._session.prompt(prompt, pre_run=self._begin)
+            text = self._session.prompt(prompt, pre_run=self._begin, handle_sigint=False)
+            if self._interrupted:
+                raise KeyboardInterrupt
+            return text
         finally:
+            signal.signal(signal.SIGINT, former)
             self._session.output.enable_bracketed_paste()
             self._session.output.flush()
 
@@ -93,6 +101,19 @@ class LineEditor:
         loop = get_app().loop
         if loop is not None:
             loop.call_soon(lambda: setattr(self, "_at_prompt", True))
+        if self._interrupted:
+            self._leave()
+
+    def _interrupt(self, number: int, frame: object) -> None:
+        self._interrupted = True
+        if (loop := self._session.app.loop) is not None:
+            loop.call_soon_threadsafe(self._leave)
+
+    def _leave(self) -> None:
+        """End the prompt as Ctrl-C does, unless it has ended already."""
+        future = self._session.app.future
+        if future is not None and not future.done():
+            self._session.app.exit(exception=KeyboardInterrupt, style="class:aborting")
 
     def _keys(self) -> KeyBindings:
         keys = KeyBindings()

@@ -2,8 +2,11 @@
 
 import re
 import signal
+import socket
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -35,6 +38,29 @@ def test_a_log_that_nobody_reads(models: tuple[str, ...], is_closed: bool) -> No
                     assert client.post(COMPLETIONS, json=asked).status_code == 200
                     for _ in range(_REQUESTS):
                         assert client.get("/v1/models").status_code == 200
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(PATIENCE) == 0
+        finally:
+            process.kill()
+
+
+@pytest.mark.llama
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("models", [ONE, SEVERAL], ids=["one", "several"])
+def test_a_log_on_a_full_disk(models: tuple[str, ...]) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    command = [sys.executable, "-m", "localspec", "serve", *models, "-t", "1", "--port", port]
+    with open("/dev/full", "w") as full, subprocess.Popen(command, stderr=full) as process:
+        try:
+            while True:
+                try:
+                    httpx2.get(f"http://127.0.0.1:{port}/health", trust_env=False)
+                    break
+                except httpx2.ConnectError:
+                    assert process.poll() is None
+                    time.sleep(0.05)
             process.send_signal(signal.SIGTERM)
             assert process.wait(PATIENCE) == 0
         finally:

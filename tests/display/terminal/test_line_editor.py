@@ -72,6 +72,52 @@ def test_ctrl_c_forgets_a_paste(history: Path) -> None:
         assert "\x1b[?2004l" in terminal.raw[terminal.raw.rfind("\x1b[?2004h") :]
 
 
+# A signal that comes when a text is complete, and the prompt is about to end.
+INTERRUPTED = """
+import asyncio
+import signal
+from prompt_toolkit.application import Application
+end = Application.cancel_and_wait_for_background_tasks
+async def interrupted(app):
+    await end(app)
+    signal.raise_signal(signal.SIGINT)
+    for _ in range(int(sys.argv[2])):
+        await asyncio.sleep(0)
+Application.cancel_and_wait_for_background_tasks = interrupted
+"""
+
+
+EARLY = """
+import signal
+from prompt_toolkit.application import Application
+run = Application.run_async
+async def interrupted(app, **more):
+    Application.run_async = run
+    signal.raise_signal(signal.SIGINT)
+    return await run(app, **more)
+Application.run_async = interrupted
+"""
+
+
+def test_a_signal_at_the_start_of_a_prompt(history: Path) -> None:
+    with Terminal(READ.replace("while True", EARLY + "while True"), str(history)) as terminal:
+        terminal.wait(lambda window: "Ctrl-C" in window.text)
+        assert "Traceback" not in terminal.window.text
+        terminal.type("\x04")
+        assert terminal.leave() == 0
+
+
+@pytest.mark.parametrize("steps", range(4))
+def test_a_signal_at_the_end_of_a_prompt(history: Path, steps: int) -> None:
+    code = READ.replace("while True", INTERRUPTED + "while True")
+    with Terminal(code, str(history), str(steps)) as terminal:
+        terminal.prompt(1)
+        terminal.type("a\n")
+        terminal.prompt(2)
+        shown = terminal.window.text
+        assert "Ctrl-C" in shown and "Traceback" not in shown and "running" not in shown
+
+
 @pytest.mark.parametrize("term", ["xterm", "dumb"])
 def test_bytes_that_are_no_text(history: Path, term: str) -> None:
     with Terminal(READ, str(history), term=term) as terminal:
