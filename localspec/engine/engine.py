@@ -67,6 +67,8 @@ class Engine:
     `COMPUTE` only.
     """
 
+    _owns_models = False  # as engines of `load` do: another may share its target
+
     def __init__(
         self,
         target: LlamaModel,
@@ -134,7 +136,9 @@ class Engine:
         first, second = _load_options(target), None if draft is None else _load_options(draft)
         renderer.SHARED.prepare()
         load = partial(load_pair, first, second, lenient=lenient, say=say, trial=trial)
-        return COMPUTE.call(lambda: cls(*load()))
+        engine = COMPUTE.call(lambda: cls(*load()))
+        engine._owns_models = True
+        return engine
 
     def stream(
         self,
@@ -440,7 +444,8 @@ class Engine:
 
     def __del__(self) -> None:
         """Free what nothing refers to any more, without waiting: any thread may be here."""
-        if not getattr(self, "_closed", True) and self._process == os.getpid():
+        owned = self._owns_models and not getattr(self, "_closed", True)
+        if owned and self._process == os.getpid():
             COMPUTE.post(self._free)
 
     def _free(self) -> None:

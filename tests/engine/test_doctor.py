@@ -81,7 +81,7 @@ def test_a_crash_on_a_device_becomes_advice(monkeypatch: pytest.MonkeyPatch) -> 
 
     def ask(module: str, question: Any, patience: float) -> Ended:
         on_cpu = all(each["device"] == "none" for each in question["models"])
-        return Ended(0 if on_cpu else -11, "", "")
+        return Ended(0 if on_cpu else -11, "{}", "")
 
     monkeypatch.setattr(worker, "ask", ask)
     result = examine()

@@ -160,6 +160,7 @@ class Crowd:
 
 def run_through(site: Site, asked: Sequence[Wish], texts: Sequence[list[str]]) -> Counter[str]:
     """What became of the requests; afterwards nothing of them may be left."""
+    site.get("/health")  # from then on it accepts
     tasks = running_tasks(site)
 
     async def run() -> Counter[str]:
@@ -180,8 +181,8 @@ def run_through(site: Site, asked: Sequence[Wish], texts: Sequence[list[str]]) -
 
 def running_tasks(site: Site) -> int:
     """Of the server's event loop."""
-    (listening,) = site.server.servers
-    return len(asyncio.all_tasks(listening.get_loop()))
+    (accepting,) = site.server._accepting
+    return len(asyncio.all_tasks(accepting.get_loop()))
 
 
 @pytest.mark.parametrize("slots", [1, 3])
