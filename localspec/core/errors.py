@@ -40,6 +40,10 @@ class EngineError(LocalspecError, RuntimeError):
     """llama.cpp refused to load a model or to decode."""
 
 
+class NotNumbers(EngineError):
+    """A model's logits after a text are not numbers, so that no token can be chosen."""
+
+
 class NotEnoughMemory(LocalspecError, MemoryError):
     """What was asked for does not fit into this machine's memory."""
 

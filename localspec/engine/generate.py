@@ -15,7 +15,12 @@ from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.grammar.tool_calls import answer_or_call
 from localspec.engine.text_stream import OutputFormat, Prompt, TextStream
-from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
+from localspec.speculative.control.controllers import (
+    Adaptive,
+    FixedLength,
+    NoDraft,
+    UntilNotNumbers,
+)
 from localspec.speculative.control.conversations import Conversations
 from localspec.speculative.control.pair_profile import LossBudget, PairProfile
 from localspec.speculative.control.plain_time import PlainTime
@@ -396,20 +401,26 @@ def _make_controller(
         warmth = min(params.temperature, MAX_LEARNT_TEMPERATURE)
         sampling_kind = "greedy" if params.greedy else f"{params.acceptance} at {warmth:.1f}"
         sampling_kind += " in a grammar" * (constraint is not None)  # accepted more often
-        return Adaptive(
-            engine.profile.learnt(clock),
-            clock,
-            drafter,
-            *lookups,
-            sampling_kind=sampling_kind,
-            conversations=engine.conversations,
-            loss_budget=engine.loss_budget,
-        )
+
+        def adaptive(drafter: ModelDrafter | None) -> Adaptive:
+            return Adaptive(
+                engine.profile.learnt(clock),
+                clock,
+                drafter,
+                *lookups,
+                sampling_kind=sampling_kind,
+                conversations=engine.conversations,
+                loss_budget=engine.loss_budget,
+            )
+
+        if drafter is None:
+            return adaptive(None)
+        return UntilNotNumbers(adaptive(drafter), lambda: adaptive(None))
     if drafter is None or length == 0:
         return NoDraft()
     # "rejection" needs the distribution of each draft, which lookups lack.
     forced = lookups[0] if lookups and params.acceptance != "rejection" else None
-    return FixedLength(drafter, length, clock, tree, forced)
+    return UntilNotNumbers(FixedLength(drafter, length, clock, tree, forced), NoDraft)
 
 
 def _read(

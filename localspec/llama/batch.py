@@ -136,6 +136,11 @@ def are_numbers(rows: Logits) -> bool:
     return bool(np.isfinite(rows.max(axis=1)).all())
 
 
+def with_unknown_rows(first: Logits, rows: int) -> Logits:
+    """A row of logits and others, of candidates that were not read, which are not numbers."""
+    return np.pad(first, ((0, rows - 1), (0, 0)), constant_values=np.nan)
+
+
 def chunks(
     tokens: Sequence[int], rows: int, size: int, step: int | None = None
 ) -> list[tuple[Sequence[int], int]]:

@@ -10,11 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.core import machine
-from localspec.core.errors import EngineError
+from localspec.core.errors import EngineError, NotNumbers
 from localspec.core.interrupt import held_interrupt
 from localspec.core.options.load_options import MAX_DRAFT_TOKENS, MAX_ROWS, LoadOptions
 from localspec.llama import llama_library, row_kernels
-from localspec.llama.batch import AnyBatch, Batch, are_numbers, chunks, decode, read_logits
+from localspec.llama.batch import (
+    AnyBatch,
+    Batch,
+    are_numbers,
+    chunks,
+    decode,
+    read_logits,
+    with_unknown_rows,
+)
 from localspec.llama.cache.branches import LlamaTrees
 from localspec.llama.cache.copies import (
     EVERY,
@@ -207,7 +215,38 @@ class LlamaModel:
 
         Raises EngineError when llama.cpp refuses; the cache then holds what it held before. After
         Ctrl-C, or Cancelled where `stopped_when` ends it, it also holds the batches that were read.
+
+        A value that is no number may stay in a cell that was left, and spoil every text: where
+        logits are not numbers, all is read again, behind a file's state, and else without the last
+        ``rows`` - 1 tokens, which may be wrong candidates. Their rows are not numbers then. Raises
+        NotNumbers, and leaves no tokens, where that does not help.
         """
+        logits = self._decode(tokens, rows)
+        if are_numbers(logits):
+            return logits
+        text, is_from_file = self.drop_all()
+        if is_from_file:
+            return self.decode(text, rows)
+        return with_unknown_rows(self.decode_anew(text[: len(text) - rows + 1]), rows)
+
+    def drop_all(self) -> tuple[list[int], bool]:
+        """Empty all cells; returns the tokens, and whether a file's state was among them."""
+        report, tokens = self.doubted, [*self.tokens]
+        self.truncate(0)
+        if report is not None:
+            report()
+        return tokens, report is not None
+
+    def decode_anew(self, tokens: Sequence[int]) -> Logits:
+        """The logits behind tokens, read into an empty cache; raises as `decode`."""
+        row = self._decode(tokens, 1)
+        if not are_numbers(row):
+            self.truncate(0)
+            self.require_numbers(row[0])
+        return row
+
+    def _decode(self, tokens: Sequence[int], rows: int) -> Logits:
+        """`decode` without a look at the logits."""
         self._recover()
         if rows > self.max_width:
             return self._decode_in_parts(tokens, rows)
@@ -228,10 +267,7 @@ class LlamaModel:
             if not self.pending:
                 self.rollback.anchor(self._held)
             self._llama.llama_synchronize(self.context)  # a GPU may be at work; logits wait for it
-        logits = self._logits(rows)
-        if lost := self.drop_bad_state(logits):
-            return self.decode(lost, rows)
-        return logits
+        return self._logits(rows)
 
     def _decode_in_parts(self, tokens: Sequence[int], rows: int) -> Logits:
         """`decode` in passes that are no wider than ``max_width``."""
@@ -325,18 +361,6 @@ class LlamaModel:
     def doubt(self, report: Callable[[], None]) -> None:
         """See `state_file.StateHolder`."""
         self.doubted = report
-
-    def drop_bad_state(self, rows: Logits) -> list[int]:
-        """The tokens to be read again, because these logits are no numbers behind a file's state.
-
-        None is left in the cache then.
-        """
-        if self.doubted is None or are_numbers(rows):
-            return []
-        report, tokens = self.doubted, [*self.tokens]
-        self.truncate(0)
-        report()
-        return tokens
 
     # -- vocabulary ------------------------------------------------------------------------
 
@@ -497,10 +521,10 @@ class LlamaModel:
         return works and _alike(chain, row)
 
     def require_numbers(self, row: NDArray[np.float32]) -> None:
-        """Raise EngineError for logits of which no token can be chosen."""
+        """Raise NotNumbers for logits of which no token can be chosen."""
         if not np.isfinite(row.max()):  # a token may have no logit: -inf
             adapters = " and ".join(str(path) for path, _ in self.options.loras)
-            raise EngineError(
+            raise NotNumbers(
                 f"{self.header.path}{adapters and ' with '}{adapters} returned logits that are "
                 "not numbers.",
                 "Run without --lora." if adapters else "Get the file again, or convert it again.",

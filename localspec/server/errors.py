@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 from localspec.core.errors import (
     GrammarError,
     LocalspecError,
+    NotNumbers,
     PromptTooLong,
     TemplateError,
     TemplateLimitExceeded,
@@ -25,6 +26,10 @@ from localspec.engine.session.limits import Unavailable
 logger = logging.getLogger("localspec.server")
 
 TOO_LARGE = "The body is larger than this server takes (--max-body)."
+_NOT_NUMBERS = (
+    "The model's logits after this text are not numbers, so it has no answer; its file may be "
+    "damaged. Other texts may be answered."
+)
 _FULL = "context_length_exceeded"  # OpenAI's code
 _MOST_CHARACTERS = 1000  # of a text that may quote the request
 _TYPES = {
@@ -156,6 +161,9 @@ def describe(error: BaseException, request_id: str) -> tuple[int, dict[str, Any]
             headers["Retry-After"] = str(error.retry_after)
     elif isinstance(error, WorkerLost):
         status, code = 503, None
+    elif isinstance(error, NotNumbers):
+        logger.error("Request %s: %s", request_id, error)
+        return 500, error_body(500, _NOT_NUMBERS), {}
     elif isinstance(error, _CLIENT_ERRORS):
         status = 400
         code = _FULL if isinstance(error, PromptTooLong) else None

@@ -142,6 +142,7 @@ class DraftStatus(StrEnum):
     RECENTLY_SLOWER = "recently_slower"  # the loss budget is spent
     VERIFICATION_TOO_SLOW = "verification_too_slow"  # even a good draft would not pay here
     DRAFT_TOO_OFTEN_WRONG = "draft_too_often_wrong"
+    DRAFT_NOT_NUMBERS = "draft_not_numbers"  # its logits, for the rest of the answer
     ANSWER_TOO_SHORT = "answer_too_short"  # for the draft to read the prompt first
 
 

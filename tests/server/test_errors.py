@@ -4,13 +4,17 @@ import http.client
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from localspec.core.errors import EngineError, PromptTooLong
 from localspec.core.options.load_options import MAX_DRAFT_TOKENS
+from localspec.engine.engine import Engine
 from localspec.engine.session.limits import AnswerTimeout, Closing, Limits, QueueFull, QueueTimeout
 from localspec.server.errors import describe, error_body
+from tests.support.files.tiny_models import with_bad_token
+from tests.support.real_pair import TinyFiles, options
 from tests.support.served import (
     CHAT,
     COMPLETIONS,
@@ -55,6 +59,27 @@ def test_internals_are_told_to_the_log_alone(caplog: pytest.LogCaptureFixture) -
     status, body, _ = describe(EngineError("decode of /home/somebody failed"), "abc")
     assert status == 500 and "somebody" not in str(body) and "abc" in body["error"]["message"]
     assert "somebody" in caplog.text and "abc" in caplog.text
+
+
+@pytest.mark.llama
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_logits_that_are_not_numbers_end_one_request(
+    tiny: TinyFiles, tmp_path: Path, parallel: int
+) -> None:
+    bad = with_bad_token(tiny.target, tmp_path / "bad.gguf", 200)
+    given = options(bad, parallel=parallel, ctx_size=512)
+    asked = {"prompt": [5] * 70, "max_tokens": 4, "seed": 1, "logit_bias": {"200": -100}}
+    with Engine.load(given, trial=False) as engine, serving(engine) as site:
+        first = site.ask(COMPLETIONS, **asked)
+        for prompt in ([5] * 70 + [200], [5] * 70 + [200, 5]):
+            reply = site.post(COMPLETIONS, asked | {"prompt": prompt})
+            assert reply.status_code == 500 and "not numbers" in error_of(reply)["message"]
+            assert str(tmp_path) not in reply.text
+            stream = site.post(COMPLETIONS, asked | {"prompt": prompt, "stream": True}).text
+            assert "not numbers" in stream and "[DONE]" not in stream
+            for _ in range(parallel):
+                assert site.ask(COMPLETIONS, **asked)["choices"] == first["choices"]
+        assert site.get("/health").status_code == 200
 
 
 def test_messages_are_text_of_bounded_length() -> None:

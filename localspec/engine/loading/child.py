@@ -1,6 +1,7 @@
 """The child process of `first_use`: loads a pair, uses it in every way, and measures it."""
 
 import json
+import math
 import sys
 
 from localspec.core import machine, worker
@@ -22,6 +23,8 @@ from localspec.llama.vocabulary.tokenizer import SHORT, tokenize
 from localspec.llama.vocabulary.trimmed import open_draft_model
 from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.header import read_header
+from localspec.speculative.loop import DraftStatus
+from localspec.speculative.sampling.row import require_number
 
 _WIDE = 9  # tokens of a pass
 _TEXT = "Hello, world! 1 + 1 = 2.\n"
@@ -114,13 +117,14 @@ def _use_vocabulary(model: LlamaModel) -> None:
 
 
 def _generate(engine: Engine, length: DraftTokens) -> None:
-    """An answer in each slot."""
+    """An answer in each slot; raises NotNumbers where the draft's logits are not numbers too."""
     target = engine.target
     prompt = [(7919 * i + 1) % target.n_vocab for i in range(min(_PROMPT, target.n_ctx // 2))]
     options = GenerateOptions(_GREEDY, length, max_tokens=_TOKENS)
     for stream in [engine.stream(prompt, options) for _ in range(target.options.parallel)]:
-        for _ in stream:
-            pass
+        for piece in stream:
+            if piece.status is DraftStatus.DRAFT_NOT_NUMBERS:
+                require_number(math.nan)
 
 
 if __name__ == "__main__":

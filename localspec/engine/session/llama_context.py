@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,9 +111,12 @@ class SharedContext:
 
     All share their cells (`kv_unified`), so that a pass with different numbers of tokens is a
     single one, where `llama_kv_cache::init_batch` would else make one for each length. With
-    ``own_cells`` it does: a text then has the bits that it has alone. A value that is no number in
-    one sequence's cells, even in those that it left, spoils the others' passes (0 * NaN is NaN):
-    where a state came from a file, all cells are then emptied.
+    ``own_cells`` it does: a text then has the bits that it has alone.
+
+    A value that is no number in one sequence's cells, even in those that it left, spoils the passes
+    of others (0 * NaN is NaN). Where logits are not numbers, all cells are emptied, and each
+    sequence that had any is a suspect: its text is read again alone, with logits of every pass,
+    until they are numbers where it wanted them, or else NotNumbers ends it.
 
     Recurrent layers compute sequences together that read equally many tokens, and others one after
     the other (`llama_batch_allocr::split_equal`). Where snapshots undo tokens at no cost, rounds
@@ -137,6 +140,7 @@ class SharedContext:
         self.trims = model.trims
         self._ubatch = int(self._llama.llama_n_ubatch(self._context))
         self._doubted: dict[int, Callable[[], None]] = {}  # by the sequence that was restored
+        self._suspects: set[int] = set()
         self.states: dict[int, States] = {}
         self._batch = model.make_batch()
         model.truncate(0)
@@ -152,11 +156,16 @@ class SharedContext:
 
         Raises EngineError where llama.cpp refuses; the caches then hold what they held before, or
         less. Raises CacheEmptied for an entry behind tokens that its sequence does not hold, and
-        where all sequences were emptied.
+        where all sequences were emptied; NotNumbers for a text whose logits are none.
         """
         self._settle(entries)
         if any(entry.position != self.held(entry.sequence) for entry in entries):
             raise CacheEmptied("The text must be read again.")
+        if len(entries) > 1 and any(entry.sequence in self._suspects for entry in entries):
+            raise EngineError("A suspect is read alone.")  # as after any pass that failed
+        wanted = [entry.rows for entry in entries]
+        if self._suspects and len(entries) == 1:  # a chunk of a prompt shows its last row too
+            entries = [replace(entries[0], rows=max(1, wanted[0]))]
         found: dict[int, Logits] = {}
         passes = self._passes(entries)
         for each, width in passes:
@@ -164,10 +173,23 @@ class SharedContext:
             for entry, own in zip(each, rows, strict=True):
                 found[entry.sequence] = own if each is passes[-1][0] else own.copy()
         every = [found[entry.sequence] for entry in entries]
-        if self._doubted and not all(map(are_numbers, every)):
-            self._empty()
-            raise CacheEmptied("A state from a file gave logits that are not numbers.")
-        return every
+        if not all(map(are_numbers, every)):
+            self._distrust(entries, every)
+        self._suspects -= {entry.sequence for entry, n in zip(entries, wanted, strict=True) if n}
+        return [rows[len(rows) - n :] for rows, n in zip(every, wanted, strict=True)]
+
+    def _distrust(self, entries: Sequence[BatchEntry], every: Sequence[Logits]) -> NoReturn:
+        """Empty all sequences; raises NotNumbers for a suspect that was read alone.
+
+        Unless a state from a file may be to blame: that is gone with the tokens.
+        """
+        is_guilty = not self._doubted and entries[0].sequence in self._suspects
+        self._suspects |= {i for i, each in enumerate(self._sequences) if each.held}
+        self._empty()
+        if is_guilty:
+            for row in every[0]:
+                self._model.require_numbers(row)
+        raise CacheEmptied("Logits were not numbers: the text must be read again.")
 
     def filled(self, entries: Sequence[BatchEntry]) -> int:
         """To how many tokens those of these rounds are filled up that have fewer; 0 for none."""

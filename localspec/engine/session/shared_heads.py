@@ -186,6 +186,10 @@ class HeadSequence:
         """Forget what is at ``position`` and beyond."""
         self._shared.context.forget(position, self._sequence)
 
+    def clear(self) -> None:
+        """Clear the cache of all slots: other heads go on behind what they have read."""
+        self._shared.context.clear()
+
     def close(self) -> None:
         """Nothing: the context is that of all slots."""
 

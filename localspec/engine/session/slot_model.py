@@ -5,10 +5,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.core.errors import EngineError
+from localspec.core.errors import EngineError, NotNumbers
 from localspec.core.interrupt import require_wanted
 from localspec.engine.session.batching import SequenceHandle
 from localspec.engine.session.llama_context import BatchEntry, CacheEmptied, SharedContext
+from localspec.llama.batch import with_unknown_rows
 from localspec.llama.cache.copies import LONGEST_REPLAY, Copy, ReusableLengths, places_to_return
 from localspec.speculative.loop import BatchShare, Logits, PassListener
 
@@ -65,12 +66,17 @@ class SlotModel:
 
         Prompts are read in chunks, batched with others' rounds. Raises EngineError when llama.cpp
         refuses; the cache then holds what it held before. Raises Cancelled, between chunks only,
-        where `stopped_when` ends it.
+        where `stopped_when` ends it. Raises NotNumbers as `LlamaModel.decode` does.
         """
         try:
             return self._decode(tokens, rows)
         except CacheEmptied:
             return self.decode(tokens, rows)
+        except NotNumbers:
+            if rows > 1:  # perhaps of a wrong candidate
+                return with_unknown_rows(self.decode(tokens[: len(tokens) - rows + 1], 1), rows)
+            self.truncate(0)
+            raise
 
     def _decode(self, tokens: Sequence[int], rows: int) -> Logits:
         """`decode`, as `LlamaModel` does it; raises CacheEmptied where the text is lost."""

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 from localspec.core.interrupt import held_interrupt
 from localspec.core.options.load_options import MAX_PATHS, MAX_ROWS
 from localspec.llama import llama_library
-from localspec.llama.batch import TreeBatch
+from localspec.llama.batch import TreeBatch, are_numbers, with_unknown_rows
 from localspec.llama.cache.copies import EVERY, TEXT_SEQUENCE
 from localspec.speculative.loop import Logits
 
@@ -60,7 +60,11 @@ class TreeTarget(Protocol):
 
     def decode(self, tokens: Sequence[int], rows: int) -> Logits: ...
 
-    def drop_bad_state(self, rows: Logits) -> list[int]: ...
+    def drop_all(self) -> tuple[list[int], bool]: ...
+
+    def decode_anew(self, tokens: Sequence[int]) -> Logits: ...
+
+    def truncate(self, length: int) -> None: ...
 
 
 class LlamaTrees:
@@ -102,10 +106,17 @@ class LlamaTrees:
             positions = [self._begin + depth for depth in self._tree.depths]
             self._batch.fill(self._tokens, positions, self._tree.paths)
             rows = self._model.decode_tree(self._batch.native, self._begin)[: len(tokens)]
-        if lost := self._model.drop_bad_state(rows):
-            self._model.decode(lost, 0)
+        return rows if are_numbers(rows) else self._decode_again(tokens, parents)
+
+    def _decode_again(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
+        """See `LlamaModel.decode`: the logits were not numbers."""
+        text, is_from_file = self._model.drop_all()
+        if is_from_file:
+            self._model.decode(text, 0)
             return self.decode(tokens, parents)
-        return rows
+        self._model.decode_anew([*text, tokens[0]])
+        self._model.truncate(len(text))
+        return with_unknown_rows(self.decode(tokens[:1], ()), len(tokens))
 
     def commit(self, rows: Sequence[int]) -> None:
         """See `TreeDecoder`.
@@ -113,7 +124,7 @@ class LlamaTrees:
         While passes are widened, to tell rounding from mistakes, tokens behind a row that is left
         out are read again: so they lie in the cells that they would have without a tree.
         """
-        accepted = [0, *rows]
+        accepted = [0, *(row for row in rows if row < len(self._tokens))]  # those that were read
         in_order = [row for place, row in enumerate(accepted) if row == place]  # a beginning of it
         kept = in_order if self._model.min_width > 1 else accepted
         with held_interrupt():

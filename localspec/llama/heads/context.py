@@ -149,7 +149,7 @@ class HeadContext:
         self._llama.llama_synchronize(self.handle)
 
     def clear(self) -> None:
-        """Forget all sequences."""
+        """Forget all sequences, and what their cells hold."""
         self._llama.llama_memory_clear(self._memory, True)
 
     def forget(self, position: int, sequence: int = TEXT_SEQUENCE) -> None:

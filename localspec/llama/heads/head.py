@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Protocol, Self
 
+from localspec.core.errors import NotNumbers
 from localspec.core.options.load_options import MAX_DRAFT_TOKENS
-from localspec.llama.batch import chunks
+from localspec.llama.batch import are_numbers, chunks
 from localspec.llama.heads.context import HeadRows
 from localspec.llama.heads.hidden_states import KEPT, HiddenStates, States, require_states
 from localspec.llama.memory.use import MemoryUse
@@ -64,6 +65,8 @@ class HeadCache(Protocol):
     def synchronize(self) -> None: ...
 
     def forget(self, position: int) -> None: ...
+
+    def clear(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -147,7 +150,8 @@ class Head:
     def decode(self, tokens: Sequence[int], rows: int) -> Logits:
         """Append ``tokens``; logits after the last ``rows``, valid until the next call.
 
-        Raises EngineError when llama.cpp refuses. It and Ctrl-C leave what was read before.
+        Raises EngineError when llama.cpp refuses. It and Ctrl-C leave what was read before. Raises
+        NotNumbers, and leaves no tokens, for logits that are not numbers.
         """
         self._mend()
         if rows:
@@ -155,7 +159,13 @@ class Head:
         self._states.truncate(len(self._target.tokens))  # those behind belong to rejected tokens
         self._read(tokens, rows)
         self._states.trim()
-        return self._logits(rows)
+        found = self._logits(rows)
+        if not are_numbers(found):
+            self._cut(0)
+            if self.has_cache:
+                self.context.clear()  # of all slots: a cell that was left may spoil their heads too
+            raise NotNumbers("The heads returned logits that are not numbers.", "Use --draft off.")
+        return found
 
     def truncate(self, length: int) -> None:
         """Forget every token at ``length`` and beyond, and all that were drafted."""

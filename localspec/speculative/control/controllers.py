@@ -1,9 +1,10 @@
 """Draft length controllers: none, fixed, or adaptive (auto)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 
+from localspec.core.errors import NotNumbers
 from localspec.core.options.load_options import MAX_DRAFT_TOKENS, DraftTokens
 from localspec.speculative.control.conversations import Conversation, Conversations
 from localspec.speculative.control.pair_profile import (
@@ -29,6 +30,42 @@ def longest(length: DraftTokens) -> int:
 
 class NoDraft(Controller):
     """Proposes nothing: plain decoding."""
+
+
+class UntilNotNumbers(Controller):
+    """Drafts as one controller does until the draft's logits are not numbers, then as another."""
+
+    def __init__(self, controller: Controller, otherwise: Callable[[], Controller]) -> None:
+        self._controller = controller
+        self._otherwise: Callable[[], Controller] | None = otherwise
+        self.drafts_at_once = controller.drafts_at_once
+
+    @property
+    def length(self) -> int:  # type: ignore[override]
+        """Of the controller that drafts now."""
+        return self._controller.length
+
+    @property
+    def status(self) -> DraftStatus:  # type: ignore[override]
+        """Why the model drafts nothing, whether lookups do or not."""
+        failed = self._otherwise is None
+        return DraftStatus.DRAFT_NOT_NUMBERS if failed else self._controller.status
+
+    def begin_answer(self) -> None:
+        self._controller.begin_answer()
+
+    def propose(self, context: list[int], limit: int) -> Proposal:
+        """The controller's tokens; none in the round in which the draft fails."""
+        try:
+            return self._controller.propose(context, limit)
+        except NotNumbers:
+            if self._otherwise is None:
+                raise
+            self._controller, self._otherwise = self._otherwise(), None
+            return Proposal()
+
+    def observe(self, outcome: Round) -> None:
+        self._controller.observe(outcome)
 
 
 class FixedLength(Controller):

@@ -5,7 +5,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.core.errors import EngineError
+from localspec.core.errors import NotNumbers
 from localspec.speculative.sampling.penalties import Penalties
 
 Ids = NDArray[np.int64]
@@ -22,7 +22,7 @@ class Row:
 
     It is read as a table, for the maximum of each column: only columns that reach a bound are
     looked at again. The penalties must only lower: they are applied to what was found. Raises
-    EngineError for a row with NaN, +inf or nothing but -inf.
+    NotNumbers for a row with NaN, +inf or nothing but -inf.
     """
 
     def __init__(self, logits: Logits, penalty: Penalties | None = None) -> None:
@@ -92,9 +92,9 @@ class Row:
 
 
 def require_number(best: float) -> None:
-    """Raise EngineError if the largest logit of a row is none."""
+    """Raise NotNumbers if the largest logit of a row is none."""
     if not math.isfinite(best):
-        raise EngineError(
+        raise NotNumbers(
             "The model returned logits that are not numbers.",
             "The file is probably damaged: download it again, or try another quantisation.",
         )

@@ -184,3 +184,13 @@ def copy_with(
     """A copy of a model file with more keys and tensors, or others."""
     held_keys, held_tensors = read_all(source)
     return write_with_gguf(copy, {**held_keys, **keys}, {**held_tensors, **tensors})
+
+
+def with_bad_token(source: Path, copy: Path, token: int) -> Path:
+    """A copy of a model whose logits are not numbers after any text with this token."""
+    tensors = read_all(source)[1]
+    table = tensors["token_embd.weight"]
+    bad = table.copy()
+    bad[token] = np.nan
+    changed = {"token_embd.weight": bad, "output.weight": tensors.get("output.weight", table)}
+    return copy_with(source, copy, tensors=changed)
