@@ -150,7 +150,7 @@ def fingerprint(paths: Sequence[Path]) -> str:
     """A digest of a model's files by samples: hashing gigabytes would take as long as reading.
 
     Models of one family may have the same size and the same beginning, which is the vocabulary;
-    their weights differ everywhere. Raises OSError.
+    their weights differ in most places. Raises OSError.
     """
     digest = hashlib.sha256()
     for path in paths:

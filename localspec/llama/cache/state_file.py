@@ -26,13 +26,17 @@ from localspec.core.options.option import options
 from localspec.llama.cache.copies import Copy, ReusableLengths
 from localspec.llama.cache.state_layout import learn_layout, require_cells, require_copy
 from localspec.llama.model import LlamaModel
+from localspec.metadata.splits import read_part
 
-FORMAT = 2
+FORMAT = 3
 _MAGIC = b"localspec state\n"
 _START = struct.Struct("<16sI")
 _MAX_HEADER = 2**16  # bytes
 _TRIED = 4  # tokens behind a restored state
 _MOST_COPIES = 8
+_SAMPLE = (
+    2**14
+)  # bytes of each tensor that identify it: norms whole; all would take as long as reading
 _CELL = 64  # bytes llama.cpp writes of a cell besides keys and values, or more
 # Settings of a model that its state does not depend on; the file has a fingerprint.
 _FREE = {"file", "name", "parameters", "quantization", "rollback", "branches"}.union(
@@ -220,6 +224,8 @@ def _require_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
         raise ValueError("another version of localspec wrote it")
     if found.get("model") != wanted["model"]:
         raise ValueError(f"it belongs to another model, {str(found.get('name'))[:99]}")
+    if found.get("place") == wanted["place"] and found.get("changed") != wanted["changed"]:
+        raise ValueError("the model's file was changed since")
     settings = found.get("settings")
     for name, value in wanted["settings"].items():
         was = settings.get(name) if isinstance(settings, dict) else None
@@ -262,14 +268,34 @@ def _identity(model: LlamaModel) -> dict[str, Any]:
     """What a state depends on, as it comes back from JSON."""
     settings = {name: value for name, value in model.settings().items() if name not in _FREE}
     header = model.header
+    paths = [*header.paths, *(lora.path for lora in model.options.loras)]
+    place = [os.path.realpath(path) for path in paths]  # hashed: not for the clients of a server
+    changed = [path.stat().st_mtime_ns for path in paths]
     identity = {
         "format": FORMAT,
         "name": header.name or header.path.name,
-        "model": fingerprint([*header.paths, *(lora.path for lora in model.options.loras)]),
+        "model": _fingerprint(model, paths),
+        "place": hashlib.sha256(repr(place).encode()).hexdigest(),
+        "changed": hashlib.sha256(repr(changed).encode()).hexdigest(),
         "settings": settings,
     }
     plain: dict[str, Any] = json.loads(json.dumps(identity, default=str))
     return plain
+
+
+def _fingerprint(model: LlamaModel, paths: Sequence[Path]) -> str:
+    """`fingerprint`, and a sample of each tensor: a fine-tune may differ in few of them."""
+    header, digest = model.header, hashlib.sha256(fingerprint(paths).encode())
+    whole = len(header.paths) == 1  # else only the parts say where their tensors are
+    places = [(header.path, header.data_start, header.tensors)] if whole else []
+    parts = [read_part(path) for path in paths[whole:]]
+    places += [(part.path, part.data_start, tuple(part.tensors)) for part in parts]
+    for path, begin, tensors in places:
+        with path.open("rb") as file:
+            for tensor in tensors:
+                file.seek(begin + tensor.offset + max(0, tensor.n_bytes - _SAMPLE) // 2)
+                digest.update(file.read(min(tensor.n_bytes, _SAMPLE)))
+    return digest.hexdigest()
 
 
 def _digest(parts: Sequence[NDArray[np.uint8]]) -> str:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import stat
 import struct
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from localspec.llama.cache import state_file
 from localspec.llama.cache.copies import ReusableLengths
 from localspec.llama.cache.state_file import read_state, require_state_file, write_state
 from localspec.llama.model import LlamaModel
+from localspec.metadata.splits import read_parts
 from tests.support.files.lora_files import write_lora
 from tests.support.files.tiny_models import write_tiny_model
 from tests.support.real_pair import TinyFiles, load_model, random_ids
@@ -89,8 +91,8 @@ def test_a_changed_byte_never_changes_what_comes_back(
         read_state(changed_file, model)
     except ValueError:
         assert model.tokens == []
-    else:  # the name, which is only shown
-        assert place < 100
+    else:  # the name, which is only shown, or where the file was
+        assert place < 100 or good.index(b'"place"') <= place < good.index(b'"changed"')
         assert model.tokens == IDS[:60] and good.endswith(model.state().tobytes())
 
 
@@ -194,6 +196,62 @@ def test_a_twin_is_another_model(kept: Path, tmp_path: Path, noise: float) -> No
     else:
         read_state(kept, twin)
     twin.close()
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Most of its tensors lie between samples at equal distances."""
+    path = tmp_path_factory.mktemp("large") / "large.gguf"
+    sizes: dict[str, Any] = {"embedding": 512, "heads": 8, "feed_forward": 1024, "layers": 4}
+    return write_tiny_model(path, seed=1, context_length=1024, **sizes)
+
+
+def edited(source: Path, copy: Path, name: str, place: float) -> Path:
+    """A copy of the same time in which one number of a tensor is another."""
+    (part,) = read_parts(source)
+    tensor = next(each for each in part.tensors if each.name == name)
+    data = bytearray(source.read_bytes())
+    data[part.data_start + tensor.offset + 4 * int(place * (tensor.n_bytes // 4))] ^= 1
+    copy.write_bytes(data)
+    os.utime(copy, ns=(0, source.stat().st_mtime_ns))
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        *((f"blk.{i}.{norm}_norm.weight", 0.3) for i in range(4) for norm in ("attn", "ffn")),
+        ("output_norm.weight", 0.9),
+        *((f"blk.{i}.ffn_down.weight", 0.5) for i in range(4)),
+        ("token_embd.weight", 0.5),
+    ],
+)
+def test_other_weights_of_any_tensor_are_another_model(
+    large: Path, tmp_path: Path, name: str, place: float
+) -> None:
+    model = load_model(large, ctx_size=256)
+    model.decode(IDS[:60], 0)
+    write_state(tmp_path / "kept", model)
+    model.close()
+    other = load_model(edited(large, tmp_path / "edited.gguf", name, place), ctx_size=256)
+    with pytest.raises(ValueError, match="another model"):
+        read_state(tmp_path / "kept", other)
+    other.close()
+
+
+def test_a_file_that_was_edited_anywhere_is_another_model(large: Path, tmp_path: Path) -> None:
+    """Its time is another one, unless it is a copy elsewhere."""
+    path = Path(shutil.copy2(large, tmp_path / "model.gguf"))
+    model = load_model(path, ctx_size=256)
+    model.decode(IDS[:60], 0)
+    write_state(tmp_path / "kept", model)
+    model.close()
+    edited(large, tmp_path / "edited.gguf", "blk.2.ffn_gate.weight", 0.1).replace(path)
+    os.utime(path, ns=(0, large.stat().st_mtime_ns + 1))
+    other = load_model(path, ctx_size=256)
+    with pytest.raises(ValueError, match="file was changed since"):
+        read_state(tmp_path / "kept", other)
+    other.close()
 
 
 def test_a_state_that_somebody_made_up_does_no_harm(model: LlamaModel, kept: Path) -> None:
