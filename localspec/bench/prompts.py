@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from localspec.chat.message import Message, parse_message, read_prompt_line
+from localspec.chat.message import Message, parse_message
+from localspec.chat.prompt_file import read_prompt_file
 from localspec.core.errors import FileProblem, UsageError
-from localspec.core.files import read_text
 
 SHIPPED = Path(__file__).with_name("prompts.jsonl")
 _MAX_BYTES = 64 * 2**20
@@ -32,22 +32,18 @@ def read_prompts(path: Path = SHIPPED) -> list[Prompt]:
 
     Raises FileProblem, naming the line, for what cannot be read.
     """
-    text = read_text(path, _MAX_BYTES, what="The prompt file ", expected="prompts, one a line,")
     prompts = []
-    # Other line separators may stand in a text.
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            try:
-                prompts.append(_read_line(line))
-            except (ValueError, RecursionError) as error:
-                raise FileProblem(f"{path}, line {number}: {error}", _EXAMPLE) from error
+    for number, value in read_prompt_file(path, _MAX_BYTES, "The prompt file ", _EXAMPLE):
+        try:
+            prompts.append(_prompt_of(value))
+        except ValueError as error:
+            raise FileProblem(f"{path}, line {number}: {error}", _EXAMPLE) from error
     if not prompts:
         raise FileProblem(f"The prompt file {path} holds no prompts.", _EXAMPLE)
     return prompts
 
 
-def _read_line(line: str) -> Prompt:
-    value = read_prompt_line(line)
+def _prompt_of(value: object) -> Prompt:
     if isinstance(value, str):
         return Prompt(_NO_TASK, ({"role": "user", "content": value},))
     fields: dict[str, Any] = value if isinstance(value, dict) else {"messages": value}

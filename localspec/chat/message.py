@@ -1,6 +1,5 @@
 """Messages of a conversation, read from a saved file or from a request in OpenAI's form."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, NotRequired, TypedDict
 
@@ -39,21 +38,6 @@ def parse_message(entry: object) -> Message:
     ):
         raise ValueError(f"a message needs a role ({', '.join(ROLES)}) and a content, a text.")
     return _message(entry["role"], entry["content"], entry.get("reasoning_content", ""))
-
-
-def read_prompt_line(line: str) -> object:
-    """A line of a file of prompts: an object, a list or a text of JSON, or else plain text.
-
-    Raises ValueError or RecursionError for a damaged object or list.
-    """
-    text = line.strip()
-    try:
-        value = json.loads(text)
-    except ValueError:
-        if text.startswith(("{", "[")):
-            raise
-        return text
-    return value if isinstance(value, dict | list | str) else text
 
 
 def assistant_turn(text: str, reasoning: str = "") -> Message:

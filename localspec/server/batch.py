@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, TextIO
 
 from pydantic import ValidationError
 
-from localspec.chat.message import read_prompt_line
+from localspec.chat.prompt_file import read_prompt_file
 from localspec.chat.stats import GenerationStats
 from localspec.core.errors import FileProblem, UsageError
-from localspec.core.files import appearing_when_complete, read_at_most, read_text
+from localspec.core.files import appearing_when_complete, read_at_most
 from localspec.server.api.answers import Answers
 from localspec.server.api.chat import ChatReply, ChatRequest
 from localspec.server.api.completions import CompletionReply, CompletionRequest
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from localspec.server.service import Service
 
 _MOST_BYTES = 2**30  # of a file of requests or results
+_HINT = (
+    'Write each prompt on a line of its own, as text or JSON: {"prompt": "..."}; '
+    "an array becomes such lines by: jq -c '.[]' ARRAY.json"
+)
 _ID = "batch_req_"  # begins the id of a result
 _BEGINNING = f'{{"id": "{_ID}'.encode()  # of a line of results
 _FORMS: dict[str, tuple[type[AnswerRequest], type[OpenAIReply]]] = {
@@ -45,17 +49,11 @@ class BatchLine:
 def read_lines(path: Path) -> list[BatchLine]:
     """The lines that are not empty; one without JSON is a text.
 
-    Raises FileProblem for a file that cannot be read, UsageError for an id that two lines have.
+    Raises FileProblem for a file that cannot be read, or that has JSON over several lines,
+    UsageError for an id that two lines have.
     """
     lines: dict[str, BatchLine] = {}
-    text = read_text(path, _MOST_BYTES, what="The batch ", expected="prompts, one a line,")
-    for number, each in enumerate(text.split("\n"), 1):
-        if not each.strip():
-            continue
-        try:
-            request = read_prompt_line(each)
-        except (ValueError, RecursionError):
-            request = None
+    for number, request in read_prompt_file(path, _MOST_BYTES, "The batch ", _HINT):
         given = request.get("custom_id", request.get("id")) if isinstance(request, dict) else None
         line = BatchLine(str(number) if given is None else str(given), request)
         if line.custom_id in lines:

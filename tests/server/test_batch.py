@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from localspec.bench.prompts import read_prompts
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.sampling_params import SamplingParams
@@ -97,12 +98,12 @@ def test_flags_hold_where_a_line_says_nothing() -> None:
 
 def test_lines_keep_their_ids_and_empty_ones_are_left_out(tmp_path: Path) -> None:
     file = tmp_path / "batch.jsonl"
-    file.write_text('"a"\n\n{"custom_id": "x", "prompt": "b"}\n{"id": 7}\n{nonsense\n')
+    file.write_text('"a"\n\n{"custom_id": "x", "prompt": "b"}\n{"id": 7}\nplain {text}\n')
     assert read_lines(file) == [
         BatchLine("1", "a"),
         BatchLine("x", {"custom_id": "x", "prompt": "b"}),
         BatchLine("7", {"id": 7}),
-        BatchLine("5", None),
+        BatchLine("5", "plain {text}"),
     ]
     file.write_text('{"custom_id": "2", "prompt": "a"}\n"b"\n')
     with pytest.raises(UsageError, match="custom_id '2'"):
@@ -194,11 +195,50 @@ def test_what_failed_is_asked_again(tmp_path: Path) -> None:
 
 def test_a_line_may_be_plain_text(tmp_path: Path) -> None:
     path = tmp_path / "prompts.txt"
-    path.write_text('What is a lock?\n"a\\nb"\n7\n{"prompt": \n[1, 2\n')
+    path.write_text('What is a lock?\n"a\\nb"\n7\n"Hello," she said\nid, ego\n')
     assert [line.request for line in read_lines(path)] == [
         "What is a lock?",
         "a\nb",
         "7",
-        None,
-        None,
+        '"Hello," she said',
+        "id, ego",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('[\n  {"prompt": "a"},\n  {"prompt": "b"}\n]\n', 1),
+        ('[{"prompt": "a"},\n{"prompt": "b"}]\n', 1),
+        ('[{"prompt": "a"}, {"prompt": "b"}]\n', 1),
+        ('["a", "b"]\n', 1),
+        ('{\n  "prompt": "a"\n}\n', 1),
+        ('\n{"prompt": "a"},\n{"prompt": "b"}\n', 2),
+        ('"a",\n"b"\n', 1),
+        ('"a"\n"What is a\nlock?"\n', 2),
+        ('"a"\n{"prompt": "What is a\nlock?"}\n', 2),
+        ('{"prompt": "a"}\n{"prompt": "What is', 2),
+        ("prompt\nWhat is a lock?\n", 1),
+        ('id,prompt\n1,"What is a lock?"\n', 1),
+        ('"ID";"Question"\n1;"What is a lock?"\n', 1),
+        ("nr\ttext\n1\tWhat is a lock?\n", 1),
+        ("[" * 100_000, 1),
+    ],
+)
+def test_json_over_several_lines_and_tables_are_refused_whole(
+    tmp_path: Path, text: str, line: int
+) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(text)
+    with pytest.raises(FileProblem, match=f"prompts.jsonl, line {line}: ") as raised:
+        read_lines(path)
+    assert "on a line of its own" in raised.value.hint
+    with pytest.raises(FileProblem, match=f"prompts.jsonl, line {line}: "):
+        read_prompts(path)
+
+
+def test_a_table_by_name_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.csv"
+    path.write_text("nr,frage\n1,Was?\n")
+    with pytest.raises(FileProblem, match="prompts.csv, line 1: this is a table"):
+        read_lines(path)

@@ -85,6 +85,14 @@ def test_after_ctrl_c_the_rest_is_answered(run: Command, tiny: TinyFiles, tmp_pa
     assert after["3"]["usage"]["completion_tokens"] == 8
 
 
+def test_an_array_is_refused_before_anything_is_answered(run: Command, tmp_path: Path) -> None:
+    prompts, answers = tmp_path / "prompts.json", tmp_path / "answers.jsonl"
+    prompts.write_text('[\n"ab",\n"cd"\n]\n')
+    done = run("--batch", prompts, "-o", answers)
+    assert done.code == 1 and "prompts.json, line 1: one prompt is not one line" in done.sentences
+    assert not answers.exists()
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
