@@ -46,12 +46,13 @@ def open_screen(
     look: AnswerStyle = PLAIN,
     *,
     markdown: bool = False,
+    keep_input: bool = True,
     models: Callable[[], Iterable[str]] = tuple,
 ) -> Iterator["ChatScreen | PlainChat"]:
     """The screen for this process's streams: a terminal for both, or plain lines.
 
     A terminal shows ``markdown`` formatted, unless ``look`` colours tokens by origin, and completes
-    the names of ``models``.
+    the names of ``models``. Without ``keep_input`` nothing typed is written to the disk.
     """
     if sys.stdin is None or not (sys.stdin.isatty() and sys.stdout.isatty()):
         yield PlainChat(look)
@@ -61,7 +62,7 @@ def open_screen(
             signal.signal(getattr(signal, name), _leave)
     commands = {**COMMANDS, "/model": replace(COMMANDS["/model"], words=models)}
     commands |= {alias: commands[name] for alias, name in ALIASES.items()}
-    screen = ChatScreen(commands, paths.history_file(), look, markdown)
+    screen = ChatScreen(commands, paths.history_file(), look, markdown, keep_input)
     console.note("/help lists the commands; Ctrl-D leaves.")
     try:
         yield screen
@@ -189,12 +190,17 @@ class ChatScreen(_Screen):
     interactive = True
 
     def __init__(
-        self, commands: Mapping[str, Command], history: Path, look: AnswerStyle, markdown: bool
+        self,
+        commands: Mapping[str, Command],
+        history: Path,
+        look: AnswerStyle,
+        markdown: bool,
+        keep_input: bool,
     ) -> None:
         from localspec.display.terminal.line_editor import Echo, LineEditor
 
         self._console: Console = console.make_console(stderr=False)
-        self._editor = LineEditor(commands, history)
+        self._editor = LineEditor(commands, history, keep_input)
         self._live: Live | None = None
         self._look = look
         # Nothing may change that shows the origin of its tokens, or that cannot be redrawn.
@@ -235,10 +241,10 @@ class ChatScreen(_Screen):
         self.say(f"{len(text)} characters copied to the clipboard.{unsure}")
 
     def close(self) -> None:
-        """Save the input history for the next time."""
+        """End what is unfinished, and leave the terminal as it was."""
         self._settle()
         self._echo.show()
-        self._editor.save()
+        self._editor.close()
 
     def _begin_answer(self) -> None:
         self._thoughts: PlainText | None = None

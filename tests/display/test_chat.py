@@ -449,6 +449,45 @@ def test_the_history_is_bounded() -> None:
     assert len(lines) == 1000 and lines[-1] == "the last"
 
 
+def test_two_chats_and_a_killed_one_keep_all_messages() -> None:
+    with chatting([["well"]] * 2, "first") as one, chatting([["well"]] * 2, "second") as other:
+        one.type("third\n")
+        one.prompt(3)
+        with chatting([["well"]], "killed"):
+            pass
+        for terminal in (one, other):
+            leave(terminal)
+    assert paths.history_file().read_text("utf-8").splitlines() == [
+        "first", "second", "third", "killed"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ["flag", "setting", "variable"])
+def test_without_saving_nothing_typed_is_written(
+    tiny: TinyFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    if way == "setting":
+        monkeypatch.setenv("LOCALSPEC_CONFIG", str(tmp_path / "config.toml"))
+        (tmp_path / "config.toml").write_text("save = false\n")
+    elif way == "variable":
+        monkeypatch.setenv("LOCALSPEC_SAVE", "0")
+    flags = ["-m", str(tiny.target), "-t", "1", "--draft", "off", "-n", "4"]
+    with Terminal(CLI, "chat", *flags, *(["--no-save"] if way == "flag" else [])) as terminal:
+        terminal.prompt(1)
+        terminal.type("classified\n")
+        terminal.prompt(2)
+        terminal.type("/clear\n")
+        terminal.prompt(3)
+        terminal.type("\x1b[A\x1b[A")  # within the chat it comes back
+        terminal.wait(lambda window: window.view[window.row] == ">>> classified")
+        terminal.type("\x15")
+        leave(terminal)
+    folders = {tmp_path, Path.home(), paths.history_file().parent}
+    written = [file for folder in folders for file in folder.rglob("*") if file.is_file()]
+    assert not [file for file in written if b"classified" in file.read_bytes()]
+
+
 @pytest.mark.parametrize("made", ["folder", "parent is a file", "bytes"])
 def test_a_history_that_cannot_be(made: str) -> None:
     history = paths.history_file()

@@ -62,7 +62,9 @@ def chat(
     look = AnswerStyle.asked(answering.hide_reasoning, answering.show_draft, answering.stats)
     with LoadedPair(request, given, answering, templating, grammar) as pair:
         engine, options = pair.open(request, system)
-        with open_screen(look, markdown=not plain, models=_model_names) as screen:
+        with open_screen(
+            look, markdown=not plain, keep_input=storing.save is not False, models=_model_names
+        ) as screen:
             document = pair_document(name, given, request, engine)
             conversation = Chat(engine, screen, options, pair=document, load_pair=pair.change)
             if screen.interactive:

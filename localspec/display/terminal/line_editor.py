@@ -1,12 +1,13 @@
 """The prompt line of a terminal, with history, completion and pastes; the terminal's echo."""
 
+import os
 import re
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app, get_app_session
@@ -20,7 +21,7 @@ from prompt_toolkit.utils import is_dumb_terminal
 
 from localspec.chat.input_loop import is_unfinished
 from localspec.chat.slash_commands import Command
-from localspec.core.files import appearing_when_complete, read_at_most, size_of
+from localspec.core.files import lock, open_regular, size_of
 from localspec.display.terminal import console
 
 try:
@@ -30,6 +31,7 @@ except ImportError:  # not a POSIX system
 
 _HISTORY_ENTRIES = 1000
 _HISTORY_BYTES = 2**24
+_LOCK_TRIES = 100  # a hundredth of a second apart: a process that was stopped may hold the lock
 _LINE_END = "\u2028"  # stands for the line ends of an entry in the file of the history
 _LOCAL = 3  # index of the local modes in the result of tcgetattr
 
@@ -37,15 +39,15 @@ _LOCAL = 3  # index of the local modes in the result of tcgetattr
 class LineEditor:
     """Reads messages at a prompt; ``commands`` are completed, ``history`` is the file of past ones.
 
+    Without ``keep`` nothing typed is written to the disk, so that no other editor can be used.
     A paste is one message, line ends included, also one that ends in Enter. The terminal marks
     where it begins and ends (bracketed paste), also while an answer is drawn; in a terminal that
     does not, Enter belongs to a paste if more text is there already.
     """
 
-    def __init__(self, commands: Mapping[str, Command], history: Path) -> None:
+    def __init__(self, commands: Mapping[str, Command], history: Path, keep: bool = True) -> None:
         self._commands = commands
-        self._file = history
-        self._entries = _Entries(history)
+        self._entries = _Entries(history, keep)
         self._interrupted = False
         self._at_prompt = False  # else keys are processed that were typed before the prompt
         # A terminal that does not tell where its cursor is would only cause a warning.
@@ -54,7 +56,7 @@ class LineEditor:
             completer=_CommandCompleter(commands),
             complete_style=CompleteStyle.READLINE_LIKE,
             complete_while_typing=False,
-            enable_open_in_editor=True,
+            enable_open_in_editor=keep,
             enable_suspend=True,
             history=self._entries,
             key_bindings=self._keys(),
@@ -73,12 +75,12 @@ class LineEditor:
             console.note(f"Bytes that are not {sys.stdin.encoding} text were read as \ufffd.")
         return text
 
-    def save(self) -> None:
-        """Write the history file."""
+    def close(self) -> None:
+        """Leave the terminal as it was, and shorten the history file."""
         if not is_dumb_terminal():
             self._session.output.disable_bracketed_paste()
             self._session.output.flush()
-        self._entries.save()
+        self._entries.close()
 
     def _edited(self, prompt: str) -> str:
         while keys := self._session.input.read_keys():
@@ -177,35 +179,71 @@ class Echo:
 
 
 class _Entries(History):
-    """The messages of earlier chats and of this one."""
+    """The messages of earlier chats and of this one; each is written as it is typed.
 
-    def __init__(self, file: Path) -> None:
+    The file is locked while it changes: several chats write to it. Without ``keep`` none does.
+    """
+
+    def __init__(self, file: Path, keep: bool) -> None:
         super().__init__()
         self._file = file
-        self._entries: list[str] = []
-        with suppress(OSError, ValueError):
-            text = read_at_most(file, _HISTORY_BYTES).decode("utf-8", "replace")
-            self._entries = [line.replace(_LINE_END, "\n") for line in text.split("\n") if line]
+        self._keep = keep
+        self._failed = False
 
     def load_history_strings(self) -> Iterator[str]:
-        return reversed(self._entries)
+        try:
+            with open_regular(self._file) as file:
+                newest = _newest(file)
+        except OSError:
+            return
+        for line in reversed(newest):
+            yield line.replace(_LINE_END, "\n")
 
     def store_string(self, string: str) -> None:
-        self._entries.append(string)
+        line = string.replace("\n", _LINE_END) + "\n"
+        self._change("ab", lambda file: file.write(line.encode("utf-8", "replace")))
 
-    def save(self) -> None:
-        """Write the last entries, one a line."""
-        lines = [entry.replace("\n", _LINE_END) + "\n" for entry in self._entries]
-        text = "".join(lines[-_HISTORY_ENTRIES:])
+    def close(self) -> None:
+        """Keep the last entries only; say so if one could not be written."""
+        if size_of(self._file):
+            self._change("r+b", _shorten)
+        if self._failed:
+            console.note(f"The input history could not be saved to {self._file}.")
+
+    def _change(self, mode: str, change: Callable[[IO[bytes]], object]) -> None:
+        if not self._keep:
+            return
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             if self._file.exists() and size_of(self._file) is None:
                 raise OSError("it is a folder, pipe or device")
-            with appearing_when_complete(self._file, private=True) as partial:
-                partial.write_text(text, encoding="utf-8", errors="replace", newline="\n")
+            with open(self._file, mode, opener=_open_private) as file:
+                for _ in range(_LOCK_TRIES):
+                    if lock(file):
+                        break
+                    time.sleep(0.01)
+                change(file)
             self._file.chmod(0o600)
         except OSError:
-            console.note(f"The input history could not be saved to {self._file}.")
+            self._failed = True
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _newest(file: IO[bytes]) -> list[str]:
+    """The entries at the end of a file, as lines."""
+    file.seek(max(0, file.seek(0, os.SEEK_END) - _HISTORY_BYTES))
+    return [line for line in file.read().decode("utf-8", "replace").split("\n") if line]
+
+
+def _shorten(file: IO[bytes]) -> None:
+    lines = _newest(file)
+    if len(lines) > _HISTORY_ENTRIES:
+        file.seek(0)
+        file.write("".join(f"{line}\n" for line in lines[-_HISTORY_ENTRIES:]).encode())
+        file.truncate()  # last: a process that is killed before it has lost no entry
 
 
 class _CommandCompleter(Completer):

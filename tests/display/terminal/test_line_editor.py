@@ -25,7 +25,7 @@ while True:
         print("Ctrl-C")
     except EOFError:
         break
-editor.save()
+editor.close()
 """
 
 
