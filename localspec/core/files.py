@@ -167,7 +167,7 @@ def fingerprint(paths: Sequence[Path]) -> str:
 def appearing_when_complete(
     destination: Path, *, new: bool = False, itself: bool = False, private: bool = False
 ) -> Iterator[Path]:
-    """Atomic write: an empty file beside `destination`, renamed to it if the block succeeds.
+    """Atomic write: a new file in the folder of `destination`, renamed to it if the block succeeds.
 
     With ``new``, raises FileExistsError for a name that is taken by then. With ``itself``, a link
     or a pipe of this name is replaced, not written to. Only the user may read a ``private`` one.
@@ -197,10 +197,9 @@ def appearing_when_complete(
 
 @contextmanager
 def temporary_beside(destination: Path, mode: int = 0o666) -> Iterator[Path]:
-    """An empty file of a new name beside `destination`, removed at the end if it is still there.
+    """A new empty file in the folder of `destination`; it is deleted at the end if it still exists.
 
-    It is locked meanwhile, which tells `remove_abandoned` in any process, of any container, that
-    it is in use.
+    It is locked until then: `remove_abandoned`, in any process of any container, leaves it alone.
     """
     while True:
         name = f".{destination.name}.{os.getpid()}-{secrets.token_hex(4)}"

@@ -33,7 +33,7 @@ def allowed(name: str, wanted: int | None = None) -> int | None:
 
 
 def raise_open_files(wanted: int) -> None:
-    """Let this process open so many files, or as many as its hard limit allows."""
+    """Raise the soft limit of open files to ``wanted``, at most to the hard limit."""
     try:
         import resource
     except ImportError:  # Windows has none

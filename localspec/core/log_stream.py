@@ -1,4 +1,4 @@
-"""The log of a server: stderr, written by a thread, so that its reader holds up nothing."""
+"""The log of a server: a thread writes to stderr, so that a slow reader blocks no request."""
 
 import io
 import os
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TextIO, cast
 
 _MOST = 2**20  # characters that wait: without a bound they would fill the memory
-_END_SECONDS = 0.5  # at the end, for what waits: nobody may read it
+_END_SECONDS = 0.5  # to write the last lines: without a limit an unread pipe blocks the exit
 
 
 class LogStream(io.TextIOBase):

@@ -241,7 +241,7 @@ class ChatScreen(_Screen):
         self.say(f"{len(text)} characters copied to the clipboard.{unsure}")
 
     def close(self) -> None:
-        """End what is unfinished, and leave the terminal as it was."""
+        """Finish a line that was begun, and restore the terminal."""
         self._settle()
         self._echo.show()
         self._editor.close()

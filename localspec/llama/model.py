@@ -216,10 +216,10 @@ class LlamaModel:
         Raises EngineError when llama.cpp refuses; the cache then holds what it held before. After
         Ctrl-C, or Cancelled where `stopped_when` ends it, it also holds the batches that were read.
 
-        A value that is no number may stay in a cell that was left, and spoil every text: where
-        logits are not numbers, all is read again, behind a file's state, and else without the last
-        ``rows`` - 1 tokens, which may be wrong candidates. Their rows are not numbers then. Raises
-        NotNumbers, and leaves no tokens, where that does not help.
+        A NaN may stay in a freed cell and spoil every later text. If logits are not numbers, the
+        cache is cleared and the tokens are decoded again: all of them if a state came from a file,
+        else without the last ``rows`` - 1, which may be wrong candidates; their rows are then NaN.
+        Raises NotNumbers, and leaves no tokens, if that does not help.
         """
         logits = self._decode(tokens, rows)
         if are_numbers(logits):
@@ -238,7 +238,10 @@ class LlamaModel:
         return tokens, report is not None
 
     def decode_anew(self, tokens: Sequence[int]) -> Logits:
-        """The logits behind tokens, read into an empty cache; raises as `decode`."""
+        """Logits after ``tokens``, shape (1, n_vocab), decoded into an empty cache.
+
+        Raises NotNumbers as `decode` does.
+        """
         row = self._decode(tokens, 1)
         if not are_numbers(row):
             self.truncate(0)
@@ -521,7 +524,7 @@ class LlamaModel:
         return works and _alike(chain, row)
 
     def require_numbers(self, row: NDArray[np.float32]) -> None:
-        """Raise NotNumbers for logits of which no token can be chosen."""
+        """Raise NotNumbers if no token can be chosen from a row of logits."""
         if not np.isfinite(row.max()):  # a token may have no logit: -inf
             adapters = " and ".join(str(path) for path, _ in self.options.loras)
             raise NotNumbers(

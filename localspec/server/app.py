@@ -109,7 +109,7 @@ def new_app(max_body: int) -> FastAPI:
         version=__version__,
         docs_url=None,  # its pages load scripts from the network
         redoc_url=None,
-        redirect_slashes=False,  # behind a proxy it would lead to another host: see ShortPaths
+        redirect_slashes=False,  # its redirects lose a proxy's prefix and https: see ShortPaths
         max_body_size=max_body,
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )

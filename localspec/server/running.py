@@ -143,7 +143,7 @@ def _connected(url: str) -> Iterator[HTTPConnection]:
             context = ssl.create_default_context()
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
             line = stack.enter_context(context.wrap_socket(line, do_handshake_on_connect=False))
-        # A time limit of the socket would begin anew with each byte.
+        # The socket's own time limit restarts with each byte.
         cut = threading.Timer(_SECONDS, lambda: socket.socket.shutdown(line, socket.SHUT_RDWR))
         stack.callback(cut.cancel)
         cut.start()

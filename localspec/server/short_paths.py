@@ -1,4 +1,4 @@
-"""Paths without /v1 in front, as llama-server takes them, or with a slash behind; HEAD."""
+"""Paths without /v1, as llama-server accepts them, paths that end with a slash, and HEAD."""
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 

@@ -187,7 +187,7 @@ class HeadSequence:
         self._shared.context.forget(position, self._sequence)
 
     def clear(self) -> None:
-        """Clear the cache of all slots: other heads go on behind what they have read."""
+        """Clear the cache of all slots; heads of other slots draft worse until they read again."""
         self._shared.context.clear()
 
     def close(self) -> None:

@@ -34,9 +34,7 @@ _START = struct.Struct("<16sI")
 _MAX_HEADER = 2**16  # bytes
 _TRIED = 4  # tokens behind a restored state
 _MOST_COPIES = 8
-_SAMPLE = (
-    2**14
-)  # bytes of each tensor that identify it: norms whole; all would take as long as reading
+_SAMPLE = 2**14  # bytes of a tensor that identify it, all of a norm: reading all takes too long
 _CELL = 64  # bytes llama.cpp writes of a cell besides keys and values, or more
 # Settings of a model that its state does not depend on; the file has a fingerprint.
 _FREE = {"file", "name", "parameters", "quantization", "rollback", "branches"}.union(

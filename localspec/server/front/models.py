@@ -15,7 +15,7 @@ from localspec.server.errors import BadRequest
 from localspec.server.front.process import ModelFailed, ModelProcess
 
 _RETRY_AFTER = 5  # seconds
-_ABANDONED_SECONDS = 60.0  # for which a load goes on that nobody waits for: a client may ask again
+_ABANDONED_SECONDS = 60.0  # a load without waiting clients goes on so long: they may ask again
 _TURN_SECONDS = 30.0  # after which others load too: a disk that does not answer would stop them
 _DRAIN_SECONDS = 60.0  # for which a model that answers takes no new requests, to make room
 

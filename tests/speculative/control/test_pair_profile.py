@@ -4,7 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.speculative.control.pair_profile import GroupAcceptance, LossBudget, PairProfile
+from localspec.speculative.control.pair_profile import (
+    FIRST_TRIAL,
+    GroupAcceptance,
+    LossBudget,
+    PairProfile,
+)
 from localspec.speculative.drafters import MODEL, Candidate
 from localspec.speculative.loop import Round
 from tests.support.toy.models import toy_profile
@@ -99,6 +104,17 @@ def test_a_plain_pass_behind_a_wider_one_teaches_only_that_plain_ones_are_quicke
     known.observe_pass(wide)
     known.observe_pass(replace(plain, verify_seconds=0.5))
     assert known.verify.seconds(1, 0) < 0.75 and known.since_plain == 0
+
+
+def test_a_draft_is_tried_against_its_costs_soon_then_seldom() -> None:
+    known, tried = toy_profile(), []
+    known.trial_interval = FIRST_TRIAL
+    for token in range(1, 1100):
+        known.observe_pass(Round((1,), 0, 0, 1.0, verify_seconds=1.0))
+        if known.take_trial():
+            tried.append(token)
+            known.observe_pass(Round((1,), 3, 0, 1.0, verify_seconds=1.0, width=4))
+    assert tried == [8, 24, 56, 120, 248, 504, 760, 1016]
 
 
 def filling_profile() -> PairProfile:
