@@ -32,9 +32,10 @@ def read_prompt_file(path: Path, most: int, what: str, hint: str) -> Iterator[tu
         )
     for number, line in lines:
         try:
-            yield number, _read_line(line)
+            value = _read_line(line)
         except ValueError as error:
             raise FileProblem(f"{path}, line {number}: {error}", hint) from error
+        yield number, value
 
 
 def _is_heading(line: str) -> bool:
