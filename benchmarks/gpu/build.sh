@@ -65,7 +65,7 @@ compile() {
     -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF \
     -DCMAKE_RUNTIME_OUTPUT_DIRECTORY="$work/bin" -DCMAKE_LIBRARY_OUTPUT_DIRECTORY="$work/bin" \
     "${arguments[@]}"
-  cmake --build "$work/build" --target llama llama-server llama-bench -j "$(nproc)"
+  cmake --build "$work/build" --target llama llama-server -j "$(nproc)"
   touch "$work/bin/done"
 }
 

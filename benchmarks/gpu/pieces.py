@@ -4,9 +4,8 @@
 
 For a rented machine with a GPU that takes at most so many MiB at a time and keeps its files between
 two commands. One piece is to be carried there with each command, under its own path as given here;
-the command appends it to a file in --work and prints the sha256 of what is there then, beside the
-one that is expected. A piece that is carried twice is appended once: the command first cuts the
-file to what it should hold. Files that fit into one piece together, such as wheels, make an
+the command checks its sha256 and writes it to its place in a file in --work, so that pieces may
+arrive in any order, and twice. Files that fit into one piece together, such as wheels, make an
 archive, which its command unpacks. The plan is also written to FOLDER/plan.json.
 """
 
@@ -30,7 +29,7 @@ _OVERHEAD = 2048  # bytes of an archive for each file, or more for a long name
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a file, and the sha256 of the file up to its end."""
+    """A part of a file, from the byte ``offset`` to ``end``, and its own sha256."""
 
     path: str
     file: str
@@ -40,12 +39,14 @@ class Piece:
     unpacks: bool  # the last one of an archive
 
     def command(self, work: Path) -> str:
-        """Append it on the other machine, and show the sha256 there and the expected one."""
+        """Check it on the other machine, and write it to its place."""
         folder, target = shlex.quote(str(work)), shlex.quote(str(work / self.file))
+        path = shlex.quote(self.path)
+        place = f"bs={MEBIBYTE} seek={self.offset} oflag=seek_bytes conv=notrunc status=none"
         words = [
-            f"mkdir -p {folder} && touch {target} && truncate -s {self.offset} {target}",
-            f"cat {shlex.quote(self.path)} >> {target}",
-            f"sha256sum {target} && echo {self.sha256} expected",
+            f"echo {self.sha256} {path} | sha256sum --check",
+            f"mkdir -p {folder}",
+            f"dd if={path} of={target} {place}",
         ]
         if self.unpacks:
             words.append(f"tar xf {target} -C {folder}")
@@ -53,12 +54,12 @@ class Piece:
 
 
 def cut(source: Path, folder: Path, size: int, *, unpacks: bool) -> Iterator[Piece]:
-    """Write the pieces of a file; each is described when it is complete."""
-    digest, offset, total = hashlib.sha256(), 0, source.stat().st_size
+    """Write the pieces of a file."""
+    offset, total = 0, source.stat().st_size
     with source.open("rb") as file:
         while offset < total or not total:
             path = folder / f"{source.name}.{offset // size:03}"
-            end = min(total, offset + size)
+            end, digest = min(total, offset + size), hashlib.sha256()
             with path.open("wb") as piece:
                 while left := end - file.tell():
                     block = file.read(min(_BLOCK, left))
