@@ -1,23 +1,26 @@
 #!/usr/bin/env bash
 # Builds llama.cpp and an environment for localspec out of files that were carried there; no network.
 #
-#   bash benchmarks/gpu/build.sh WORK [--cpu] [--unpatched]
+#   bash benchmarks/gpu/build.sh WORK [--cpu | --arch NUMBER] [--unpatched]
 #
 # WORK holds the pinned sdist of llama-cpp-python (*.tar.gz) and wheels of what localspec needs (*.whl).
 # It gets bin/, with llama.cpp's libraries and llama-server of the same sources, and venv/, whose
 # localspec is this checkout; `. WORK/environment` makes a shell use both. CUDA code is made for the
-# card that is there. --cpu builds without CUDA, to try all this elsewhere. What is done is not done
-# again.
+# card that is there, in more than three minutes on 16 cores; or, with --arch, on a machine without a
+# card, as build_cuda.sh does it (90 is an H200): then carry WORK/bin there, and nothing is compiled.
+# --cpu builds without CUDA, to try all this elsewhere. What is done is not done again.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 work=$(cd "$1" && pwd) && shift
-cuda=yes patched=yes
-for flag; do
-  case $flag in
+cuda=yes patched=yes arch=()
+while [ $# -gt 0 ]; do
+  case $1 in
     --cpu) cuda="" ;;
+    --arch) arch=(--arch "${2:?must be a number}") && shift ;;
     --unpatched) patched="" ;;
-    *) echo "There is no option $flag." >&2; exit 2 ;;
+    *) echo "There is no option $1." >&2; exit 2 ;;
   esac
+  shift
 done
 python=${PYTHON:-python3}
 
@@ -42,8 +45,11 @@ install() { # localspec needs the bindings' Python files only: the libraries are
 }
 
 cuda_arguments() { # one a line, without llama_only.cmake, which leaves llama-server out
-  CMAKE_ARGS=${CMAKE_ARGS:--DCMAKE_CUDA_ARCHITECTURES=native} \
-    bash "$root/scripts/build_cuda.sh" --dry-run --unpatched --python "$python" >"$work/cuda.txt"
+  # Another kind of processor may run what is built for a card elsewhere.
+  local elsewhere="-DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON"
+  [ ${#arch[@]} != 0 ] || elsewhere=-DCMAKE_CUDA_ARCHITECTURES=native
+  CMAKE_ARGS=${CMAKE_ARGS:-$elsewhere} bash "$root/scripts/build_cuda.sh" \
+    --dry-run --unpatched --python "$python" "${arch[@]}" >"$work/cuda.txt"
   "$python" - "$work/cuda.txt" <<'EOF'
 import shlex, sys
 (command,) = [line for line in open(sys.argv[1]) if line.startswith("env ")]
