@@ -12,12 +12,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import IO, Any, BinaryIO, Literal, NamedTuple
 
 from localspec.core import machine
+from localspec.core.awake import AwakeClock
 from localspec.core.errors import WorkerLost
 from localspec.core.interrupt import require_wanted
 from localspec.core.limits import NO_MEMORY, allowed, refusal
@@ -223,24 +223,25 @@ class Worker:
 
     def _wait(self) -> None:
         """Wait until the child writes or ends, and kill it beyond its limits."""
-        end = time.monotonic() + _WALL_PER_SECOND * self._limits.seconds
+        clock = AwakeClock(_CHECK_SECONDS)  # while the machine sleeps, the child does nothing
+        end = _WALL_PER_SECOND * self._limits.seconds
         if self._poll is not None:
             while not self._poll.poll(1000 * _CHECK_SECONDS):
-                self._check(end)
+                self._check(clock.tick() > end)
             return
         reader = threading.Thread(target=self._peek, daemon=True)
         reader.start()
         while reader.is_alive():
-            self._check(end)
+            self._check(clock.tick() > end)
             reader.join(_CHECK_SECONDS)
 
     def _peek(self) -> None:
         with contextlib.suppress(OSError, ValueError):
             self._replies.peek(1)  # type: ignore[attr-defined]
 
-    def _check(self, end: float) -> None:
+    def _check(self, late: bool) -> None:
         require_wanted()
-        if time.monotonic() > end:
+        if late:
             self._exceeded = "time"
         elif self._limits.polled and (
             machine.resident_bytes(self.process.pid) > self._limits.memory

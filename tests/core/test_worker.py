@@ -1,11 +1,14 @@
 """Child processes of this program: how they are run, and how they end."""
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from localspec.core import awake
 from localspec.core.worker import Ended, Limits, Worker, WorkerEnded, ask, command, not_started
 
 
@@ -119,3 +122,17 @@ def test_a_worker_that_ends(
     with pytest.raises(WorkerEnded, match=words) as raised:
         running.ask(question)
     assert raised.value.ended.cause == cause and running.ended
+
+
+def test_a_pause_of_the_machine_ends_no_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "serving.py").write_text(SERVING.replace("sleep(600)", "sleep(0.5)"))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path.cwd()}")
+    times = itertools.chain([0.0], itertools.count(310.0, 0.1))  # paused while the child computes
+    monkeypatch.setattr(awake, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    running = Worker("serving", Limits(1.0, 300 * 2**20), 10**5)
+    try:
+        assert running.ask("sleep") == "sleep"
+    finally:
+        running.close()

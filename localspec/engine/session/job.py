@@ -43,13 +43,13 @@ class Job:
     """An answer that waits for a slot, is under way in one, or has ended.
 
     Its pieces are produced whether they are read or not, and read once: by `Stream` or `received`.
-    ``begun_at`` (`time.monotonic`) is when a slot took it; ``withdraw`` is called when it is
-    cancelled.
+    ``made_at`` is a time of the session's clock; ``begun_at`` (`time.monotonic`) is when a slot
+    took it; ``withdraw`` is called when it is cancelled.
     """
 
     request: GenerationRequest
     withdraw: "Callable[[Job], None]" = lambda job: None
-    made_at: float = field(default_factory=time.monotonic)
+    made_at: float = 0.0
     begun_at: float | None = None
     cancelled: bool = False
     reason: LocalspecError | None = None

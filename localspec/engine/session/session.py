@@ -13,6 +13,7 @@ from greenlet import GreenletExit
 
 from localspec.chat.answer import Piece, Progress
 from localspec.chat.stats import GenerationStats
+from localspec.core.awake import AwakeClock
 from localspec.core.compute import COMPUTE
 from localspec.core.errors import LocalspecError, UsageError
 from localspec.core.interrupt import Cancelled, held_interrupt, require_wanted, stopped_when
@@ -125,11 +126,16 @@ class Session:
         self._read: list[_Seat] = []  # of the last pass
         self._seconds: deque[float] = deque(maxlen=_RECENT)
         self._refusal: LocalspecError | None = None  # of all jobs, once it closes
-        self._saved_at = self._alive_at = time.monotonic()
+        self._saved_at = time.monotonic()
+        least = min(limits.queue_seconds, limits.step_seconds)
+        period = math.inf if least == math.inf else min(1.0, least / 4)
+        self._clock = AwakeClock(period)  # no limit counts a pause of the machine
+        self._alive_at = self._clock.now()
         self._closed = threading.Event()
         COMPUTE.add(self)
-        if min(limits.queue_seconds, limits.step_seconds) < math.inf:
-            threading.Thread(target=self._watch, name="watching slots", daemon=True).start()
+        if period < math.inf:
+            name, given = "watching slots", (period,)
+            threading.Thread(target=self._watch, name=name, args=given, daemon=True).start()
 
     @property
     def waiting(self) -> int:
@@ -161,11 +167,12 @@ class Session:
         for request in requests:
             if request.slot is not None:
                 self._seat(request.slot)
-        jobs = [Job(request, self._withdraw) for request in requests]
+        now = self._clock.now()
+        jobs = [Job(request, self._withdraw, made_at=now) for request in requests]
         with self._lock:
             self._require_queue_room(len(jobs))
             if not self._running():
-                self._alive_at = time.monotonic()
+                self._alive_at = now
             self._waiting.extend(jobs)
             self._assign()
         COMPUTE.post(_nothing)
@@ -250,22 +257,21 @@ class Session:
 
     # -- in a thread of its own ----------------------------------------------------------------
 
-    def _watch(self) -> None:
+    def _watch(self, period: float) -> None:
         """End the answers of a compute thread that makes no progress, and jobs that wait long."""
-        most = min(1.0, self._limits.step_seconds, self._limits.queue_seconds / 4)
-        while not self._closed.wait(most):
+        while not self._closed.wait(period):
+            latest = self._clock.tick() - self._limits.queue_seconds
             if self._is_stalled():
                 with self._lock:  # which an answer needs to end
                     for job in self._running():
                         job.reason = job.reason or Stalled(self._limits.step_seconds)
                         job.cancelled = True
                         job.end(job.reason)
-            latest = time.monotonic() - self._limits.queue_seconds
             for job in [job for job in list(self._waiting) if job.made_at < latest]:
                 self._give_up(job)
 
     def _is_stalled(self) -> bool:
-        late = time.monotonic() - self._alive_at > self._limits.step_seconds
+        late = self._clock.now() - self._alive_at > self._limits.step_seconds
         return late and bool(self._running())
 
     def _give_up(self, job: Job) -> None:
@@ -332,7 +338,7 @@ class Session:
 
     def turn(self) -> None:
         """Let all slots go on until each waits for a pass, then make one."""
-        self._alive_at = time.monotonic()
+        self._alive_at = self._clock.now()
         others = [seat for seat in self._by_id if seat not in self._read]
         for seat in (*self._read, *others):
             if seat.task is None:
@@ -411,13 +417,13 @@ class Session:
 
     def _answer(self, seat: _Seat, job: Job) -> None:
         """Put the pieces; after `Limits.answer_seconds` the answer ends as it is."""
-        ends = time.monotonic() + self._limits.answer_seconds
+        ends = self._clock.now() + self._limits.answer_seconds
         engine, request = seat.engine, job.request
         last: Piece | None = None
 
         def is_over() -> bool:
-            self._alive_at = time.monotonic()
-            return job.cancelled or time.monotonic() > ends
+            self._alive_at = self._clock.now()
+            return job.cancelled or self._alive_at > ends
 
         def report(progress: Progress) -> None:
             job.put(_so_far(progress))

@@ -2,7 +2,11 @@
 
 import asyncio
 import random
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
@@ -15,6 +19,7 @@ from hypothesis import strategies as st
 
 from localspec.chat.answer import Piece, collect
 from localspec.chat.stats import GenerationStats
+from localspec.core import awake
 from localspec.core.errors import LocalspecError, PromptTooLong, UsageError
 from localspec.core.interrupt import is_unwanted, require_wanted
 from localspec.core.options.generate_options import GenerateOptions
@@ -84,11 +89,12 @@ class Gated:
 
 
 class FakeTime:
-    """`time.monotonic` of the session, moved by hand."""
+    """`time.monotonic` of the session and of its clock, moved by hand."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        monkeypatch.setattr(session_module, "time", SimpleNamespace(monotonic=lambda: self.now))
+        for module in (session_module, awake):
+            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
 
 
 def prompt_of(text: str) -> Prompt:
@@ -491,6 +497,56 @@ async def test_what_was_learnt_is_kept_once_a_minute(monkeypatch: pytest.MonkeyP
             clock.now += seconds
             await tokens_of(one(queue, ask()))
             assert engine.profile.kept == kept
+
+
+async def test_a_pause_of_the_machine_ends_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, gated = FakeTime(monkeypatch), Gated()
+    limits = Limits(step_seconds=300.0, queue_seconds=0.04, answer_seconds=200.0)
+
+    with session_of(gated.engine, limits=limits) as queue:
+        jobs = queue.submit([ask(seed=1), ask(seed=2)])  # one runs, one waits
+        gated.begun()
+        clock.now += 310
+        queue.require_progress()  # also before the thread that watches runs again
+        await asyncio.sleep(0.1)  # in which it does
+        gated.open()
+        for job in jobs:
+            assert await tokens_of(job) == alone(job.request)
+
+
+# It computes for 0.3 s in each pass.
+STOPPED = """
+import time
+from localspec.core.compute import COMPUTE
+from localspec.engine.session.limits import Limits
+from localspec.engine.session.session import Session
+from tests.engine.session.test_session import ToyEngine, ask
+engine = ToyEngine()
+decode = engine.target.decode
+def slow(tokens, rows):
+    print("pass", flush=True)
+    end = time.thread_time() + 0.3
+    while time.thread_time() < end:
+        pass
+    return decode(tokens, rows)
+engine.target.decode = slow
+queue = Session([engine], limits=Limits(step_seconds=2.0))
+for piece in queue.stream(ask(max_tokens=4)):
+    print("piece", flush=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="needs SIGSTOP")
+def test_a_process_that_was_stopped_goes_on() -> None:
+    command = [sys.executable, "-c", STOPPED]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(3)
+        process.send_signal(signal.SIGCONT)
+        out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0 and out.count(b"piece") == 4, err.decode()
 
 
 # -- anything at any time --------------------------------------------------------------------
