@@ -200,8 +200,9 @@ async def _invalid(request: Request, error: Exception) -> Response:
 
 def bad_request(errors: Sequence[Mapping[str, Any]], body: Any) -> BadRequest:
     """What pydantic found wrong with a body, in a sentence."""
-    # A union reports an error for each member: the deepest is that of the intended one.
-    found = max(errors, key=lambda each: len(each["loc"]))
+    # A union reports an error for each member: the deepest is that of the intended one; of two,
+    # that which is not about the type.
+    found = max(errors, key=lambda each: (len(each["loc"]), not each["type"].endswith("_type")))
     param = ".".join(_field_path(body, found))
     if found["type"] == "too_long" and not param:
         return BadRequest(f"{found['msg']} in the body.")

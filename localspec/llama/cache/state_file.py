@@ -26,6 +26,7 @@ from localspec.core.options.option import options
 from localspec.llama.cache.copies import Copy, ReusableLengths
 from localspec.llama.cache.state_layout import learn_layout, require_cells, require_copy
 from localspec.llama.model import LlamaModel
+from localspec.metadata.header import ModelHeader
 from localspec.metadata.splits import read_part
 
 FORMAT = 3
@@ -225,10 +226,10 @@ def _require_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
     if found.get("place") == wanted["place"] and found.get("changed") != wanted["changed"]:
         raise ValueError("the model's file was changed since")
     settings = found.get("settings")
+    if found.get("adapters") != wanted["adapters"]:
+        raise ValueError("it was made with other adapters (--lora)")
     for name, value in wanted["settings"].items():
         was = settings.get(name) if isinstance(settings, dict) else None
-        if was != value and name == "loras":  # whose paths are not for the clients of a server
-            raise ValueError("it was made with other adapters")
         if was != value:
             raise ValueError(f"it was made with {name} {str(was)[:99]}, not {value}")
     if settings != wanted["settings"]:
@@ -265,14 +266,16 @@ def _copies(
 def _identity(model: LlamaModel) -> dict[str, Any]:
     """What a state depends on, as it comes back from JSON."""
     settings = {name: value for name, value in model.settings().items() if name not in _FREE}
-    header = model.header
-    paths = [*header.paths, *(lora.path for lora in model.options.loras)]
+    header, loras = model.header, [lora.path for lora in model.options.loras]
+    settings["loras"] = [lora.scale for lora in model.options.loras]
+    paths = [*header.paths, *loras]
     place = [os.path.realpath(path) for path in paths]  # hashed: not for the clients of a server
     changed = [path.stat().st_mtime_ns for path in paths]
     identity = {
         "format": FORMAT,
         "name": header.name or header.path.name,
-        "model": _fingerprint(model, paths),
+        "model": _fingerprint(header.paths, header if len(header.paths) == 1 else None),
+        "adapters": _fingerprint(loras),
         "place": hashlib.sha256(repr(place).encode()).hexdigest(),
         "changed": hashlib.sha256(repr(changed).encode()).hexdigest(),
         "settings": settings,
@@ -281,17 +284,16 @@ def _identity(model: LlamaModel) -> dict[str, Any]:
     return plain
 
 
-def _fingerprint(model: LlamaModel, paths: Sequence[Path]) -> str:
-    """`fingerprint`, and a sample of each tensor: a fine-tune may differ in few of them."""
-    header, digest = model.header, hashlib.sha256(fingerprint(paths).encode())
-    whole = len(header.paths) == 1  # else only the parts say where their tensors are
-    places = [(header.path, header.data_start, header.tensors)] if whole else []
-    parts = [read_part(path) for path in paths[whole:]]
-    places += [(part.path, part.data_start, tuple(part.tensors)) for part in parts]
-    for path, begin, tensors in places:
-        with path.open("rb") as file:
-            for tensor in tensors:
-                file.seek(begin + tensor.offset + max(0, tensor.n_bytes - _SAMPLE) // 2)
+def _fingerprint(paths: Sequence[Path], whole: ModelHeader | None = None) -> str:
+    """`fingerprint`, and a sample of each tensor: a fine-tune may differ in few of them.
+
+    ``whole`` is the header of the only file, where that is read already.
+    """
+    digest = hashlib.sha256(fingerprint(paths).encode())
+    for part in [whole] if whole else map(read_part, paths):
+        with part.path.open("rb") as file:
+            for tensor in part.tensors:
+                file.seek(part.data_start + tensor.offset + max(0, tensor.n_bytes - _SAMPLE) // 2)
                 digest.update(file.read(min(tensor.n_bytes, _SAMPLE)))
     return digest.hexdigest()
 

@@ -7,6 +7,7 @@ import shutil
 import stat
 import struct
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -134,18 +135,34 @@ def test_a_header_that_cannot_be(
         read_state(changed(kept, **{name: value}), model)
 
 
-def test_another_adapter_of_the_same_name_is_another_model(tiny: TinyFiles, tmp_path: Path) -> None:
-    path, lora = tmp_path / "kept", tmp_path / "lora.gguf"
-    options = {"ctx_size": 256, "loras": (Lora(lora),)}
+def test_a_state_of_other_adapters_says_so(tiny: TinyFiles, tmp_path: Path) -> None:
+    path, lora, moved = tmp_path / "kept", tmp_path / "lora.gguf", tmp_path / "moved.gguf"
     write_lora(lora, seed=1)
-    model = load_model(tiny.target, **options)
+    moved.write_bytes(lora.read_bytes())
+    model = load_model(tiny.target, ctx_size=256, loras=(Lora(lora),))
     model.decode(IDS[:60], 0)
     write_state(path, model)
     model.close()
     write_lora(lora, seed=2)
-    model = load_model(tiny.target, **options)
-    with pytest.raises(ValueError, match="another model"):
-        read_state(path, model)
+    for loras, reason in (
+        ((Lora(lora),), "made with other adapters"),
+        ((), "made with other adapters"),
+        ((Lora(moved, 0.5),), r"made with loras \[1.0\], not \[0.5\]"),
+        ((Lora(moved),), ""),
+    ):
+        model = load_model(tiny.target, ctx_size=256, loras=loras)
+        with pytest.raises(ValueError, match=reason) if reason else nullcontext():
+            read_state(path, model)
+        model.close()
+
+
+def test_a_state_without_adapters_is_not_taken_with_one(
+    tiny: TinyFiles, kept: Path, tmp_path: Path
+) -> None:
+    write_lora(tmp_path / "lora.gguf", seed=1)
+    model = load_model(tiny.target, ctx_size=256, loras=(Lora(tmp_path / "lora.gguf"),))
+    with pytest.raises(ValueError, match="made with other adapters"):
+        read_state(kept, model)
     model.close()
 
 

@@ -25,6 +25,15 @@ def test_timings_are_milliseconds_and_what_the_cache_held_is_apart() -> None:
     assert told["prompt_per_second"] == 9 / 2  # the last one waits for the first round
 
 
+def test_a_prompt_of_one_token_has_the_speed_of_the_round_that_reads_it() -> None:
+    stats = GenerationStats()
+    stats.start(Prefill(tokens=0, cached=0, seconds=0.0))
+    assert timings(stats)["prompt_per_second"] == 0
+    stats.add(Round((1,), 0, 0, 0.25), 0.25)
+    stats.add(Round((1,), 0, 0, 0.1), 0.1)
+    assert timings(stats)["prompt_per_second"] == 4
+
+
 def test_drafting_is_told_as_vllm_does() -> None:
     stats = GenerationStats()
     assert speculative_decoding(stats)["acceptance_histogram"] == [0]

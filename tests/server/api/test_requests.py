@@ -184,3 +184,12 @@ def test_what_quotes_a_request_is_short_and_text(toy_server: Site) -> None:
     reply = toy_server.ask(chat_template_kwargs={"\ud800" + "a" * 9999: 1})
     (warning,) = reply["warnings"]
     assert len(warning) < 1100 and "?aaa" in warning
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_too_many_biases_are_refused_as_too_many(toy_server: Site, as_list: bool) -> None:
+    many = [[token, 1] for token in range(1025)]
+    given = many if as_list else {str(token): bias for token, bias in many}
+    status, error = toy_server.refused(logit_bias=given)
+    assert status == 400 and error["param"] == "logit_bias"
+    assert "1024" in error["message"] and "dictionary" not in error["message"]
