@@ -157,6 +157,10 @@ class Guard:
             return refusal(404 if name == "ui" else 501, sentence)  # as llama-server
         if scope["method"] == "POST" and not (_is_json(headers) or _is_empty(headers)):
             return refusal(415, "The Content-Type must be application/json.")
+        encoding = ", ".join(headers.getlist("content-encoding")).strip()
+        if scope["method"] == "POST" and encoding.lower() not in ("", "identity"):
+            message = f"A body in {encoding[:60]} is not read: send it without Content-Encoding."
+            return refusal(415, message, {"Accept-Encoding": "identity"})
         if int(headers.get("content-length", 0)) > self._max_body:  # h11 checked the number
             return refusal(413, TOO_LARGE)
         return None

@@ -1,5 +1,6 @@
 """Access control: Host, Origin, API keys, content types."""
 
+import gzip
 import re
 from collections.abc import Iterator
 
@@ -184,6 +185,21 @@ def test_a_body_must_be_json(toy_server: Site, kind: str) -> None:
     )
     assert reply.status_code == 415
     assert "application/json" in error_of(reply)["message"]
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "zstd", "identity, gzip"])
+def test_an_encoded_body_is_refused_by_the_name_of_its_encoding(
+    toy_server: Site, encoding: str
+) -> None:
+    body = gzip.compress(b'{"messages": [{"role": "user", "content": "hello"}]}')
+    headers = {"content-type": "application/json", "content-encoding": encoding}
+    for path in (CHAT, "/v1/messages"):
+        reply = toy_server.client.post(path, content=body, headers=headers)
+        assert reply.status_code == 415 and reply.headers["accept-encoding"] == "identity"
+        assert f"A body in {encoding} is not read" in reply.json()["error"]["message"]
+    headers["content-encoding"] = "identity"
+    body = gzip.decompress(body)
+    assert toy_server.client.post(CHAT, content=body, headers=headers).status_code == 200
 
 
 def test_json_has_several_names(toy_server: Site) -> None:
