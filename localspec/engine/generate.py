@@ -437,7 +437,7 @@ def _read(
             return tuple(pieces), _cut(outcome, i + 1)
     if outcome.finish_reason is not None:
         last = len(outcome.tokens) - 1
-        final = stream.push(b"", final=True)
+        final = stream.push(b"", final=True, cut=outcome.finish_reason != "stop")
         pieces += [TextPart(text, _origin(outcome, last), part, last) for text, part in final]
         if stream.stopped:
             outcome = replace(outcome, finish_reason="stop")

@@ -80,16 +80,17 @@ class TextStream:
         """Whether a stop string ended the answer, or the only call that it may have."""
         return self.stop_text is not None or (self._finder is not None and self._finder.done)
 
-    def push(self, data: bytes, final: bool = False) -> list[tuple[str, bool]]:
+    def push(self, data: bytes, final: bool = False, cut: bool = False) -> list[tuple[str, bool]]:
         """Text that can be shown now, each piece with whether it is reasoning.
 
-        ``final`` releases what was held back. Once ``stopped`` is true, nothing more comes.
+        ``final`` releases what was held back, and with ``cut``, at a limit of the answer, not the
+        beginning of a call. Once ``stopped`` is true, nothing more comes.
         """
         if self.stopped:
             return []
         text = self._decoder.decode(data, final)
         if self._splitter is None:
-            answer = self._said(text, final)
+            answer = self._said(text, final, cut)
             return [(answer, False)] if answer else []
         ready: list[tuple[str, bool]] = []
         for part, reasoning in self._splitter.push(text, final):
@@ -99,7 +100,7 @@ class TextStream:
             if reasoning and self._finder is not None:
                 self._thoughts.append(part)
         if final:
-            ready.append((self._said("", final), False))
+            ready.append((self._said("", final, cut), False))
             self._find_in_thoughts()
         return [(text, reasoning) for text, reasoning in ready if text]
 
@@ -125,12 +126,12 @@ class TextStream:
         taken, self._deltas = tuple(self._deltas), []
         return taken
 
-    def _said(self, text: str, final: bool = False) -> str:
+    def _said(self, text: str, final: bool = False, cut: bool = False) -> str:
         """Text of the answer that can be shown now, without calls."""
         if self._finder is None:
             return self._answer(text, final)
         shown = ""
-        for part in self._finder.push(text, final):
+        for part in self._finder.push(text, final, cut):
             self._answered = self._answered or not isinstance(part, str) or not part.isspace()
             if isinstance(part, str):
                 shown += self._answer(part)

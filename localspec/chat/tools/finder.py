@@ -5,11 +5,12 @@ from dataclasses import dataclass, field, replace
 
 from localspec.chat.reasoning import overlap
 from localspec.chat.tools.forms import CallForm
-from localspec.chat.tools.readers import NO_CALL, UNDECIDED, Span, bare_calls
+from localspec.chat.tools.readers import NO_CALL, UNDECIDED, Span, bare_calls, begins_call
 from localspec.chat.tools.tool import Tool, ToolCall, ToolCallDelta
 
 MAX_CALL = 2**18  # characters
 MAX_MISSES = 100  # opening marks without a call, after which the search stops
+_SURE_MARK = 4  # characters of an opening mark with which hardly a text ends: "a <" does
 
 Found = str | ToolCallDelta | ToolCall
 
@@ -19,8 +20,9 @@ class CallFinder:
     """Finds the calls in one answer; text that may begin a call is held back.
 
     A call comes in parts from the moment at which its name is known and its arguments have begun,
-    then complete; one that is cut off is complete at the end of the answer. What breaks off before,
-    and a tool that is not offered, is text. White space before and between calls is dropped. Unless
+    then complete; one that is cut off is complete at the end of the answer. What breaks off before
+    is text, unless the answer was ``cut`` at a limit: then it is dropped. A tool that is not
+    offered is text. White space before and between calls is dropped. Unless
     ``parallel``, nothing follows the first call. An answer that is nothing but a call as JSON,
     without the marks of its form, is a call too (Qwen2.5-Coder fences them).
     """
@@ -38,9 +40,13 @@ class CallFinder:
     _complete: int = field(default=0, init=False)  # calls at the opening that were returned whole
     _maybe_bare: bool = field(default=True, init=False)  # the answer may be nothing but JSON calls
 
-    def push(self, text: str, final: bool = False) -> list[Found]:
-        """Add text; return complete pieces in order. ``final`` also returns all held text."""
+    def push(self, text: str, final: bool = False, cut: bool = False) -> list[Found]:
+        """Add text; return complete pieces in order. ``final`` also returns all held text, with
+        ``cut`` all but the beginning of a call.
+        """
         self.held += text
+        if cut:
+            self._drop_begun()
         if not final and len(self.held) < self._due and not any(end in text for end in "}]>"):
             return []
         self._due = 0
@@ -68,6 +74,21 @@ class CallFinder:
         other._maybe_bare = False
         other.held = "" if self._open or self._complete else self.held
         return other
+
+    def _drop_begun(self) -> None:
+        """Drop held text that begins a call which has not named its tool, or named no more."""
+        at, opening = self._opening()
+        if at >= 0 and opening in self.form.openings:
+            if self.form.read(self.held[at : at + MAX_CALL], self.tools) == UNDECIDED:
+                self.held = self.held[:at].rstrip()
+            return
+        rest = self.held.strip()
+        if (not self._began or self._behind) and begins_call(rest, self.tools):
+            self.held = ""
+            return
+        part = max((overlap(self.held, mark) for mark in self.form.openings), default=0)
+        if part >= _SURE_MARK or (rest and part == len(rest) and not self._began):
+            self.held = self.held[: len(self.held) - part].rstrip()
 
     def _waits(self, found: list[Found], final: bool) -> bool:
         """Take the calls of an answer that is nothing but them; True while that is undecided."""

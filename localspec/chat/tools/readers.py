@@ -249,6 +249,7 @@ def _python_calls(text: str, tools: Sequence[Tool]) -> tuple[ToolCall, ...] | No
 
 
 _FENCE = re.compile(r"```[\w-]{0,20}[ \t]*(?:\r?\n|(?=[{\[])|\Z)")
+_HEAD_OF_NAME = '{"name":"'  # without blanks
 _KEYS = {"name", "arguments", "parameters", "id", "type", "function", "tool_name", "tool_call_id"}
 
 
@@ -293,6 +294,18 @@ def _bare(text: str, tools: Sequence[Tool]) -> tuple[ToolCall, ...]:
         for entry in entries
     ]
     return tuple(call for call in calls if call) if all(calls) else ()
+
+
+def begins_call(text: str, tools: Sequence[Tool]) -> bool:
+    """Whether a text is the beginning of a call as JSON up to the name of a tool, or just after."""
+    fence = _FENCE.match(text)
+    text = re.sub(r"\s+", "", text[fence.end() if fence else 0 :]).removeprefix("[")
+    name = text.removeprefix(_HEAD_OF_NAME)
+    if name == text:
+        return bool(text) and _HEAD_OF_NAME.startswith(text)
+    name, *rest = name.split('"', 1)
+    begun = [tool.name for tool in tools if tool.name.startswith(name)]
+    return bool(begun) if not rest else name in begun and "{" not in rest[0]
 
 
 def _may_name(text: str, tools: Sequence[Tool]) -> bool:

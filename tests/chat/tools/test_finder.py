@@ -79,6 +79,38 @@ def test_what_is_no_call_is_text(form: CallForm) -> None:
         assert find(form, [text]) == find(form, list(text)) == (text, [])
 
 
+@pytest.mark.parametrize("before", ["", "Let me look.\n"])
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.family)
+def test_a_call_that_is_cut_off_before_its_arguments_is_no_text(
+    form: CallForm, before: str
+) -> None:
+    call = written(form)
+    if form.first and before:
+        return  # bare JSON is a call at the beginning only
+    named = form.begin.find("NAME") if form.begin else call.index("f{")
+    for length in range(finder._SURE_MARK + 1 if before else 1, named + 2):
+        reader = CallFinder(form, TOOLS)
+        found = [part for char in before + call[:length] for part in reader.push(char)]
+        found += reader.push("", final=True, cut=True)
+        assert "".join(map(str, found)).rstrip() == before.rstrip(), call[:length]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a <", "1 < 2, [T", '{"n": 1', '{"city": "Os', "```py", "<table", '{"name": "Alice", "a'],
+)
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.family)
+def test_text_that_is_cut_off_stays(form: CallForm, text: str) -> None:
+    reader = CallFinder(form, TOOLS)
+    assert "".join(map(str, [*reader.push(text), *reader.push("", True, cut=True)])) == text
+
+
+@pytest.mark.parametrize("text", ['```json\n{"name": "', '[{"na', '{ "name" : "f", "argu'])
+def test_a_bare_call_that_is_cut_off_is_no_text(text: str) -> None:
+    reader = CallFinder(forms.HERMES, TOOLS)
+    assert [*reader.push(text), *reader.push("", True, cut=True)] == []
+
+
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.family)
 def test_arguments_come_while_they_are_written(form: CallForm) -> None:
     reader, call = CallFinder(form, TOOLS), written(form, city="Oslo and all of its suburbs")

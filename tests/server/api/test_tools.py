@@ -114,3 +114,13 @@ def test_arguments_come_in_parts(caller: Site, api: Any, ends: tuple[str, str]) 
     reason, calls, found, _ = api(caller, CUT, parallel=True)
     assert reason == ends[1] and found == [("f", '{"city": "Os')]
     assert calls == [("f", {"city": "Os"} if api is messages else '{"city": "Os')]
+
+
+def test_a_call_that_is_cut_off_before_its_name_is_no_text(caller: Site) -> None:
+    for length in range(SAID.index("{") - 3, SAID.index("arguments")):
+        body = {"messages": HELLO, "max_tokens": length}
+        (choice,) = caller.post("/v1/chat/completions", body).json()["choices"]
+        assert (choice["message"]["content"], choice["finish_reason"]) == ("I look.", "length")
+        streamed = events(caller, "/v1/chat/completions", body)
+        texts = [c["delta"].get("content") or "" for e in streamed for c in e["choices"]]
+        assert "".join(texts) == "I look."
