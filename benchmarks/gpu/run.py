@@ -61,7 +61,7 @@ def steps(args: argparse.Namespace) -> Iterator[Step]:
         lengths = ("--draft-tokens", "auto", "--tasks", "code", "--repeats", "1")
         document = ("--output", str(out / f"{name}.json"))
         pair = ("-m", str(first), "-md", draft)
-        return (python, "-m", "localspec", "bench", *pair, *lengths, *document, *more)
+        return (python, "-m", "localspec", "bench", "--thorough", *pair, *lengths, *document, *more)
 
     yield Step("card", (python, "-m", "localspec", "doctor"), 1)
     yield Step("main", servers(first, 3, 1, *_MAIN), 3.5)

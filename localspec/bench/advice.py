@@ -8,6 +8,8 @@ from localspec.bench.spent import FEWEST_PROMPTS
 from localspec.core.formatting import number, one_line, percent
 from localspec.core.options.load_options import DraftTokens
 
+_SLOW = 0.8  # of plain decoding: no noise of a few prompts makes up for more
+
 
 def length_name(length: DraftTokens) -> str:
     """A draft length as a user gives it."""
@@ -48,6 +50,8 @@ def advice(best: Figures, drafting: str, plain: str, noise: float) -> str:
     if noise:
         reached += f"; plain decoding alone differs by {percent(noise)} between repeats"
     unknown = best.speedup_interval is None and not noise
+    if best.speedup < _SLOW and (unknown or high < 1):
+        return f"Fastest here: {plain}, {1 / best.speedup:.1f} times as fast as {drafting}."
     if unknown or abs(best.speedup - 1) <= noise:
         return f"No clear winner: {drafting} reaches {reached}."
     if low <= 1 <= high:

@@ -101,6 +101,13 @@ class Comparison:
             if used
         ]
 
+    def is_clear(self) -> bool:
+        """Whether every side is faster or slower than plain decoding by its 90 % interval."""
+        intervals = [row.speedup_interval for row in self.figures()[1:]]
+        return bool(intervals) and all(
+            each is not None and not each[0] <= 1 <= each[1] for each in intervals
+        )
+
     def plain_noise(self) -> float:
         """By how much plain decoding differs between repeats, as a share; 0 for one repeat."""
         used = self._used(None)

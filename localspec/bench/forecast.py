@@ -1,10 +1,24 @@
 """How long a benchmark takes, from what its answers and the explaining of texts took so far."""
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from localspec.bench.comparison import Comparison
 from localspec.bench.plan import BenchPlan, PromptIds
 from localspec.chat.answer import Answer
 from localspec.core.formatting import duration
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """When a benchmark is over: after so many seconds, or once its result is clear.
+
+    A result of fewer prompts than there are ``kinds`` of tasks is not: they differ most.
+    """
+
+    seconds: float
+    kinds: int
 
 
 class Forecast:
@@ -13,8 +27,14 @@ class Forecast:
     The rest is what follows the answers to a prompt, such as explaining texts that differ.
     """
 
-    def __init__(self, plan: BenchPlan, tasks: Mapping[str, Sequence[PromptIds]]) -> None:
-        self._plan = plan
+    def __init__(
+        self,
+        plan: BenchPlan,
+        tasks: Mapping[str, Sequence[PromptIds]],
+        limit: Limit | None = None,
+    ) -> None:
+        self.plan = plan
+        self._limit = limit
         self._each = len(plan.lengths) * plan.repeats  # answers to a prompt
         self._lengths = [len(prompt) for prompts in tasks.values() for prompt in prompts]
         self._began = plan.clock()
@@ -23,7 +43,7 @@ class Forecast:
 
     def begin(self) -> None:
         """Count the time from now on, without what loading and warming up took."""
-        self._began = self._plan.clock()
+        self._began = self.plan.clock()
 
     def answered(self, answer: Answer) -> None:
         """Count an answer; they come prompt by prompt."""
@@ -40,7 +60,7 @@ class Forecast:
 
     def spent(self) -> float:
         """The seconds since the beginning."""
-        return self._plan.clock() - self._began
+        return self.plan.clock() - self._began
 
     def left(self) -> float:
         """The seconds that are left; 0 before the first answer."""
@@ -49,12 +69,25 @@ class Forecast:
         reading = self._reading / max(1, self._read) * unread
         generating = self._generating / max(1, self._answers) * answers
         unexplained = len(self._lengths) - self._explained
-        return reading + generating + self._rest / max(1, self._explained) * unexplained
+        left = reading + generating + self._rest / max(1, self._explained) * unexplained
+        return min(left, max(0.0, self._most - self.spent()))
+
+    @property
+    def _most(self) -> float:
+        return math.inf if self._limit is None else self._limit.seconds
+
+    def is_enough(self, so_far: Comparison) -> bool:
+        """Whether the limit is reached, or more prompts are not needed to know what is faster."""
+        if self._limit is None or self.spent() >= self._limit.seconds:
+            return self._limit is not None
+        return len(so_far.names) >= self._limit.kinds and so_far.is_clear()
 
     def extent(self) -> str:
         """How many answers the benchmark takes, and how long, as far as is known."""
-        plan, prompts = self._plan, len(self._lengths)
+        plan, prompts = self.plan, len(self._lengths)
         kinds = (len(plan.lengths), "setting"), (plan.repeats, "repeat"), (prompts, "prompt")
         counts = " x ".join(f"{n} {name}{'' if n == 1 else 's'}" for n, name in kinds)
         total = duration(self.spent() + self.left())
+        if self._limit is not None:
+            return f"{counts}: about {total}, or less where the result is clear sooner"
         return f"{counts}: about {total}, and more to explain texts that differ"

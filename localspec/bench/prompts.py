@@ -4,8 +4,9 @@ A line of a file is a prompt: plain text, a JSON string, a list of messages (``{
 "content": ...}``), or an object with ``prompt`` or ``messages``, and perhaps ``task``.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -75,3 +76,11 @@ def by_task(prompts: Iterable[Prompt], wanted: str | None = None) -> dict[str, l
     if missing:
         raise UsageError(f"There is no task {missing[0]!r}.", f"Tasks here: {', '.join(groups)}.")
     return {task: group for task, group in groups.items() if task in names}
+
+
+def in_turn(groups: Mapping[str, Sequence[Prompt]]) -> dict[str, list[Prompt]]:
+    """All prompts as one group, the first of each task, then the second ones; one task as it is."""
+    if len(groups) == 1:
+        return {task: [*group] for task, group in groups.items()}
+    rounds = zip_longest(*groups.values())
+    return {"all": [prompt for each in rounds for prompt in each if prompt is not None]}

@@ -72,9 +72,9 @@ class Report:
             },
             "machine": _machine(),
             "prompts": [
-                {"name": f"{task} {i + 1}", "task": task, "messages": list(prompt.messages)}
-                for task, group in self._prompts.items()
-                for i, prompt in enumerate(group)
+                {"name": f"{group} {i + 1}", "task": prompt.task, "messages": list(prompt.messages)}
+                for group, prompts in self._prompts.items()
+                for i, prompt in enumerate(prompts)
             ],
             "tasks": [comparison.as_json() for comparison in comparisons],
             "overall": together(comparisons).as_json() if comparisons else None,

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.bench.forecast import Forecast
-from tests.support.answers import made_answer
+from localspec.bench.forecast import Forecast, Limit
+from tests.support.answers import made_answer, varied_comparison
 from tests.support.toy.bench import plan
 from tests.support.toy.models import FakeClock
 
@@ -63,3 +63,34 @@ def test_what_was_explained_in_some_prompts_is_spread_over_the_others() -> None:
             measured.answer(prompt)
         measured.explain(seconds)
     assert measured.forecast.left() == pytest.approx(6 * (4 + 5 + 5 + 5) + 2 * 30)
+
+
+@pytest.mark.parametrize(
+    ("speedups", "seconds", "enough"),
+    [
+        ([1.4, 1.5, 1.4, 1.5, 1.6], 10, True),
+        ([1.4, 1.5, 1.4, 1.5], 10, False),  # of five kinds
+        ([1.4, 1.5, 0.6, 0.7, 1.1], 10, False),
+        ([0.6, 0.7, 0.6, 0.5, 0.6], 10, True),
+        ([1.1], 120, True),
+    ],
+)
+def test_a_limit_ends_a_measurement_that_is_clear_or_long(
+    speedups: list[float], seconds: float, enough: bool
+) -> None:
+    clock = FakeClock()
+    made = replace(plan(0, 3), clock=clock)
+    limited = Forecast(made, {"a": [[1]] * 9}, Limit(seconds=60, kinds=5))
+    unlimited = Forecast(made, {"a": [[1]] * 9})
+    clock.advance(seconds)
+    assert limited.is_enough(varied_comparison(speedups)) == enough
+    assert not unlimited.is_enough(varied_comparison(speedups))
+
+
+def test_a_limit_is_the_most_that_is_left() -> None:
+    clock = FakeClock()
+    limited = Forecast(replace(plan(0, 3), clock=clock), {"a": [[1]] * 99}, Limit(60, kinds=5))
+    clock.advance(20)
+    limited.answered(made_answer(20.0))
+    assert limited.left() == 40
+    assert limited.extent().endswith("about 1 minute, or less where the result is clear sooner")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.bench.prompts import Prompt, by_task, read_prompts
+from localspec.bench.prompts import Prompt, by_task, in_turn, read_prompts
 from localspec.core.errors import FileProblem, UsageError
 
 
@@ -15,6 +15,14 @@ def test_ours_cover_every_kind_of_task_twice() -> None:
     texts = [prompt.messages[0]["content"] for group in groups.values() for prompt in group]
     assert {len(group) for group in groups.values()} == {2}
     assert len(set(texts)) == len(texts) and min(map(len, texts)) > 100
+
+
+def test_tasks_take_turns_and_a_single_one_keeps_its_name() -> None:
+    groups = by_task(read_prompts())
+    (mixed,) = in_turn(groups).values()
+    assert [prompt.task for prompt in mixed] == [*groups, *groups]
+    assert mixed[7] == groups["code"][1]
+    assert in_turn({"code": groups["code"]}) == {"code": groups["code"]}
 
 
 def written(tmp_path: Path, *lines: object) -> Path:

@@ -30,6 +30,7 @@ from localspec.display.terminal.progress import progress
 if TYPE_CHECKING:
     from localspec.bench.comparison import Comparison
     from localspec.bench.document import Document
+    from localspec.bench.forecast import Forecast, Limit
     from localspec.bench.plan import BenchPlan
     from localspec.bench.prompts import Prompt
     from localspec.bench.report import Report
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
     from localspec.engine.engine import Engine
     from localspec.library.pairs.request import PairRequest
 
-DEFAULT_LENGTHS: tuple[DraftTokens, ...] = (2, 4, 8)
+THOROUGH_LENGTHS: tuple[DraftTokens, ...] = (2, 4, 8)
+THOROUGH_REPEATS = 3
+QUICK_SECONDS = 120.0  # all prompts take an hour with a slow model, and nobody waits to the end
 _SAMPLING = {"temperature": 0, "seed": 0}
 _WARM_UP = "warming up"
 
@@ -56,10 +59,17 @@ class BenchFlags:
     tasks: str | None = option(
         None, "--tasks", "Only these tasks, separated by commas.", everyday=True
     )
-    repeats: int = option(
-        3,
+    thorough: bool = option(
+        False,
+        "--thorough",
+        "Measure every prompt 3 times, with the lengths 2, 4, 8 and auto. Default: auto, until the "
+        "result is clear or two minutes are over.",
+        everyday=True,
+    )
+    repeats: int | None = option(
+        None,
         "--repeats -r",
-        "Repeats; the draft lengths take turns.",
+        "Repeats; the draft lengths take turns. Default: 1, or 3 with --thorough.",
         bounds=Bounds(1, 10**6),
         everyday=True,
     )
@@ -93,11 +103,12 @@ def bench(
 ) -> None:
     """Measure draft lengths against plain decoding, and compare the texts.
 
-    Default: greedy, seed 0, --draft-tokens 2,4,8,auto, or auto without a draft. Exit code 1 if a
-    text differs from plain for no proven reason. --verbose adds what a round costs, what drafting
-    could reach, and memory.
+    Default: greedy, seed 0, --draft-tokens auto, prompts of all tasks in turn until the result is
+    clear, for two minutes at most. Exit code 1 if a text differs from plain for no proven reason.
+    --verbose adds what a round costs, what drafting could reach, and memory.
     """
-    from localspec.bench.prompts import SHIPPED, by_task, read_prompts
+    from localspec.bench.forecast import Limit
+    from localspec.bench.prompts import SHIPPED, by_task, in_turn, read_prompts
     from localspec.bench.report import Report, require_writable
 
     if given.keys() & {"lookup_cache", "lookup_files"}:
@@ -107,20 +118,24 @@ def bench(
         )
     prompts = read_prompts(or_stream(measuring.prompts or SHIPPED, "stdin"))
     groups = by_task(prompts, measuring.tasks)
+    kinds = len(groups)
+    if not measuring.thorough:
+        groups = in_turn(groups)
     earlier = _earlier(measuring.against, groups)
     request = make_request(name, given, _SAMPLING)
-    _sides(request, drafts=True)  # raises for bad flags before anything is loaded
+    _sides(request, measuring, drafts=True)  # raises for bad flags before anything is loaded
     templating.check()
     for path in filter(None, (measuring.output, measuring.report)):
         require_writable(path)
     console.note_other_work()
     with open_engine(request) as engine:
-        lengths = _sides(request, drafts=engine.draft is not None)
+        lengths = _sides(request, measuring, drafts=engine.draft is not None)
         plan = _plan(engine, request, lengths, measuring)
         use_template(engine, templating)
         report = Report(engine, plan, groups, measuring.output, measuring.report, earlier)
         verbose = request.models.verbose
-        found, problem = _run(engine, plan, groups, report, as_json=as_json, verbose=verbose)
+        limit = None if measuring.thorough else Limit(QUICK_SECONDS, kinds)
+        found, problem = _run(engine, plan, groups, report, limit, as_json=as_json, verbose=verbose)
     if isinstance(problem, LocalspecError):
         raise problem
     unexplained = any(not d.is_rounding for one in found for d in one.differences)
@@ -154,7 +169,7 @@ def _plan(
     return BenchPlan(
         plain.sampling,
         tuple(dict.fromkeys(each.draft_tokens for each in sides)),
-        measuring.repeats,
+        measuring.repeats or (THOROUGH_REPEATS if measuring.thorough else 1),
         measuring.max_tokens,
         plain.prompt_lookup,
         measuring.audit,
@@ -166,11 +181,13 @@ def _run(
     plan: "BenchPlan",
     groups: "Mapping[str, Sequence[Prompt]]",
     report: "Report",
+    limit: "Limit | None",
     *,
     as_json: bool,
     verbose: bool,
 ) -> "tuple[list[Comparison], BaseException | None]":
     """Measure and show it; the report is saved whatever ends it early, which is returned too."""
+    from localspec.bench.forecast import Forecast
     from localspec.bench.plan import require_prompts_fit
     from localspec.bench.report import memory_use
     from localspec.display.bench import Scoreboard, show_against
@@ -179,10 +196,13 @@ def _run(
     require_prompts_fit(engine, ids, plan)
     out = console.make_console(as_json)
     board = Scoreboard(out, [*groups, "all"])
-    found, problem = _measure(engine, ids, plan, report, board)
+    found, problem = _measure(engine, ids, Forecast(plan, ids, limit), report, board)
     with held_interrupt():  # a second Ctrl-C must not lose what the first one left
+        measured = sum(len(one.names) for one in found)
         if problem is not None:
-            console.note(f"Stopped early: {sum(len(one.names) for one in found)} prompts measured.")
+            console.note(f"Stopped early: {measured} prompts measured.")
+        elif measured < (every := sum(map(len, ids.values()))):
+            console.note(f"Measured {measured} of {every} prompts; --thorough measures all.")
         board.finish(found, memory_use(engine) if verbose else None, engine.text_equality)
         try:
             report.save(found, complete=problem is None)
@@ -197,7 +217,7 @@ def _run(
 def _measure(
     engine: "Engine",
     tasks: dict[str, list[list[int]]],
-    plan: "BenchPlan",
+    forecast: "Forecast",
     report: "Report",
     board: "Scoreboard",
 ) -> "tuple[list[Comparison], BaseException | None]":
@@ -205,11 +225,9 @@ def _measure(
 
     The progress bar counts the seconds of all tasks.
     """
-    from localspec.bench.forecast import Forecast
     from localspec.bench.run import run_bench
 
     found: list[Comparison] = []
-    forecast = Forecast(plan, tasks)
     try:
         with (
             terminated_as_interrupted(),
@@ -235,7 +253,9 @@ def _measure(
                 forecast.explained()
                 board.update(so_far, forecast.left())
 
-            for comparison in run_bench(engine, tasks, plan, on_answer, on_prompt):
+            for comparison in run_bench(
+                engine, tasks, forecast.plan, on_answer, on_prompt, forecast.is_enough
+            ):
                 forecast.explained()
                 on_progress(label(comparison.task), 1, 1)  # an interrupt leaves the bar
                 found.append(comparison)
@@ -246,13 +266,17 @@ def _measure(
     return found, None
 
 
-def _sides(request: "PairRequest", *, drafts: bool) -> tuple[DraftTokens, ...]:
+def _sides(
+    request: "PairRequest", measuring: BenchFlags, *, drafts: bool
+) -> tuple[DraftTokens, ...]:
     """The draft lengths to compare, plain first, each once; raises UsageError for bad flags.
 
-    Unless lengths were given there are several where something ``drafts``: a model, or heads.
+    Unless lengths were given, --thorough compares several where something ``drafts``: a model, or
+    heads.
     """
     default = default_length(request.params)
-    usual = tuple(dict.fromkeys((*DEFAULT_LENGTHS, default))) if drafts else (default,)
+    several = THOROUGH_LENGTHS if drafts and measuring.thorough else ()
+    usual = tuple(dict.fromkeys((*several, default)))
     lengths = request.draft.lengths_for(request.params, usual)
     return (0, *dict.fromkeys(length for length in lengths if length != 0))
 

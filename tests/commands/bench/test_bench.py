@@ -23,14 +23,14 @@ pytestmark = pytest.mark.llama
 
 @pytest.fixture
 def bench(localspec: Command, tiny: TinyFiles, tmp_path: Path) -> Command:
-    """`localspec bench` on the tiny pair, two tasks, one thread, four tokens, two repeats."""
+    """`localspec bench --thorough` on the tiny pair: two tasks, one thread, 4 tokens, 2 repeats."""
     prompts = tmp_path / "prompts.jsonl"
     lines = [{"task": task, "prompt": f"the {word}"} for task in ("one", "two") for word in "ab"]
     prompts.write_text("\n".join(map(json.dumps, lines)))
     pair = ("-m", tiny.target, "-md", tiny.draft)
 
     def call(*arguments: str | Path, pair: Sequence[str | Path] = pair) -> Done:
-        flags = ("-t", "1", "-n", "4", "--repeats", "2", "--prompts", prompts)
+        flags = ("-t", "1", "-n", "4", "--thorough", "--repeats", "2", "--prompts", prompts)
         return localspec("bench", *pair, *flags, *arguments)
 
     return call
@@ -135,13 +135,53 @@ def test_bench_of_rejection_explains_no_text(bench: Command) -> None:
 def test_bench_measures_our_own_prompts_greedily(localspec: Command, tiny: TinyFiles) -> None:
     pair = ("-m", tiny.target, "-md", tiny.draft)
     flags = ("-t", "1", "-n", "2", "-r", "1", "-c", "1024", "--json", "--tasks", "edit,code")
-    done = localspec("bench", *pair, *flags)
+    done = localspec("bench", "--thorough", *pair, *flags)
     document = json.loads(done.out)
     names = [prompt["name"] for prompt in document["prompts"]]
     assert names == ["code 1", "code 2", "edit 1", "edit 2"]
     assert document["settings"]["draft_tokens"] == [0, 2, 4, 8, "auto"]
     assert document["settings"]["sampling"]["temperature"] == 0
     assert document["settings"]["sampling"]["seed"] == 0
+
+
+@pytest.fixture
+def quick(localspec: Command, tiny: TinyFiles, tmp_path: Path) -> Command:
+    """`localspec bench` as it is by default, on the tiny pair and three prompts of two tasks."""
+    prompts = tmp_path / "prompts.jsonl"
+    lines = [{"task": task, "prompt": f"the {word}"} for task, word in ("1a", "1b", "2a")]
+    prompts.write_text("\n".join(map(json.dumps, lines)))
+    pair = ("-m", tiny.target, "-md", tiny.draft)
+
+    def call(*arguments: str | Path) -> Done:
+        return localspec("bench", *pair, "-t", "1", "-n", "4", "--prompts", prompts, *arguments)
+
+    return call
+
+
+def test_a_quick_bench_asks_one_prompt_of_each_task_in_turn(quick: Command) -> None:
+    done = quick("--json")
+    assert done.code == 0
+    document = json.loads(done.out)
+    assert document["settings"]["draft_tokens"] == [0, "auto"]
+    assert document["settings"]["repeats"] == 1
+    found = [(each["name"], each["task"]) for each in document["prompts"]]
+    assert found == [("all 1", "1"), ("all 2", "2"), ("all 3", "1")]
+    assert "2 settings x 1 repeat x 3 prompts" in done.err
+    assert document["complete"] is True
+
+
+@pytest.mark.parametrize("thorough", [False, True])
+def test_a_quick_bench_ends_when_its_time_is_over(
+    quick: Command, monkeypatch: pytest.MonkeyPatch, thorough: bool
+) -> None:
+    from localspec.commands.bench import bench
+
+    monkeypatch.setattr(bench, "QUICK_SECONDS", 0.0)
+    done = quick("--json", *(["--thorough", "-r", "1"] if thorough else []))
+    assert done.code == 0
+    measured = json.loads(done.out)["overall"]["prompts"]
+    assert measured == (["1 1", "1 2", "2 1"] if thorough else ["all 1"])
+    assert ("Measured 1 of 3 prompts; --thorough measures all." in done.err) == (not thorough)
 
 
 def test_bench_without_a_draft(bench: Command, tiny: TinyFiles) -> None:
@@ -246,7 +286,7 @@ def test_results_survive_a_reader_that_leaves(tiny: TinyFiles, tmp_path: Path) -
     path = tmp_path / "result.json"
     flags = ("-t", "1", "-n", "64", "-r", "2", "-c", "1024", "--tasks", "code,edit", "-o", path)
     pair = ("-m", tiny.target, "-md", tiny.draft)
-    arguments = [str(argument) for argument in ("bench", *pair, *flags)]
+    arguments = [str(argument) for argument in ("bench", "--thorough", *pair, *flags)]
     with subprocess.Popen(
         [sys.executable, "-m", "localspec", *arguments],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
