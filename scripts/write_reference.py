@@ -47,15 +47,15 @@ none, the largest of the others); pairs from which little gain is expected are l
 
 TABLE
 
-None of these was run by us. The catalogue is from public reports; `localspec pair show NAME` names
-them. For a coding agent a model must call tools and hold a long context:
+We ran `qwen2.5-coder-1.5b` alone. The rest of the catalogue is from public reports; `localspec pair
+show NAME` names them. For a coding agent a model must call tools and hold a long context:
 [agents](../serve/agents.md#which-model) has the sums for 16 and 24 GB.
 
 ## All pairs
 
 *RAM*: half of the memory holds the pair, so a computer with that much RAM can run it. *GPU*: a
-graphics card with that much memory holds it. *Gain* is what others reported; (?) stands for a claim
-of one user, or an expectation.
+graphics card with that much memory holds it. *Gain* is what was measured or reported; (?) stands for a
+claim of one user, or an expectation.
 """
 SHARED = 2  # commands that have an option before it is among the shared ones
 
@@ -160,7 +160,7 @@ def _pair_row(pair: PairSpec) -> str:
     total = CACHES * pair.size_gb
     fits = ["RAM, GPU" if 2 * total <= n else "GPU" if total <= n else "" for n in SIZES]
     gain = (
-        pair.gain.what + ("" if pair.gain.standing == "reported" else " (?)") if pair.gain else ""
+        pair.gain.what + ("" if pair.gain.source else " (?)") if pair.gain else ""
     )
     draft = f"{pair.draft.size_gb:.1f} GB {pair.draft.quantization}" if pair.draft else "its heads"
     draft = draft.removesuffix(" unknown")

@@ -84,7 +84,8 @@ def test_the_figures_of_the_readme_have_their_source() -> None:
     rows = re.findall(r"^\|.*\d.*", section(README, "Measured"), re.MULTILINE)
     assert len(rows) > 3 and [row for row in rows if row not in results] == []
     cells = [
-        row.split("|") for row in re.findall(r"^\|.*\]\(.*", section(README, "Who gains"), re.M)
+        row.split("|")
+        for row in re.findall(r"^\|.*\]\(.*", section(README, r"Does it pay for you\?"), re.M)
     ]
     assert len(cells) >= 5
     known = set(re.findall(r"\d+\.\d+", results))

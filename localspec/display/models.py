@@ -174,7 +174,7 @@ def _pair_cells(row: PairRow, is_best: bool) -> tuple[str, ...]:
     target, draft = row.here
     here = "both" if target and draft else "target" if target else "draft" if draft else "–"
     gain = "" if row.gain is None else row.gain.what
-    if row.gain is not None and row.gain.standing != "reported":
+    if row.gain is not None and row.gain.source is None:
         gain += " (?)"
     if make_console(stderr=False).is_terminal and cell_len(gain) > _MOST_GAIN:
         gain = _fit(gain, _MOST_GAIN)

@@ -46,11 +46,11 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """The speed-up by drafting: reported by `source`, unconfirmed, or only expected."""
+    """The speed-up by drafting: `source` measured or reported it, or it is unconfirmed or expected."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
     what: str
-    standing: Literal["reported", "unconfirmed", "expected"]
+    standing: Literal["measured", "reported", "unconfirmed", "expected"]
     source: str | None = None
 
 
