@@ -28,22 +28,32 @@ if TYPE_CHECKING:
     from localspec.api import load as load
     from localspec.chat.answer import Answer as Answer
     from localspec.chat.answer import Piece as Piece
+    from localspec.chat.answer import Progress as Progress
+    from localspec.chat.stats import GenerationStats as GenerationStats
+    from localspec.chat.tools.tool import ToolCall as ToolCall
     from localspec.core.options.generate_options import GenerateOptions as GenerateOptions
     from localspec.core.options.load_options import LoadOptions as LoadOptions
     from localspec.core.options.sampling_params import SamplingParams as SamplingParams
     from localspec.engine.engine import Engine as Engine
     from localspec.engine.generate import stream_generate as stream_generate
+    from localspec.engine.session.job import Stream as Stream
+    from localspec.speculative.sampling.logprobs import TokenLogprob as TokenLogprob
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Answer": "localspec.chat.answer",
     "Engine": "localspec.engine.engine",
+    "GenerationStats": "localspec.chat.stats",
     "GenerateOptions": "localspec.core.options.generate_options",
     "LoadOptions": "localspec.core.options.load_options",
     "Model": "localspec.api",
     "Piece": "localspec.chat.answer",
+    "Progress": "localspec.chat.answer",
     "SamplingParams": "localspec.core.options.sampling_params",
+    "Stream": "localspec.engine.session.job",
+    "TokenLogprob": "localspec.speculative.sampling.logprobs",
+    "ToolCall": "localspec.chat.tools.tool",
     "load": "localspec.api",
     "stream_generate": "localspec.engine.generate",
 }
@@ -60,4 +70,4 @@ if not TYPE_CHECKING:  # which then refuses other names
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return sorted(["__version__", *__all__])

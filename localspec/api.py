@@ -9,12 +9,14 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import fields, replace
 from inspect import signature
 from pathlib import Path
-from typing import Any, TypedDict, TypeGuard, Unpack, get_type_hints
+from typing import Any, TypedDict, TypeGuard, Unpack, get_type_hints, overload
 
-from localspec.chat.answer import Answer, collect
+from localspec.chat.answer import Answer, Piece, collect
+from localspec.chat.answer import Progress as PromptProgress
 from localspec.chat.templates import renderer
 from localspec.chat.templates.template import template_text
 from localspec.chat.tools.tool import ToolChoice
+from localspec.chat.window import require_prompt_fits
 from localspec.core.errors import LocalspecError, UsageError
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.keywords import AnswerKeywords, LoadKeywords
@@ -28,8 +30,8 @@ from localspec.core.options.names import in_python, reword, unknown_option
 from localspec.core.options.option import Option, options
 from localspec.core.options.sampling_params import sampling_fields
 from localspec.engine.engine import Engine
-from localspec.engine.grammar.source import read_regex, schema_grammar
-from localspec.engine.session.job import Stream
+from localspec.engine.grammar.source import read_grammar, read_regex, schema_grammar
+from localspec.engine.session.job import Stream, as_completed
 from localspec.hub.provenance import Progress
 from localspec.library.acquire import DownloadUI
 from localspec.library.pairs.request import resolve_pair
@@ -215,49 +217,105 @@ class Model:
             return len(self._encode(prompt, **options))
 
     @_named_for_python()
-    def stream(self, prompt: Prompt, **options: Unpack[GenerateKeywords]) -> Stream:
+    def stream(
+        self, prompt: Prompt, *, progress: bool = False, **options: Unpack[GenerateKeywords]
+    ) -> Stream:
         """Pieces of an answer to a question, to messages in OpenAI's form, or after token ids.
 
         ``raw`` continues a text as it is, without the chat template. Other ``options`` are fields
         of `SamplingParams` and `GenerateOptions` for this answer; ``json_schema`` (a mapping) and
-        ``regex`` may stand for ``grammar``. Without a seed, each answer draws its own. Raises
-        UsageError for an option that is unknown or cannot be, GrammarError, PromptTooLong, and
-        TemplateError for messages that the chat template refuses.
+        ``regex`` may stand for ``grammar``. Without a seed, each answer draws its own. With
+        ``progress``, pieces whose ``progress`` says how much of the prompt is read come first.
+
+        Raises UsageError for an option that is unknown or cannot be, GrammarError, PromptTooLong,
+        and TemplateError for messages that the chat template refuses: all before there is a stream.
         """
         with self._lock:
             changes = _given(options)
             written = _take(changes, _PROMPT_OPTIONS)
             settings = self._settings(changes)
-            stream = self.engine.stream(self._encode(prompt, **written), settings)
+            encoded = self._encode(prompt, **written)
+            require_prompt_fits(len(encoded), self.context_size)
+            stream = self.engine.stream(encoded, settings, reports_progress=progress)
         stream.on_error = reword
         return stream
 
-    def generate(self, prompt: Prompt, **options: Unpack[GenerateKeywords]) -> Answer:
-        """The whole answer; arguments are those of `stream`. Ctrl-C raises KeyboardInterrupt."""
-        answer = collect(self.stream(prompt, **options))
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        on_progress: Callable[[PromptProgress], None] | None = None,
+        **options: Unpack[GenerateKeywords],
+    ) -> Answer:
+        """The whole answer; arguments are those of `stream`. Ctrl-C raises KeyboardInterrupt.
+
+        ``on_progress`` is called while the prompt is read.
+        """
+
+        def show(piece: Piece) -> None:
+            if on_progress is not None and piece.progress is not None:
+                on_progress(piece.progress)
+
+        answer = collect(self.stream(prompt, progress=on_progress is not None, **options), show)
         if answer.finish_reason == "cancelled":
             raise KeyboardInterrupt
         return answer
+
+    async def agenerate(self, prompt: Prompt, **options: Unpack[GenerateKeywords]) -> Answer:
+        """The whole answer, as `generate`; a cancelled task ends it."""
+        return await self.stream(prompt, **options)
 
     @_named_for_python()
     def generate_many(
         self, prompts: Sequence[Prompt], **options: Unpack[GenerateKeywords]
     ) -> list[Answer]:
         """An answer to each prompt, in their order; as many at once as the pair has slots."""
+        found = dict(self._answers(prompts, options))
+        return [found[i] for i in range(len(found))]
+
+    @_named_for_python()
+    def answer_each(
+        self, prompts: Sequence[Prompt], **options: Unpack[GenerateKeywords]
+    ) -> Iterator[tuple[int, Answer | LocalspecError]]:
+        """Each answer when it is complete, with the index of its prompt; many at once as above.
+
+        An error takes the place of its answer, and the others go on. Answers that have not ended
+        end with the iteration.
+        """
+        return self._answers(prompts, options, return_errors=True)
+
+    @overload
+    def _answers(
+        self, prompts: Sequence[Prompt], options: GenerateKeywords
+    ) -> Iterator[tuple[int, Answer]]: ...
+    @overload
+    def _answers(
+        self, prompts: Sequence[Prompt], options: GenerateKeywords, *, return_errors: bool
+    ) -> Iterator[tuple[int, Answer | LocalspecError]]: ...
+    def _answers(
+        self, prompts: Sequence[Prompt], options: GenerateKeywords, *, return_errors: bool = False
+    ) -> Iterator[tuple[int, Answer | LocalspecError]]:
         if isinstance(prompts, str | bytes | Mapping):
             raise UsageError(
                 f"The prompts are {prompts!r:.60}, expected a list of prompts.",
                 "Give generate_many([prompt, ...]), or generate(prompt) for one answer.",
             )
-        streams = [self.stream(prompt, **options) for prompt in prompts]
-        answers: list[Answer] = []
-        for stream in streams:
-            answers.append(collect(stream))
-            if answers[-1].finish_reason == "cancelled":
-                for each in streams:
-                    each.close()
-                raise KeyboardInterrupt
-        return answers
+        streams = dict[Stream, int]()
+        try:
+            for i, prompt in enumerate(prompts):
+                try:
+                    streams[self.stream(prompt, **options)] = i
+                except LocalspecError as error:
+                    if not return_errors:
+                        raise
+                    yield i, error
+            for stream in as_completed(list(streams)):
+                if stream.error is not None and not return_errors:
+                    raise stream.error
+                yield streams[stream], stream.error or stream.answer
+        finally:
+            for stream in streams:
+                stream.close()
 
     def __del__(self) -> None:
         """Free the pair at once: its parts refer to each other, and a collection may be far."""
@@ -287,8 +345,10 @@ class Model:
     ) -> Sequence[int]:
         """The prompt as token ids; ``written`` are the other `PromptKeywords`."""
         if isinstance(prompt, str) and raw:
+            _require_unwritten({"system": system, **written}, "raw=True")
             return self.engine.encode_text(prompt)
         if _is_list(prompt) and prompt and isinstance(prompt[0], int):
+            _require_unwritten({"system": system, **written}, "token ids")
             return self._known(prompt)
         variables = _variables(written.pop("chat_template_kwargs", None))
         return self.engine.encode_chat(_messages(prompt, system), variables=variables, **written)
@@ -327,6 +387,16 @@ def _template(given: object) -> str:
     return source
 
 
+def _require_unwritten(written: Mapping[str, object], prompt: str) -> None:
+    """Raise UsageError for what only the chat template could write."""
+    for name, value in written.items():
+        if value not in (None, (), [], {}) and not (name == "tool_choice" and value == "none"):
+            raise UsageError(
+                f"With {prompt} no chat template is used, which would write {name}.",
+                f"Leave out {name}, or give a text or messages.",
+            )
+
+
 def _variables(given: object) -> Mapping[str, object]:
     """Variables of the chat template; raises UsageError."""
     expected = "Expected a mapping, such as {'reasoning_effort': 'low'}."
@@ -363,6 +433,8 @@ def _with_grammar(changes: Mapping[str, Any]) -> dict[str, Any]:
     if len(found) > 1:
         raise UsageError(f"Both {found[0]} and {found[1]} were given.", "Give one.")
     schema, regex = given.pop("json_schema", None), given.pop("regex", None)
+    if isinstance(grammar := given.get("grammar"), str) and grammar.strip():
+        given["grammar"] = read_grammar(grammar)
     if schema is not None:
         given["grammar"] = schema_grammar(schema)[0]
     if regex not in (None, ""):

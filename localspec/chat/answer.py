@@ -154,6 +154,46 @@ class Closable(Protocol):
     def close(self) -> None: ...
 
 
+class Collector:
+    """An answer as far as its pieces have come: `add` takes each, ``answer`` has all of them."""
+
+    def __init__(self) -> None:
+        self._answer = Answer("", [], GenerationStats(), "cancelled")
+        self._texts: list[str] = []
+        self._thoughts: list[str] = []
+        self.last: Piece | None = None
+
+    def add(self, piece: Piece) -> None:
+        """Take the next piece."""
+        if piece.progress is not None:
+            return
+        answer, self.last = self._answer, piece
+        self._texts.append(piece.text)
+        self._thoughts.append(piece.reasoning)
+        answer.tokens += piece.tokens
+        answer.tool_calls += piece.tool_calls
+        answer.logprobs += piece.logprobs
+        answer.stats, answer.status = piece.stats, piece.status
+        if piece.finish_reason is not None:
+            answer.finish_reason = called_or(piece.finish_reason, answer.tool_calls)
+
+    def take_held(self) -> Piece | None:
+        """Take the text that the last piece held back, as a piece without tokens; None for none."""
+        last = self.last
+        if last is None or not last.held:
+            return None
+        rest = replace(last, parts=last.held, tokens=(), held=(), logprobs=())
+        rest = replace(rest, tool_calls=(), tool_deltas=(), finish_reason=None)
+        self.add(rest)
+        return rest
+
+    @property
+    def answer(self) -> Answer:
+        """The answer so far; its ``finish_reason`` is "cancelled" until the last piece."""
+        self._answer.text, self._answer.reasoning = "".join(self._texts), "".join(self._thoughts)
+        return self._answer
+
+
 def collect(
     pieces: Iterator[Piece],
     on_piece: Callable[[Piece], None] = lambda piece: None,
@@ -162,32 +202,17 @@ def collect(
 
     After Ctrl-C or an error, held text is passed on in a last piece without tokens.
     """
-    answer, parts = Answer("", [], GenerationStats(), "cancelled"), list[str]()
-    thoughts: list[str] = []
-    last: Piece | None = None
+    collector = Collector()
     try:
         for piece in pieces:
-            last = piece
-            parts.append(piece.text)
-            thoughts.append(piece.reasoning)
-            answer.tokens += piece.tokens
-            answer.tool_calls += piece.tool_calls
-            answer.logprobs += piece.logprobs
-            answer.stats, answer.status = piece.stats, piece.status
+            collector.add(piece)
             on_piece(piece)
-            if piece.finish_reason is not None:
-                answer.finish_reason = called_or(piece.finish_reason, answer.tool_calls)
     except (KeyboardInterrupt, LocalspecError) as ended:
         if isinstance(pieces, Closable):
             pieces.close()
-        if last is not None and last.held:
-            rest = replace(last, parts=last.held, tokens=(), held=(), logprobs=())
-            rest = replace(rest, tool_calls=(), tool_deltas=())
-            parts.append(rest.text)
-            thoughts.append(rest.reasoning)
+        if (rest := collector.take_held()) is not None:
             on_piece(rest)
         if isinstance(ended, LocalspecError):
             raise
-        answer.finish_reason = "cancelled"
-    answer.text, answer.reasoning = "".join(parts), "".join(thoughts)
-    return answer
+        collector.answer.finish_reason = "cancelled"
+    return collector.answer

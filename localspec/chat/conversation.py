@@ -133,7 +133,7 @@ class Chat:
             self.oldest = oldest
         self.total.merge(answer.stats)
         stats = answer.stats
-        used = stats.cached_tokens + stats.prompt_tokens + stats.tokens
+        used = stats.prompt_tokens + stats.tokens
         self.ui.end_answer(answer, used / self.engine.target.n_ctx)
         if answer.finish_reason == "context":
             self.ui.say(

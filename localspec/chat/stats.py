@@ -41,6 +41,7 @@ class PassStats(NamedTuple):
 class GenerationStats:
     """Sums over one answer, or over several added together.
 
+    ``read_tokens`` of the prompt were read, ``cached_tokens`` were in the cache.
     ``seconds`` is the time from the end of the prompt to the last token, with drafting, verifying
     and all else, but without the consumer's time between two pieces and without reading the prompt
     by target and prompt lookup (``prompt_seconds``) and draft (``draft_prompt_seconds``).
@@ -55,7 +56,7 @@ class GenerationStats:
     """
 
     answers: int = 0
-    prompt_tokens: int = 0
+    read_tokens: int = 0
     cached_tokens: int = 0
     prompt_seconds: float = 0.0
     draft_prompt_seconds: float = 0.0
@@ -80,7 +81,7 @@ class GenerationStats:
     def start(self, prefill: Prefill) -> None:
         """Count the reading of a prompt."""
         self.answers += 1
-        self.prompt_tokens += prefill.tokens + 1
+        self.read_tokens += prefill.tokens + 1
         self.cached_tokens += prefill.cached
         self.prompt_seconds += prefill.seconds
 
@@ -153,9 +154,14 @@ class GenerationStats:
         return self.timed_tokens / self.seconds if self.timed_tokens and self.seconds > 0 else None
 
     @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the whole prompt."""
+        return self.read_tokens + self.cached_tokens
+
+    @property
     def prompt_tps(self) -> float | None:
         """Prompt tokens per second, without the last of each prompt; None without any."""
-        decoded = self.prompt_tokens - self.answers
+        decoded = self.read_tokens - self.answers
         return decoded / self.prompt_seconds if decoded > 0 and self.prompt_seconds > 0 else None
 
     @property

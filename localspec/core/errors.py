@@ -15,6 +15,9 @@ class LocalspecError(Exception):
         self.message = message
         self.hint = hint
 
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}".strip()
+
 
 class FileProblem(LocalspecError, OSError):
     """A path that does not lead to a readable file."""

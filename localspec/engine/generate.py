@@ -9,7 +9,6 @@ from localspec.chat.answer import Piece, Progress, TextPart
 from localspec.chat.reasoning import closing_mark
 from localspec.chat.stats import Drafter, GenerationStats
 from localspec.chat.window import require_prompt_fits
-from localspec.core.errors import UsageError
 from localspec.core.interrupt import stopped_when
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.sampling_params import SamplingParams
@@ -130,12 +129,13 @@ def stream_generate(
     The text for a seed does not depend on the draft or its length (up to the rounding of
     llama.cpp's kernels; see `LoadOptions.exact`), except with the rule "rejection". Raises
     PromptTooLong when no room is left for an answer, UsageError for "auto" with "rejection", for
-    ``max_tokens`` or ``logprobs`` out of bounds, GrammarError for a bad grammar or where it allows
+    ``logprobs`` out of bounds, GrammarError for a bad grammar or where it allows
     no token.
     """
     options = options.allowed(engine)
     require_prompt_fits(len(prompt), engine.target.n_ctx)
-    most = _most_tokens(options.max_tokens, engine.target.n_ctx)
+    limit = options.max_tokens
+    most = engine.target.n_ctx if limit is None or limit < 0 else limit
     output, grammar = _output_format(engine, prompt, options.grammar)
     constraint = None
     if grammar is not None:
@@ -291,18 +291,6 @@ def _drafter(draft: TokenModel | None) -> Drafter:
     if draft is None:
         return ""
     return "prediction heads" if draft.follows_target else "draft model"
-
-
-def _most_tokens(max_tokens: int | None, n_ctx: int) -> int:
-    """The bound of an answer; as in llama.cpp, -1 and -2 stand for the context's."""
-    if max_tokens is None or max_tokens in (-1, -2):
-        return n_ctx
-    if max_tokens < 0:
-        raise UsageError(
-            f"max_tokens is {max_tokens}.",
-            "Expected 0 or more, or -1 for an answer that may fill the context.",
-        )
-    return max_tokens
 
 
 def _read_prompt(

@@ -83,7 +83,7 @@ class AccessLog:
 
 def figures(stats: GenerationStats) -> str:
     """The figures of an answer, for the end of a log line."""
-    read = f", prompt {stats.prompt_tokens + stats.cached_tokens}"
+    read = f", prompt {stats.prompt_tokens}"
     cached = f" ({stats.cached_tokens} cached)" if stats.cached_tokens else ""
     speed = "" if stats.generation_tps is None else f" at {stats.generation_tps:.1f} tok/s"
     rate = stats.acceptance_rate

@@ -34,7 +34,7 @@ _SPEEDS = (
 )  # fmt: skip
 # Counters: name, help, and the attributes of `GenerationStats` that each adds up over answers.
 _SUMS = (
-    ("prompt_tokens", "Prompt tokens read, without those in the cache.", "prompt_tokens"),
+    ("prompt_tokens", "Prompt tokens read, without those in the cache.", "read_tokens"),
     ("prompt_tokens_cached", "Prompt tokens that the cache held.", "cached_tokens"),
     ("prompt_seconds", "Seconds spent reading prompts.", "prompt_seconds draft_prompt_seconds"),
     ("tokens_predicted", "Tokens generated.", "tokens"),
@@ -152,7 +152,7 @@ class Metrics(RequestMetrics):
         """Add the figures of one answer, which may be cut off."""
         for attributes, counter in self._sums.items():
             counter.inc(sum(getattr(stats, name) for name in attributes.split()))
-        tokens = stats.prompt_tokens + stats.cached_tokens + stats.tokens
+        tokens = stats.prompt_tokens + stats.tokens
         self._most_tokens = max(tokens, self._most_tokens)
         self._answering += sum(passes.passes for passes in stats.passes.values())
         self._passes += stats.own_passes

@@ -203,14 +203,14 @@ def test_nothing_is_read_twice_that_is_not_new(
             handle(chat, text)
             stats = chat.ui.answers[-1].stats
             assert stats.cached_tokens >= best
-            assert stats.prompt_tokens + stats.cached_tokens == len(prompt)
+            assert stats.prompt_tokens == len(prompt)
             states = [length for length in known if length <= shared]  # the others are undone
             known[:] = [*states, len(prompt) - 1]
 
         ask("the first question of all")
         ask("/regen")
         assert isinstance(chat.ui, Person)
-        assert chat.ui.answers[-1].stats.prompt_tokens == 1
+        assert chat.ui.answers[-1].stats.read_tokens == 1
         ask("and another")
         handle(chat, "/undo")
         ask("no, this one")

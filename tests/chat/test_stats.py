@@ -31,7 +31,7 @@ def test_nothing_measured_is_none_not_zero() -> None:
     for tokens, seconds in ((0, 0.0), (0, 1.0)):  # a cached prompt
         stats = GenerationStats()
         stats.start(Prefill(tokens, 30, seconds))
-        assert stats.prompt_tps is None and stats.prompt_tokens == 1
+        assert stats.prompt_tps is None and stats.read_tokens == 1
 
 
 def test_a_snapshot_does_not_change_with_later_rounds() -> None:
@@ -45,7 +45,7 @@ def test_a_snapshot_does_not_change_with_later_rounds() -> None:
 def test_sums() -> None:
     stats = answered()
     assert (stats.tokens, stats.rounds, stats.drafted, stats.accepted) == (9, 5, 11, 5)
-    assert (stats.prompt_tokens, stats.cached_tokens) == (9, 20)
+    assert (stats.read_tokens, stats.cached_tokens) == (9, 20)
     assert (stats.prompt_seconds, stats.draft_prompt_seconds) == (4.0, 2.0)
     assert (stats.seconds, stats.draft_seconds, stats.verify_seconds) == (4.0, 1.0, 3.0)
     assert stats.seconds == stats.draft_seconds + stats.verify_seconds

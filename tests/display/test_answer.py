@@ -36,7 +36,7 @@ from tests.support.programs.streams import Streams
         ),
         (GenerationStats(), "cancelled", None, "cancelled while reading the prompt"),
         (
-            GenerationStats(prompt_tokens=9),
+            GenerationStats(read_tokens=9),
             "length",
             None,
             "0 tokens · – tok/s · nothing drafted · prompt 9 tokens · stopped at --max-tokens",

@@ -225,7 +225,7 @@ def test_the_meter_says_what_the_terminals_does(
 
 def test_a_prompt_shows_how_much_of_it_is_read(page: Page) -> None:
     progress = {"total": 7909, "cache": 0, "processed": 2304, "time_ms": 1.0}
-    figures = timings(GenerationStats(prompt_tokens=2304))
+    figures = timings(GenerationStats(read_tokens=2304))
     event = {"choices": [{"delta": {}}], "prompt_progress": progress, "timings": figures}
     data = f"data: {json.dumps(event)}\n\n"
     page.run(

@@ -1,11 +1,12 @@
 """What one answer is generated with, beside its prompt."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from localspec.core.errors import UsageError
 from localspec.core.options.load_options import DraftTokens
-from localspec.core.options.option import option, require_bounds
+from localspec.core.options.option import Bounds, option, require_bounds
 from localspec.core.options.sampling_params import SamplingParams, require_fixed_length
 
 
@@ -31,19 +32,19 @@ class GenerateOptions:
     token was drawn by.
     Without ``cache_prompt`` the whole prompt is read again. ``max_seconds`` behind its first token
     an answer with a line break ends at the next token. Raises UsageError for a value of a wrong
-    type.
+    type, or out of bounds.
     """
 
     sampling: SamplingParams = SamplingParams()
     draft_tokens: DraftTokens = option("auto")
     prompt_lookup: bool = option(True)
-    max_tokens: int | None = option(None)
+    max_tokens: int | None = option(None, bounds=Bounds(-2, 2**31))
     stop: tuple[str, ...] = option(())
     grammar: str | None = option(None)
     logprobs: int | None = option(None)
     sampled_logprobs: bool = option(False)
     cache_prompt: bool = option(True)
-    max_seconds: float | None = option(None)
+    max_seconds: float | None = option(None, bounds=Bounds(0, math.inf))
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):

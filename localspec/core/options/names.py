@@ -45,6 +45,11 @@ _OTHERS = {
     "response_format": "json_schema",
     "chat_format": "chat_template",
     "enable_thinking": "thinking",
+    "stop_sequences": "stop",
+    "stop_strings": "stop",
+    "guided_json": "json_schema",
+    "guided_regex": "regex",
+    "speculative_config": "draft",
 }
 # What other libraries have as options, and we as calls.
 _CALLS = {
@@ -104,11 +109,9 @@ def in_python(text: str) -> str:
 
 
 def reword(error: LocalspecError) -> None:
-    """Name arguments of the library in an error, and add its hint to the traceback."""
+    """Name arguments of the library in an error."""
     error.message, error.hint = in_python(error.message), in_python(error.hint)
     error.args = (error.message,)
-    if error.hint and error.hint not in getattr(error, "__notes__", ()):
-        error.add_note(error.hint)
 
 
 def _written(found: re.Match[str]) -> str:

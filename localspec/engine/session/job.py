@@ -5,13 +5,14 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any
 
-from localspec.chat.answer import Piece
+from localspec.chat.answer import Answer, Collector, Piece
 from localspec.core.compute import COMPUTE
-from localspec.core.errors import LocalspecError
+from localspec.core.errors import LocalspecError, UsageError
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.speculative.loop import Clock
 
@@ -147,17 +148,80 @@ def _listening(jobs: Sequence[Job]) -> asyncio.Event:
     return arrived
 
 
+def as_completed(streams: Sequence["Stream"]) -> Iterator["Stream"]:
+    """Read streams as their pieces come; yields each when its answer has ended.
+
+    An error of an answer is kept as its stream's ``error``.
+    """
+    arrived, left = threading.Event(), list(streams)
+    for stream in left:
+        stream._job.listen(arrived.set)
+    while left:
+        if COMPUTE.is_current:
+            COMPUTE.run_until(lambda: any(stream._job.has_arrivals for stream in left))
+        else:
+            arrived.wait()
+        arrived.clear()
+        for stream in [stream for stream in left if stream._read_what_came()]:
+            left.remove(stream)
+            yield stream
+
+
 class Stream(Iterator[Piece], AsyncIterator[Piece]):
     """The pieces of a job, for ``for`` or ``async for``; closing or dropping it ends the answer.
 
-    ``on_error`` is called with an error that ended the answer, before it is raised.
+    ``answer`` is what the pieces read so far say together; ``await stream`` reads the rest of them
+    and returns it. At the end of a ``with`` block the stream is closed. One reader reads it: a
+    second one gets UsageError. ``on_error`` is called with an error that ended the answer, before
+    it is raised.
     """
 
     def __init__(self, job: Job) -> None:
         self.on_error: Callable[[LocalspecError], None] = lambda error: None
         self._job = job
+        self.error: LocalspecError | None = None  # that ended the answer
         self._taken: deque[Arrival] = deque()
         self._ended = False
+        self._collector = Collector()
+        self._reading = threading.Lock()
+
+    @property
+    def answer(self) -> Answer:
+        """The answer so far; complete after the last piece."""
+        return self._collector.answer
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> "Stream":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def __await__(self) -> Generator[Any, None, Answer]:
+        return self._rest().__await__()
+
+    async def _rest(self) -> Answer:
+        """Read to the end."""
+        async for _ in self:
+            pass
+        return self.answer
+
+    @contextmanager
+    def _read_alone(self) -> Iterator[None]:
+        """Raise UsageError where another reader waits: it would wait for ever after this one."""
+        if not self._reading.acquire(blocking=False):
+            raise UsageError(
+                "This stream is read by another thread or task.", "Ask again for a second one."
+            )
+        try:
+            yield
+        finally:
+            self._reading.release()
 
     def __iter__(self) -> "Stream":
         return self
@@ -171,8 +235,8 @@ class Stream(Iterator[Piece], AsyncIterator[Piece]):
                 COMPUTE.run_until(lambda: self._job.has_arrivals)
                 continue
             arrived = threading.Event()
-            self._job.listen(arrived.set)
-            with self._ended_by_interrupts():
+            with self._read_alone(), self._ended_by_interrupts():
+                self._job.listen(arrived.set)
                 arrived.wait()
         piece = self._next()
         if piece is None:
@@ -181,7 +245,7 @@ class Stream(Iterator[Piece], AsyncIterator[Piece]):
 
     async def __anext__(self) -> Piece:
         while not self._has_next():
-            with self._ended_by_interrupts():
+            with self._read_alone(), self._ended_by_interrupts():
                 await _listening([self._job]).wait()
         piece = self._next()
         if piece is None:
@@ -220,13 +284,22 @@ class Stream(Iterator[Piece], AsyncIterator[Piece]):
         """The next piece; None after the last. Raises the error that ended the answer, once."""
         item = None if self._ended else self._taken.popleft()
         if isinstance(item, Piece):
+            self._collector.add(item)
             return item
         self._ended = True
         if isinstance(item, LocalspecError):
+            self.error = item
             self.on_error(item)
         if item is not None:
             raise item
         return None
+
+    def _read_what_came(self) -> bool:
+        """Read without waiting; whether the answer has ended."""
+        with suppress(LocalspecError):
+            while self._has_next() and not self._ended:
+                self._next()
+        return self._ended
 
     def _drained(self) -> bool:
         """Drop what has arrived; whether the end has."""

@@ -474,7 +474,7 @@ def _so_far(progress: Progress) -> Piece:
     """A piece without an answer, with the figures of the prompt."""
     new = progress.read - progress.cached
     stats = GenerationStats(
-        prompt_tokens=new, cached_tokens=progress.cached, prompt_seconds=progress.seconds
+        read_tokens=new, cached_tokens=progress.cached, prompt_seconds=progress.seconds
     )
     return Piece((), (), stats, None, 0, progress=progress)
 

@@ -46,7 +46,7 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """The speed-up by drafting: `source` measured or reported it, or it is unconfirmed or expected."""
+    """The speedup by drafting: measured or reported by `source`, else unconfirmed or expected."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
     what: str

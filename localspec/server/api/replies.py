@@ -267,13 +267,13 @@ def timings(stats: GenerationStats) -> Timings:
     prompt_ms = 1000 * stats.prompt_seconds
     predicted_ms = 1000 * stats.seconds
     prompt_tps = stats.prompt_tps
-    if prompt_tps is None and stats.prompt_tokens and stats.ttft_s:
+    if prompt_tps is None and stats.read_tokens and stats.ttft_s:
         prompt_tps = 1 / stats.ttft_s  # a prompt of one token is read with the first round
     figures: Timings = {
         "cache_n": stats.cached_tokens,
-        "prompt_n": stats.prompt_tokens,
+        "prompt_n": stats.read_tokens,
         "prompt_ms": prompt_ms,
-        "prompt_per_token_ms": prompt_ms / stats.prompt_tokens if stats.prompt_tokens else 0.0,
+        "prompt_per_token_ms": prompt_ms / stats.read_tokens if stats.read_tokens else 0.0,
         "prompt_per_second": prompt_tps or 0.0,
         "predicted_n": stats.tokens,
         "predicted_ms": predicted_ms,

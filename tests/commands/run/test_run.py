@@ -463,7 +463,7 @@ def test_a_prompt_cache(run: Command, tmp_path: Path) -> None:
     again = run(HELLO, *flags)
     assert again.out == first.out and re.search(r"prompt 1 tokens, \d+ cached", again.err)
     document = json.loads(run(HELLO, *flags, "--json").out)
-    assert document["prompt_tokens"] == 1 and document["cached_tokens"] > 5
+    assert document["prompt_tokens"] == document["cached_tokens"] + 1 > 6
     other = run(HELLO, *flags, "-ctk", "q8_0", "--prompt-cache-ro")
     assert "made with cache_type_k f16, not q8_0; the prompt is read." in other.err
 

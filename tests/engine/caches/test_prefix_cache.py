@@ -365,7 +365,7 @@ def take_turns(
             cache.restore_best(engine, talk)
             answer = generate(engine, talk, params, length)
             history.append((talk, answer.tokens))
-            read[i].append(answer.stats.prompt_tokens)
+            read[i].append(answer.stats.read_tokens)
             talks[i] = [*talk, *answer.tokens, *random_ids(5, seed=10 * turn + i)]
     for talk, tokens in history:
         assert fresh(engine, talk, params, length).tokens == tokens

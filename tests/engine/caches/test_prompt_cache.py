@@ -79,7 +79,7 @@ def test_the_same_text_and_nothing_read_twice(
     again, said = start(engine, tmp_path / "cache", PROMPT, params, length)
     assert again.tokens == expected
     assert not any("cache (" in sentence for sentence in said)  # auto may have drafted only now
-    assert (again.stats.prompt_tokens, again.stats.cached_tokens) == (1, 299)
+    assert (again.stats.read_tokens, again.stats.cached_tokens) == (1, 299)
 
 
 def test_the_draft_reads_nothing_twice_either(engine: Engine, tmp_path: Path) -> None:
@@ -298,13 +298,13 @@ def test_a_recurrent_state_comes_back_in_any_way_of_rolling_back(
     with recurrent(architecture, reads, heads=heads) as engine:
         for length in (0, 3) if heads else (0,):
             again, said = start(engine, path, prompt, params, length)
-            assert (again.stats.prompt_tokens, again.stats.cached_tokens) == (1, len(prompt) - 1)
+            assert (again.stats.read_tokens, again.stats.cached_tokens) == (1, len(prompt) - 1)
             assert again.tokens == expected.tokens and said == []
             once_more = generate(engine, prompt, params, length)  # as /regen does
-            assert (once_more.stats.prompt_tokens, once_more.tokens) == (1, expected.tokens)
+            assert (once_more.stats.read_tokens, once_more.tokens) == (1, expected.tokens)
         longer = [*prompt, *again.tokens, *prompt[-9:]]
         grown = generate(engine, longer, params, length)
-        assert grown.stats.prompt_tokens <= 10 + 1
+        assert grown.stats.read_tokens <= 10 + 1
         assert grown.tokens == fresh(engine, longer, params, 0).tokens
         if heads:
             assert again.stats.drafted > 0
@@ -320,4 +320,4 @@ def test_a_file_of_a_target_serves_it_with_its_heads_and_without(
         with recurrent(architecture, STRATEGIES[0], heads=not wrote) as engine:
             again, said = start(engine, path, prompt)
             assert again.tokens == expected and said == []
-            assert again.stats.prompt_tokens == 1
+            assert again.stats.read_tokens == 1
