@@ -189,7 +189,7 @@ class Engine:
         if isinstance(draft, SharedHeads):
             target.tap = draft.tap
         self._shared = [target] if draft is None else [draft, target]
-        batcher = Batcher(self._shared)
+        batcher = Batcher(self._shared, prompt_share=limits.prompt_share)
         slots = make_slots(self, self.target.options.parallel, batcher, target, draft)
         return Session(slots, batcher, limits, prefixes)
 

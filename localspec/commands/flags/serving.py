@@ -95,6 +95,15 @@ class ServingFlags:
     timeout: float = _server(
         3600.0, "--timeout", "Longest time for an answer.", metavar="SECONDS", bounds=_SECONDS
     )
+    prompt_share: float | None = _server(
+        None,
+        "--prompt-share",
+        "Share of the time that reading prompts gets while others have answers under way. 0.5: as "
+        "much as the answers; 1: prompts are read at full width, and answers stop for seconds on "
+        "slow machines. Default: what keeps the pauses of an answer below half a second.",
+        metavar="SHARE",
+        bounds=Bounds(0.0, 1.0),
+    )
     cache_ram: int | None = _server(
         None,
         "--cache-ram -cram",
@@ -200,7 +209,9 @@ class ServingFlags:
         """How much may be asked for."""
         from localspec.engine.session.limits import STEP_SECONDS, Limits
 
-        return Limits(self.max_queue, self.queue_timeout, self.timeout, STEP_SECONDS)
+        return Limits(
+            self.max_queue, self.queue_timeout, self.timeout, STEP_SECONDS, self.prompt_share
+        )
 
     def hosts(self) -> tuple[str, ...]:
         """The addresses to listen on; raises UsageError without one."""

@@ -91,7 +91,10 @@ def run_batch(
         fields = {"stop": list(answering.stop) or None, "grammar": grammar}
         COMPUTE.release()  # the main thread runs the event loop
         serving = ServingFlags(
-            parallel=batching.parallel, max_tokens=answering.max_tokens, queue_timeout=math.inf
+            parallel=batching.parallel,
+            max_tokens=answering.max_tokens,
+            queue_timeout=math.inf,
+            prompt_share=1.0,  # nobody reads along
         )
         with (
             open_engine(request, batching.parallel) as engine,

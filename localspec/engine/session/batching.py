@@ -15,8 +15,8 @@ from localspec.engine.session.llama_context import BatchEntry, PassContext
 from localspec.speculative.loop import ALONE, BatchShare, Clock, Logits
 
 WIDE = 128  # tokens of a pass that reads a prompt while others wait for it
-_SLOW = 0.25  # seconds: a pass that takes longer is made half as wide, for twice as many rounds
-_LEAST = 32  # prompt tokens beside rounds, however wide these are
+_LEAST = 32  # prompt tokens beside rounds, however wide these are, where the time allows them
+_GAP = 0.45  # seconds between two rounds of an answer while prompts are read: more is a pause
 
 
 class SlotTask(greenlet):
@@ -77,13 +77,25 @@ class Batcher:
     Rounds come first on ``contexts[0]``, the draft's if there is one, so that all draft in step,
     then on the target's. Prompts are read in the same passes, a chunk in each; where they cannot
     be, as on the draft's context while no slot drafts, they take turns with rounds.
+
+    A chunk is as wide as the time between two rounds of the target allows, by what a token took in
+    the last such pass: `_GAP`, or as long as leaves prompts a third of it where drafts take more.
+    With ``prompt_share``, as long as gives them this share.
     """
 
-    def __init__(self, contexts: Sequence[PassContext], clock: Clock = time.perf_counter) -> None:
+    def __init__(
+        self,
+        contexts: Sequence[PassContext],
+        clock: Clock = time.perf_counter,
+        prompt_share: float | None = None,
+    ) -> None:
         self._contexts = contexts
         self.clock = clock
+        self._prompt_share = prompt_share
         self._prompt_next = False
         self._token_seconds = dict.fromkeys(map(id, contexts), 0.0)  # of a pass with a prompt
+        self._reading = self._rest = 0.0  # seconds of prompts since the last round, and of others
+        self._last_rest = 0.0  # seconds of the drafts and the round before those, without prompts
 
     def make_pass(
         self, waiting: Sequence[SequenceHandle], answering: int
@@ -98,10 +110,18 @@ class Batcher:
             _read(chosen)
             seconds = self.clock() - began
             _account(chosen, seconds)
-            if chosen[0].batch_share.mixed:
-                context = chosen[0].entry.context
-                self._token_seconds[id(context)] = seconds / _width(chosen)
+            self._learn(chosen, seconds)
         return chosen
+
+    def _learn(self, chosen: Sequence[SequenceHandle], seconds: float) -> None:
+        """Measure what a token costs, and the time between two rounds of the target."""
+        context = chosen[0].entry.context
+        reading = sum(handle.spent for handle in chosen if handle.entry.is_prompt)
+        if reading or not self._token_seconds[id(context)]:
+            self._token_seconds[id(context)] = seconds / _width(chosen)
+        self._reading, self._rest = self._reading + reading, self._rest + seconds - reading
+        if context is self._contexts[-1] and not chosen[0].entry.is_prompt:
+            self._last_rest, self._rest, self._reading = self._rest, 0.0, 0.0
 
     def _choose(self, waiting: Sequence[SequenceHandle], answering: int) -> list[SequenceHandle]:
         """The next batch: the rounds of one context with prompts, or prompts alone.
@@ -116,22 +136,28 @@ class Batcher:
                 continue
             is_target = context is self._contexts[-1]
             reads = prompts if is_target or self._prompt_next else []
-            chosen = self._fitting(context, of_context, reads, answering)
+            chunk = self._chunk(context, _width(of_context))
+            chosen = self._fitting(context, of_context, reads, chunk)
             if is_target and self._prompt_next and prompts and prompts[0] not in chosen:
                 break
             self._prompt_next = is_target or (self._prompt_next and len(chosen) <= len(of_context))
             return chosen
         self._prompt_next = False
-        return self._fitting(prompts[0].entry.context, [], prompts, answering)
+        entry = prompts[0].entry
+        if rounds:
+            return self._fitting(entry.context, [], prompts, self._chunk(entry.context, 0))
+        self._reading = 0.0  # which nobody waited for
+        chunk = entry.step if answering == 1 else min(WIDE, entry.context.prompt_step)
+        return self._fitting(entry.context, [], prompts, chunk)
 
     def _fitting(
         self,
         context: PassContext,
         rounds: Sequence[SequenceHandle],
         prompts: Sequence[SequenceHandle],
-        answering: int,
+        chunk: int,
     ) -> list[SequenceHandle]:
-        """As many as fit into a pass, at least one; prompts are cut to what fits."""
+        """As many as fit into a pass, at least one; prompts are cut to a chunk."""
         tokens, rows = context.most_tokens, context.most_rows
         chosen: list[SequenceHandle] = []
         for handle in rounds:
@@ -140,10 +166,7 @@ class Batcher:
             if chosen and min(tokens, rows) < 0:
                 return chosen
             chosen.append(handle)
-        if answering > 1:
-            tokens = min(tokens, self._chunk(context, _width(chosen)))
-        elif prompts:
-            tokens = min(tokens, prompts[0].entry.step)
+        tokens = min(tokens, chunk)
         for handle in prompts:
             entry = handle.entry
             if entry.context is not context:
@@ -157,13 +180,13 @@ class Batcher:
         return chosen
 
     def _chunk(self, context: PassContext, width: int) -> int:
-        """Most prompt tokens in a pass with rounds of this width.
-
-        Half of `WIDE` is as narrow as costs little more for each token: llama.cpp's attention on
-        processors computes 64 tokens at once, and fewer one by one.
-        """
-        is_slow = width and self._token_seconds[id(context)] * WIDE > _SLOW
-        return max(_LEAST, (WIDE // 2 if is_slow else WIDE) - width)
+        """Most prompt tokens in a pass with rounds of this width, or just before such a pass."""
+        share, most = self._prompt_share, max(_LEAST, WIDE - width)
+        if share == 1:
+            return most
+        rest, cost = self._last_rest, max(self._token_seconds[id(context)], 1e-9)
+        longest = max(_GAP, 1.5 * rest) if share is None else rest / (1 - share)
+        return max(1, int(min(most, (longest - rest - self._reading) / cost)))
 
 
 def _read(chosen: Sequence[SequenceHandle]) -> None:

@@ -19,6 +19,7 @@ class Limits:
     queue_seconds: float = math.inf
     answer_seconds: float = math.inf
     step_seconds: float = math.inf
+    prompt_share: float | None = None
 
 
 NO_LIMITS = Limits()

@@ -48,19 +48,24 @@ class PassContext(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BatchEntry:
-    """Tokens of one sequence to read, from ``position`` on, with logits of the last ``rows``."""
+    """Tokens of one sequence to read, from ``position`` on, with logits of the last ``rows``.
+
+    ``is_rest`` where passes have read tokens before these.
+    """
 
     context: "PassContext"
     sequence: int
     tokens: Sequence[int]
     position: int
     rows: int
+    is_rest: bool
 
     @property
     def is_prompt(self) -> bool:
         """Whether it may be read in several passes, beside the rounds of others."""
+        most = 0 if self.is_rest else _STEP
         count = len(self.tokens)
-        return not self.rows or count - self.rows > _STEP or count > self.context.most_tokens
+        return not self.rows or count - self.rows > most or count > self.context.most_tokens
 
     @property
     def step(self) -> int:

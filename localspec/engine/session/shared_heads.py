@@ -158,6 +158,7 @@ class HeadSequence:
             counted,
             rows.positions[0],
             rows.outputs,
+            False,
             rows.states,
             rows.tokens is None,
             self._layer,

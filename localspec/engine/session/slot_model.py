@@ -110,10 +110,11 @@ class SlotModel:
     def _read(self, unread: Sequence[int], rows: int) -> Logits:
         """Decode tokens after those in the cache; return the logits of the last pass."""
         logits: Logits = np.empty((0, self.n_vocab), np.float32)
+        every = len(unread)
         while unread:
             require_wanted()
-            position = self._held
-            entry = BatchEntry(self._context, self._sequence, unread, position, rows)
+            position, is_rest = self._held, len(unread) < every
+            entry = BatchEntry(self._context, self._sequence, unread, position, rows, is_rest)
             count, logits = self._handle.read(entry)
             if self._held != position + count:  # a later pass of the batch emptied the cache
                 raise CacheEmptied("The text must be read again.")

@@ -107,10 +107,11 @@ def test_bounds_reach_what_they_bound(
     monkeypatch.setattr("localspec.server.app.make_app", app)
     monkeypatch.setattr(Server, "run", lambda server, sockets: None)
     flags = "--max-tokens 5 --max-queue 6 --queue-timeout 7 --timeout 8 --cache-ram 9 --max-body 10"
+    flags += " --prompt-share 0.4"
     done = localspec("serve", "-m", tiny.target, "-t", "1", "--port", "0", *flags.split())
     assert done.code == 0, done.err
     assert made == {
-        "limits": Limits(6, 7, 8, STEP_SECONDS),
+        "limits": Limits(6, 7, 8, STEP_SECONDS, 0.4),
         "cache": 9 * 2**20, "body": 10 * 2**20, "tokens": 5, "say": console.note,
     }  # fmt: skip
 

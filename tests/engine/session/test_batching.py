@@ -1,5 +1,6 @@
 """Shared passes: each text is what it is alone, and no slot waits for those that are done."""
 
+import itertools
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -134,7 +135,7 @@ def test_one_that_is_done_is_not_waited_for() -> None:
 @pytest.mark.parametrize("length", [0, 4])
 def test_a_long_prompt_is_read_in_the_passes_of_others(length: DraftTokens) -> None:
     """Of target and draft, a chunk in each round."""
-    slots, passes, target, draft = shared(2, n_ctx=1024)
+    slots, passes, target, draft = shared(2, n_ctx=1024, clock=FakeClock(), seconds=(0.0, 0.0))
     assert draft is not None
     long = b"abc de" * 120
 
@@ -169,17 +170,99 @@ def test_a_prompt_of_the_draft_takes_turns_with_rounds_of_those_that_do_not_draf
     assert order[3:6] == ["round", "read", "round"] or order[4:7] == ["round", "read", "round"]
 
 
-def test_a_chunk_is_smaller_where_passes_take_long() -> None:
+def pauses(
+    seconds: tuple[float, float],
+    token_seconds: tuple[float, float],
+    length: DraftTokens = 0,
+    prompt_share: float | None = None,
+) -> tuple[list[float], float]:
+    """The times between the rounds of an answer while the prompt of another client is read.
+
+    Of 900 tokens, by the draft too where there is one. Also the seconds that this takes.
+    """
     clock = FakeClock()
-    slots, passes, target, _ = shared(2, quirk=None, n_ctx=1024, clock=clock, seconds=(0.5, 0.0))
+    slots, passes, *_ = shared(
+        2,
+        quirk=0.0 if length else None,
+        n_ctx=2048,
+        clock=clock,
+        seconds=seconds,
+        token_seconds=token_seconds,
+        prompt_share=prompt_share,
+    )
+    shown: list[float] = []
+    read: list[float] = []
+
+    def answer(slot: Slot) -> None:
+        options = GenerateOptions(GREEDY, length, max_tokens=1900)
+        with closing(stream_generate(slot, list(b"abc"), options, clock=clock)) as responses:
+            for _ in responses:
+                shown.append(clock())
+                if read:
+                    break
 
     def work(slot: Slot, number: int) -> None:
-        said_by(slot, Request(b"abc" * 200 if number else b"abc", 0, GREEDY, 12))
+        if not number:
+            answer(slot)
+            return
+        while len(shown) < 4:
+            batching.pause()
+        for model in (slot.target, slot.draft):
+            if model is not None:
+                model.decode(list(b"abc de" * 150), 0)
+        read.append(clock())
 
     together(slots, passes, work)
-    mixed = [each for each in target.passes if [rows for *_, rows in each] == [1, 0]]
-    widths = [own + width for (_, own, _), (_, width, _) in mixed]
-    assert widths[:6] == [WIDE, *[WIDE // 2] * 5]
+    return [after - before for before, after in itertools.pairwise(shown)], read[0] - shown[3]
+
+
+SLOW = (0.03, 0.02), (0.03, 0.01)  # as a model of 1.5B with a draft on two cores
+QUICK = (0.004, 0.002), (0.004, 0.001)
+
+
+@pytest.mark.parametrize(
+    ("costs", "length"),
+    [(SLOW, 0), (SLOW, 4), (QUICK, 0), (QUICK, 4), (((0.2, 0.1), (0.01, 0.0)), 0)],
+)
+def test_a_prompt_of_another_client_stops_no_answer_for_half_a_second(
+    costs: tuple[tuple[float, float], tuple[float, float]], length: DraftTokens
+) -> None:
+    seconds, token_seconds = zip(*costs, strict=True)
+    gaps, _ = pauses(seconds, token_seconds, length)
+    assert max(gaps) < 0.5
+
+
+@pytest.mark.parametrize("costs", [SLOW, QUICK])
+def test_a_prompt_takes_little_longer_than_in_wide_passes(
+    costs: tuple[tuple[float, float], tuple[float, float]],
+) -> None:
+    (seconds, token_seconds) = zip(*costs, strict=True)
+    _, narrow = pauses(seconds, token_seconds)
+    gaps, wide = pauses(seconds, token_seconds, prompt_share=1.0)
+    assert narrow < 1.3 * wide
+    assert max(gaps) == pytest.approx(seconds[0] + WIDE * token_seconds[0])
+
+
+def test_where_a_token_takes_long_a_prompt_is_read_token_by_token() -> None:
+    gaps, _ = pauses((0.4, 0.0), (0.3, 0.0))
+    assert max(gaps) == pytest.approx(0.4 + 2 * 0.3)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("length", [0, 4])
+def test_prompts_get_the_share_of_the_time_that_was_asked_for(
+    share: float, length: DraftTokens
+) -> None:
+    gaps, _ = pauses((0.0, 0.0), (0.1, 0.01), length, share)
+    reading = max(0.1, gaps[1] * share / (1 - share))  # one token is read at least
+    assert max(gaps) - gaps[1] == pytest.approx(reading, abs=0.11)
+
+
+def test_prompts_do_not_starve_where_drafts_take_long() -> None:
+    """A third of the time is theirs."""
+    gaps, seconds = pauses((0.0, 0.2), (0.1, 0.01), 4)
+    assert max(gaps) == pytest.approx(1.5 * gaps[1], rel=0.1)
+    assert seconds < 4 * 900 * (0.1 + 0.01)
 
 
 def test_a_pass_with_a_prompt_teaches_no_costs() -> None:

@@ -27,7 +27,8 @@ class ToyContext(SharedContext):
     """A `ToyModel` for each sequence; what a pass gave is spoilt by the next, as in llama.cpp.
 
     ``passes`` holds the sequences, tokens and rows of each pass. Passes that read a token of
-    ``refused`` fail, after a entry of them was read. Meanwhile no other pass may be made.
+    ``refused`` fail, after a entry of them was read. Meanwhile no other pass may be made. Each
+    takes ``seconds``, and ``token_seconds`` for each token.
     """
 
     n_vocab = N_VOCAB
@@ -46,6 +47,7 @@ class ToyContext(SharedContext):
         window: int | None = None,
         clock: FakeClock | None = None,
         seconds: float = 0.0,
+        token_seconds: float = 0.0,
     ) -> None:
         self.models = [make() for _ in range(count)]
         self.n_ctx = self.models[0].n_ctx
@@ -54,7 +56,7 @@ class ToyContext(SharedContext):
         self.passes: list[list[tuple[int, int, int]]] = []
         self._refused = set(refused)
         self._window = window
-        self._clock, self._seconds = clock, seconds
+        self._clock, self._seconds, self._token_seconds = clock, seconds, token_seconds
         self._doubted = {}
         self._reading = threading.Lock()
         self._lent: list[NDArray[np.float32]] = []
@@ -71,7 +73,8 @@ class ToyContext(SharedContext):
         self._check(entries)
         self.passes.append([(entry.sequence, len(entry.tokens), entry.rows) for entry in entries])
         if self._clock is not None:
-            self._clock.advance(self._seconds)
+            width = sum(len(entry.tokens) for entry in entries)
+            self._clock.advance(self._seconds + width * self._token_seconds)
         if any(token in self._refused for entry in entries for token in entry.tokens):
             raise EngineError("This toy does not read that.", "Say something else.")
         for rows in self._lent:
@@ -148,23 +151,28 @@ def shared(
     n_ctx: int = 128,
     clock: FakeClock | None = None,
     seconds: tuple[float, float] = (1.0, 1.0),
+    token_seconds: tuple[float, float] = (0.0, 0.0),
+    prompt_share: float | None = None,
     **options: Any,
 ) -> tuple[list[Slot], Batcher, ToyContext, ToyContext | None]:
     """Slots that say what a `ToyEngine` says, what they share, the target's and draft's context.
 
-    ``seconds`` are those of a pass of the target, and of the draft.
+    ``seconds`` are those of a pass of the target, and of the draft; ``token_seconds`` come on top
+    for each token of a pass.
     """
 
-    def context(quirk: float | None, seconds: float) -> ToyContext:
+    def context(quirk: float | None, role: int) -> ToyContext:
         def model() -> ToyModel:
             engine = ToyEngine(quirk=quirk, n_ctx=n_ctx)
             return engine.draft or engine.target
 
-        return ToyContext(model, count, clock=clock, seconds=seconds, **options)
+        options.update(seconds=seconds[role], token_seconds=token_seconds[role])
+        return ToyContext(model, count, clock=clock, **options)
 
-    target = context(None, seconds[0])
-    draft = None if quirk is None else context(quirk, seconds[1])
-    batcher = Batcher([target] if draft is None else [draft, target], clock or perf_counter)
+    target = context(None, 0)
+    draft = None if quirk is None else context(quirk, 1)
+    contexts = [target] if draft is None else [draft, target]
+    batcher = Batcher(contexts, clock or perf_counter, prompt_share)
     engine = ToyEngine(quirk=quirk, n_ctx=n_ctx)
     return make_slots(engine, count, batcher, target, draft), batcher, target, draft
 
