@@ -12,6 +12,7 @@ from localspec.core.formatting import size
 from localspec.engine.generate import TextEngine
 from localspec.llama.cache.copies import ReusableLengths
 from localspec.llama.cache.state_file import StateHolder
+from localspec.llama.heads.head import Head, HeadState
 from localspec.speculative.prefix import common_prefix
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def default_limit(free: int | None) -> int:
 
 @runtime_checkable
 class Restorable(StateHolder, Protocol):
-    """A TokenModel whose state can be copied and restored: no head; see `LlamaModel`."""
+    """A TokenModel whose state can be copied and restored by itself: no head; see `LlamaModel`."""
 
     def returns_to(self, length: int) -> int:
         """How many tokens need not be read again, at least, after `truncate` to this length."""
@@ -46,7 +47,10 @@ class Restorable(StateHolder, Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _State:
-    """A state of one model, the target or the draft (``role``), and the owner of its tokens."""
+    """A state of one model, the target or the draft (``role``), and the owner of its tokens.
+
+    That of the ``head`` which reads along with the target is kept with it.
+    """
 
     owner: str
     role: str
@@ -54,11 +58,12 @@ class _State:
     state: "NDArray[np.uint8]"
     reach: ReusableLengths
     doubted: Callable[[], None] | None  # see `StateHolder`
+    head: HeadState | None
 
     @property
     def n_bytes(self) -> int:
         """Bytes in RAM, without the tokens."""
-        return self.state.nbytes + self.reach.n_bytes
+        return self.state.nbytes + self.reach.n_bytes + (self.head.n_bytes if self.head else 0)
 
     def serves(self, tokens: list[int]) -> int:
         """How many of these tokens need not be read after it is restored."""
@@ -95,9 +100,9 @@ class PrefixCache:
         on the compute thread. Raises EngineError and Cancelled as a pass does: pending tokens
         are read before a state is copied.
         """
-        models = _restorable(engine, len(prompt))
+        models, head = _restorable(engine, len(prompt)), _head(engine)
         while models:
-            self._take_up(models, prompt[:-1], owner)  # the last token is always read
+            self._take_up(models, head, prompt[:-1], owner)  # the last token is always read
             del models[0]
 
     def vacate(self, engine: TextEngine, owner: str) -> None:
@@ -109,7 +114,7 @@ class PrefixCache:
         try:
             while models:
                 if _pays(len(models[0][1].tokens), 0):
-                    self._save(models, owner)
+                    self._save(models, _head(engine), owner)
                 del models[0]
         finally:
             engine.prompt_lookup.update([])
@@ -119,7 +124,11 @@ class PrefixCache:
                     model.truncate(0)
 
     def _take_up(
-        self, models: Sequence[tuple[str, Restorable]], wanted: list[int], owner: str
+        self,
+        models: Sequence[tuple[str, Restorable]],
+        head: Head | None,
+        wanted: list[int],
+        owner: str,
     ) -> None:
         """Restore the best state for ``wanted`` in the first of the models."""
         role, model = models[0]
@@ -131,22 +140,27 @@ class PrefixCache:
             self._states.remove(best)
         try:
             if _pays(len(model.tokens) - stays, len(model.tokens)):
-                self._save(models, owner)
+                self._save(models, head, owner)
         except BaseException:
             self._add(best)
             raise
         if best is None:
             return
         taken = model.restore(best.tokens, best.state, best.reach.copies)
+        if taken and head is not None and best.head is not None:
+            head.restore(best.head)
         if taken and best.doubted is not None:
             model.doubt(best.doubted)
         if taken and best.serves(wanted) < len(best.tokens):  # another conversation's too
             self._add(best)
 
-    def _save(self, models: Sequence[tuple[str, Restorable]], owner: str) -> None:
+    def _save(
+        self, models: Sequence[tuple[str, Restorable]], head: Head | None, owner: str
+    ) -> None:
         """Save the first model's state, unless a saved one covers it, or it is too large."""
         sizes = [model.state_bytes() + model.reusable_lengths().n_bytes for _, model in models]
         role, model = models[0]
+        sizes[0] += head.state_bytes() if head is not None else 0
         if sum(sizes) > self._limit:
             self._tell(len(model.tokens), sum(sizes))
         if sizes[0] > self._limit:
@@ -162,7 +176,8 @@ class PrefixCache:
         self._make_room(sizes[0])
         state = model.state()  # which may read pending tokens first
         reach, tokens = model.reusable_lengths(), list(model.tokens)
-        self._add(_State(owner, role, tokens, state, reach, model.doubted))
+        known = None if head is None else head.state()
+        self._add(_State(owner, role, tokens, state, reach, model.doubted, known))
 
     def _tell(self, tokens: int, n_bytes: int) -> None:
         """Say once that a conversation is larger than the limit."""
@@ -202,6 +217,12 @@ def _restorable(engine: TextEngine, length: int) -> list[tuple[str, Restorable]]
         if isinstance(model, Restorable) and length <= model.n_ctx:
             found.append((role, model))
     return found
+
+
+def _head(engine: TextEngine) -> Head | None:
+    """The head whose state is kept with the target's: one with a cache of its own."""
+    draft = engine.draft
+    return draft if isinstance(draft, Head) and draft.has_cache else None
 
 
 def _serves(held: list[int], reach: ReusableLengths, wanted: list[int]) -> int:

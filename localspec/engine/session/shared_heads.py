@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from localspec.core.options.load_options import MAX_ROWS
 from localspec.engine.session.batching import SequenceHandle
@@ -186,6 +187,18 @@ class HeadSequence:
     def forget(self, position: int) -> None:
         """Forget what is at ``position`` and beyond."""
         self._shared.context.forget(position, self._sequence)
+
+    def state_bytes(self) -> int:
+        """Size of `state`."""
+        return self._shared.context.state_bytes(self._sequence)
+
+    def state(self) -> NDArray[np.uint8]:
+        """llama.cpp's state of the sequence."""
+        return self._shared.context.state(self._sequence)
+
+    def restore(self, state: NDArray[np.uint8]) -> bool:
+        """See `HeadContext.restore`."""
+        return self._shared.context.restore(state, self._sequence)
 
     def clear(self) -> None:
         """Clear the cache of all slots; heads of other slots draft worse until they read again."""

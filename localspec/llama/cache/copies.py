@@ -142,8 +142,7 @@ class StateCheckpoints:
         self.forget(length)
         if self._copies:
             at, copy = self._copies[-1]
-            with llama_library.log.watch():
-                taken = _write_state(self._llama, self._context, self._sequence, copy, _PARTIAL)
+            taken = write_state(self._llama, self._context, self._sequence, copy, _PARTIAL)
             if taken and cut(self._llama, self._memory, at, self._sequence):
                 return at
             self._copies.clear()
@@ -180,16 +179,19 @@ def restore_state(
     llama.cpp checks sizes and types (`state_read_meta`, `state_read_data`), and here is checked
     that there are cells up to the last token.
     """
-    with llama_library.log.watch():
-        taken = _write_state(llama, context, sequence, state, 0)
+    taken = write_state(llama, context, sequence, state)
     last = llama.llama_memory_seq_pos_max(llama.llama_get_memory(context), sequence)
     return taken and last == length - 1
 
 
-def _write_state(
-    llama: Any, context: Any, sequence: int, state: NDArray[np.uint8], flags: int
+def write_state(
+    llama: Any, context: Any, sequence: int, state: NDArray[np.uint8], flags: int = 0
 ) -> bool:
-    read = llama.llama_state_seq_set_data_ext(context, _pointer(state), len(state), sequence, flags)
+    """Let a sequence hold a copied state; whether llama.cpp took it."""
+    with llama_library.log.watch():
+        read = llama.llama_state_seq_set_data_ext(
+            context, _pointer(state), len(state), sequence, flags
+        )
     return bool(read == len(state))
 
 

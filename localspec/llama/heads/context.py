@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from localspec.core.compute import COMPUTE
 from localspec.core.errors import EngineError
 from localspec.core.options.load_options import MAX_DRAFT_TOKENS, LoadOptions
 from localspec.llama import llama_library
 from localspec.llama.batch import read_logits, require_fits
-from localspec.llama.cache.copies import TEXT_SEQUENCE
+from localspec.llama.cache.copies import TEXT_SEQUENCE, copy_state, write_state
 from localspec.llama.cache.rollback import Trim
 from localspec.llama.heads.hidden_states import States, unstable
 from localspec.llama.model import LlamaModel
@@ -147,6 +148,18 @@ class HeadContext:
     def synchronize(self) -> None:
         """Wait until all passes are computed, as reading logits or states does."""
         self._llama.llama_synchronize(self.handle)
+
+    def state_bytes(self, sequence: int = TEXT_SEQUENCE) -> int:
+        """Size of `state`."""
+        return int(self._llama.llama_state_seq_get_size(self.handle, sequence))
+
+    def state(self, sequence: int = TEXT_SEQUENCE) -> NDArray[np.uint8]:
+        """llama.cpp's state of a sequence."""
+        return copy_state(self._llama, self.handle, sequence)
+
+    def restore(self, state: NDArray[np.uint8], sequence: int = TEXT_SEQUENCE) -> bool:
+        """Let an empty sequence hold a `state`; whether llama.cpp took it."""
+        return write_state(self._llama, self.handle, sequence, state)
 
     def clear(self) -> None:
         """Forget all sequences, and what their cells hold."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from localspec.core.options.load_options import MAX_DRAFT_TOKENS
 from localspec.llama.heads.context import HeadRows
-from localspec.llama.heads.head import Head, HeadCache, HeardTarget, StateSource
+from localspec.llama.heads.head import Head, HeadCache, HeadState, HeardTarget, StateSource
 from localspec.llama.heads.hidden_states import States
 from localspec.speculative.loop import Logits
 
@@ -72,6 +72,11 @@ class DFlashHead(Head):
         self.context.decode(HeadRows(tokens, positions, None, len(tokens)))
         self.context.forget(position)
         return self.context.logits(len(tokens))[1:]
+
+    def restore(self, state: HeadState) -> None:
+        """See `Head.restore`."""
+        super().restore(state)
+        self._written = max(0, len(self.tokens) - self.offset)
 
     def _forget(self, length: int) -> None:
         super()._forget(length)

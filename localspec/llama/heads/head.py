@@ -1,7 +1,10 @@
 """Prediction heads as a TokenModel: which tokens were read, and with whose hidden states."""
 
 from collections.abc import Sequence
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from localspec.core.errors import NotNumbers
 from localspec.core.options.load_options import MAX_DRAFT_TOKENS
@@ -68,6 +71,12 @@ class HeadCache(Protocol):
 
     def clear(self) -> None: ...
 
+    def state_bytes(self) -> int: ...
+
+    def state(self) -> NDArray[np.uint8]: ...
+
+    def restore(self, state: NDArray[np.uint8]) -> bool: ...
+
     def close(self) -> None: ...
 
 
@@ -81,6 +90,20 @@ class StateSource(Protocol):
     def rows(self, count: int) -> States: ...
 
 
+class HeadState(NamedTuple):
+    """What a head had read: the tokens, llama.cpp's state of them, and states of the target."""
+
+    tokens: list[int]
+    cells: NDArray[np.uint8]
+    begin: int  # position of the first of the rows
+    rows: list[States]
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes in RAM, without the tokens."""
+        return self.cells.nbytes + sum(row.nbytes for row in self.rows)
+
+
 class Head:
     """A TokenModel that reads a token together with the target's state behind the one before it.
 
@@ -88,8 +111,8 @@ class Head:
     what was verified in the first step of the next proposal. One that nobody asked for longer than
     states are kept reads no prompts either, since it may never be asked again. Drafted tokens are
     read with the head's own states, and always forgotten at the next `truncate`: their place is
-    taken by what the target makes of them. Tokens whose states are not known, such as a restored
-    prompt cache, count as read; the head begins behind them.
+    taken by what the target makes of them. Tokens whose states are not known, such as those of a
+    prompt cache's file, count as read; the head begins behind them, unless `restore` follows.
 
     A subclass says how tokens are read: `_pass`, `_draft`. ``memory`` is what llama.cpp allocated
     for the head alone, ``header`` that of its file.
@@ -174,6 +197,31 @@ class Head:
 
     def checkpoint(self) -> None:
         """Nothing to prepare: tokens may always be taken back."""
+
+    def state_bytes(self) -> int:
+        """Size of `state`."""
+        return self.context.state_bytes() + self._states.n_bytes
+
+    def state(self) -> HeadState:
+        """A copy of all that it knows of the target's text."""
+        length = len(self._target.tokens)
+        self.truncate(length)
+        self._states.truncate(length)
+        cells, rows = self.context.state(), [*self._states.rows]
+        return HeadState([*self.tokens], cells, self._states.begin, rows)
+
+    def restore(self, state: HeadState) -> None:
+        """Hold a `state` of the text that the target was restored to, if llama.cpp takes it."""
+        self._cut(0)
+        self._torn = True
+        if self.context.restore(state.cells):
+            self._states.replace(state.begin, state.rows)
+            self.tokens.extend(state.tokens)
+            self._true = len(state.tokens)
+            self._torn = False
+        else:
+            self._mend()
+            self._begin_behind(self._target.tokens)
 
     def close(self) -> None:
         """Free the head, before its target is freed; harmless when called twice."""

@@ -126,13 +126,22 @@ class HiddenStates:
 
     def __init__(self, width: int) -> None:
         self._width = width
-        self._rows: list[States] = []
+        self.rows: list[States] = []
         self.begin = 0
 
     @property
     def end(self) -> int:
         """The position behind the last row."""
-        return self.begin + len(self._rows)
+        return self.begin + len(self.rows)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the rows."""
+        return 4 * self._width * len(self.rows)
+
+    def replace(self, begin: int, rows: Sequence[States]) -> None:
+        """Hold these rows alone."""
+        self.begin, self.rows = begin, [*rows]
 
     def add(self, position: int, rows: States) -> None:
         """Take the rows of the tokens from ``position`` on, in place of those that were there.
@@ -141,19 +150,19 @@ class HiddenStates:
         """
         self.truncate(position)
         if position > self.end:
-            self._rows.clear()
+            self.rows.clear()
             self.begin = position
-        self._rows.extend([row.copy() for row in rows])
+        self.rows.extend([row.copy() for row in rows])
 
     def truncate(self, length: int) -> None:
         """Forget the rows of position ``length`` and beyond."""
-        del self._rows[max(0, length - self.begin) :]
+        del self.rows[max(0, length - self.begin) :]
         self.begin = min(self.begin, length)
 
     def trim(self) -> None:
         """Forget all but the last rows."""
-        surplus = max(0, len(self._rows) - KEPT)
-        del self._rows[:surplus]
+        surplus = max(0, len(self.rows) - KEPT)
+        del self.rows[:surplus]
         self.begin += surplus
 
     def inputs(self, begin: int, end: int) -> States:
@@ -164,5 +173,5 @@ class HiddenStates:
         """
         rows = np.zeros((end - begin, self._width), np.float32)
         for position in range(max(begin - 1, self.begin), min(end - 1, self.end)):
-            rows[position + 1 - begin] = self._rows[position - self.begin]
+            rows[position + 1 - begin] = self.rows[position - self.begin]
         return rows

@@ -20,11 +20,13 @@ from localspec.engine.engine import Engine
 from localspec.engine.generate import TextEngine, stream_generate
 from localspec.engine.loading.rollback_choice import STRATEGIES
 from localspec.llama.cache.copies import Copy, ReusableLengths
+from localspec.llama.heads.head import Head
 from localspec.llama.heads.opening import open_head
 from localspec.llama.memory.estimate import estimate_run
 from localspec.llama.model import LlamaModel
 from localspec.llama.pass_class import PassClass
 from localspec.metadata.header import read_header
+from localspec.speculative.prefix import common_prefix
 from tests.support.files.tiny_models import write_tiny_model
 from tests.support.real_pair import GREEDY, fresh, generate, options, random_ids, slots_of
 from tests.support.toy.engine import ToyEngine
@@ -565,3 +567,41 @@ def test_an_engine_of_llama_cpp_keeps_prefixes(engine: Engine) -> None:
     engine.target.decode(random_ids(200), 0)
     cache.restore_best(whole, random_ids(9, seed=5))
     assert cache.n_states == 1 and 0 < cache.n_bytes <= engine.target.memory.kv
+
+
+@pytest.mark.llama
+@pytest.mark.parametrize("slots", [1, 2])
+@pytest.mark.parametrize(
+    ("target", "heads"),
+    [("glm4moe-mtp", None), ("qwen35-mtp", None), ("step35-mtp3", None)]
+    + [("qwen35", "mtp-qwen35"), ("llama", "eagle3"), ("llama", "dflash")],
+)
+def test_heads_draft_after_a_swap_as_if_the_conversation_had_stayed(
+    architecture: Callable[[str], Path], target: str, heads: str | None, slots: int
+) -> None:
+    """Another request came between two turns: the head reads what is new, and nothing more."""
+    loaded: dict[str, Any] = {
+        "ctx_size": 512,
+        "cache_type_k": "f32",
+        "cache_type_v": "f32",
+        "flash_attention": "off",
+    }
+    draft = options(architecture(heads or target), load_heads=heads is None, **loaded)
+    first, title = random_ids(150, seed=1), random_ids(200, seed=2)
+    longer = [*first, *random_ids(60, seed=3)]
+    rows = list[NDArray[np.float32]]()
+    with Engine.load(options(architecture(target), parallel=slots, **loaded), draft) as engine:
+        slot = slots_of(engine)[-1] if slots > 1 else engine
+        head = cast("Head", slot.draft)
+        for between in ([], [title]):
+            PrefixCache(PLENTY).vacate(slot, "")
+            cache = PrefixCache(PLENTY)
+            for prompt in (first, *between, longer):
+                cache.restore_best(slot, prompt)
+                slot.target.truncate(common_prefix(slot.target.tokens, prompt))
+                slot.target.decode(prompt[len(slot.target.tokens) : -1], 0)
+                head.truncate(common_prefix(head.tokens, prompt[:-1]))
+                rows.append(head.decode(prompt[len(head.tokens) :], 1)[0].copy())
+    stayed, swapped = rows[1], rows[-1]
+    assert np.abs(stayed[np.isfinite(stayed)]).max() > 0.05
+    np.testing.assert_allclose(swapped, stayed, atol=2e-3)

@@ -81,6 +81,18 @@ class Text:
         self.pair.target.truncate(end - count)
         self.pair.target.decode(self.tokens[end - count : end], 1)
 
+    def swap(self, count: int, seed: int) -> None:
+        """Another text in between, as with the RAM cache."""
+        target, head = self.pair.target, self.pair.head
+        if not head.has_cache:
+            return
+        target_state, state = target.state(), head.state()
+        tokens, copies = [*target.tokens], target.reusable_lengths().copies
+        target.truncate(0)
+        target.decode(random_ids(10 * count, seed), 0)
+        assert target.restore(tokens, target_state, copies)
+        head.restore(state)
+
     def score_past_tokens(self, count: int, _: int) -> None:
         """What the head would have said of the last tokens."""
         head = self.pair.head
@@ -91,7 +103,7 @@ class Text:
 
 
 EVENTS = st.tuples(
-    st.sampled_from(["draft", "plain", "back", "read", "again", "score_past_tokens"]),
+    st.sampled_from(["draft", "plain", "back", "read", "again", "swap", "score_past_tokens"]),
     st.integers(1, 6),
     st.integers(0, 4),
 )
