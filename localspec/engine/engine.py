@@ -449,6 +449,7 @@ class Engine:
             COMPUTE.post(self._free)
 
     def _free(self) -> None:
+        vars(self).pop("_vocabulary", None)  # and its child
         self.profile.save()
         self._free_shared()
         if self.draft is not None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from localspec.engine.grammar.matcher import CompiledGrammar, Matching
 
+Changes = list[tuple[int, list[int]]]  # how many tokens of an answer stay, and what follows them
 _COMPILED = 8  # grammars that stay compiled
 
 
@@ -21,7 +22,7 @@ class Steps:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._tokenizer: LLTokenizer
-        self._matching: Matching
+        self._matchings: dict[int, Matching] = {}  # by the number of the answer
         self._compiled: OrderedDict[str, CompiledGrammar] = OrderedDict()
 
     def answer(self, question: list[Any]) -> tuple[str, Any]:
@@ -47,42 +48,46 @@ class Steps:
         """Take the tokens of a model, a character for each byte."""
         from localspec.engine.grammar.matcher import TokenTexts
 
-        self._compiled.clear()
         self._tokenizer = TokenTexts(
             [token.encode("latin-1") for token in tokens], stops, self._tokenize
         ).tokenizer()
 
-    def begin(self, grammar: str) -> tuple[int, list[int]]:
-        """Begin an answer; the vocabulary's size, and the tokens that end answers."""
+    def begin(self, answer: int, grammar: str, ended: list[int]) -> tuple[int, list[int]]:
+        """Begin an answer, and forget those that ended.
+
+        Returns the vocabulary's size, and the tokens that end answers.
+        """
         from localspec.engine.grammar.matcher import CompiledGrammar, Matching
 
+        for each in ended:
+            self._matchings.pop(each, None)
         compiled = self._compiled.pop(grammar, None)
         if compiled is None:
             compiled = CompiledGrammar(grammar, self._tokenizer)
         self._compiled[grammar] = compiled
         while len(self._compiled) > _COMPILED:
             self._compiled.popitem(last=False)
-        self._matching = Matching(compiled)
+        self._matchings[answer] = Matching(compiled)
         return compiled.n_vocab, compiled.stops
 
-    def mask(self, changes: list[tuple[int, list[int]]], length: int) -> str:
+    def mask(self, answer: int, changes: Changes, length: int) -> str:
         """`Matching.mask` in base64."""
-        return base64.b64encode(self._followed(changes).mask(length)).decode()
+        return base64.b64encode(self._followed(answer, changes).mask(length)).decode()
 
-    def forced(self, changes: list[tuple[int, list[int]]], length: int) -> list[int]:
+    def forced(self, answer: int, changes: Changes, length: int) -> list[int]:
         """`Matching.forced`."""
-        return self._followed(changes).forced(length)
+        return self._followed(answer, changes).forced(length)
 
     def allows(
-        self, changes: list[tuple[int, list[int]]], length: int, token: int
+        self, answer: int, changes: Changes, length: int, token: int
     ) -> tuple[list[int], bool]:
         """`Matching.allows`."""
-        return self._followed(changes).allows(length, token)
+        return self._followed(answer, changes).allows(length, token)
 
-    def _followed(self, changes: list[tuple[int, list[int]]]) -> "Matching":
+    def _followed(self, answer: int, changes: Changes) -> "Matching":
         for shared, tokens in changes:
-            self._matching.follow(shared, tokens)
-        return self._matching
+            self._matchings[answer].follow(shared, tokens)
+        return self._matchings[answer]
 
     def _tokenize(self, text: str) -> list[int]:
         """Ask the parent, which holds the model."""

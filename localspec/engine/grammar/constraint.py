@@ -1,17 +1,20 @@
 """GrammarConstraint: the tokens that a grammar allows in one answer."""
 
 import base64
+import itertools
+import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.engine.grammar.process import grammar_process
+from localspec.engine.grammar.process import GrammarProcess, grammar_process
 from localspec.speculative.prefix import common_prefix
 from localspec.speculative.sampling.constrained import RECALL
+
+_numbers = itertools.count()  # of answers
 
 
 class Matching(Protocol):
@@ -29,33 +32,59 @@ class Matching(Protocol):
     def mask(self, length: int) -> bytes: ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Vocabulary:
-    """The texts of a model's tokens, those that end an answer, and its tokenizer."""
+    """The texts of a model's tokens, those that end an answer, and its tokenizer.
 
-    tokens: list[bytes]
-    stops: list[int]
-    tokenize: Callable[[str], list[int]]
+    Its child ends when nothing refers to it any more.
+    """
+
+    def __init__(
+        self, tokens: list[bytes], stops: list[int], tokenize: Callable[[str], list[int]]
+    ) -> None:
+        self.tokens, self.stops, self.tokenize = tokens, stops, tokenize
+        self._lock = threading.Lock()
+        self._process: GrammarProcess | None = None
+        self._end: Callable[[], object] = lambda: None
+
+    def process(self) -> GrammarProcess:
+        """The child that holds it, started for the first grammar and after it ended."""
+        with self._lock:
+            if self._process is None or self._process.ended:
+                self._end()
+                process = grammar_process()
+                self._end = weakref.finalize(self, process.close)
+                given = [token.decode("latin-1") for token in self.tokens], self.stops
+                process.ask("vocabulary", *given, tokenize=self.tokenize)
+                self._process = process
+            return self._process
 
 
 class MatchingInChild:
-    """A `matcher.Matching` in a child process; raises GrammarError for an invalid grammar."""
+    """A `matcher.Matching` in a child process; raises GrammarError for an invalid grammar.
+
+    Where the child ended for another answer, this one goes on in the next child.
+    """
 
     def __init__(self, grammar: str, vocabulary: Vocabulary) -> None:
-        self._process = grammar_process(vocabulary)
-        weakref.finalize(self, self._process.release)
-        self._tokenize = vocabulary.tokenize
-        self._changes: list[tuple[int, list[int]]] = []  # that the child does not know of
-        if self._process.vocabulary is not vocabulary:
-            self._process.vocabulary = None
-            given = [token.decode("latin-1") for token in vocabulary.tokens], vocabulary.stops
-            self._process.ask("vocabulary", *given, tokenize=self._tokenize)
-            self._process.vocabulary = vocabulary
-        self.n_vocab, self.stops = self._process.ask("begin", grammar, tokenize=self._tokenize)
+        self._grammar, self._vocabulary = grammar, vocabulary
+        self._number = next(_numbers)
+        self._tokens: list[int] = []  # of the answer
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin in the vocabulary's child."""
+        process = self._process = self._vocabulary.process()
+        weakref.finalize(self, process.answers.append, self._number)
+        ended = [process.answers.pop() for _ in range(len(process.answers))]
+        self.n_vocab, self.stops = process.ask(
+            "begin", self._number, self._grammar, ended, tokenize=self._vocabulary.tokenize
+        )
+        self._changes = [(0, [*self._tokens])]  # that the child does not know of
 
     def follow(self, shared: int, tokens: list[int]) -> None:
         """Remember the change for the next question."""
         self._changes.append((shared, tokens))
+        self._tokens[shared:] = tokens
 
     def allows(self, length: int, token: int) -> tuple[list[int], bool]:
         """`forced`, and whether this token may stand in that place."""
@@ -72,8 +101,11 @@ class MatchingInChild:
         return base64.b64decode(self._ask("mask", length))
 
     def _ask(self, step: str, *values: int) -> Any:
+        if self._process.ended:
+            self._begin()
         changes, self._changes = self._changes, []
-        return self._process.ask(step, changes, *values, tokenize=self._tokenize)
+        tokenize = self._vocabulary.tokenize
+        return self._process.ask(step, self._number, changes, *values, tokenize=tokenize)
 
 
 class GrammarConstraint:

@@ -3,7 +3,8 @@
 llguidance bounds most of its work, but not all: a chain of 2,000 rules overflows its stack, 200
 intersected expressions compile for hours, and no thread can be stopped inside native code. So all
 work on a grammar is done by a child that ends itself when one step takes too long or needs too much
-memory. That ends one answer with a GrammarError; every answer has a child of its own.
+memory. That ends one answer with a GrammarError. All answers of a model share the child that holds
+its vocabulary, of 100 MiB and more; where it ends, the other answers go on in a new one.
 """
 
 import atexit
@@ -15,24 +16,26 @@ from localspec.core.errors import GrammarError, WorkerLost
 from localspec.core.worker import Limits, Worker, WorkerEnded, not_started
 
 LIMITS = Limits(10.0, 2 * 2**30)  # to read or compile a grammar, or for one position's tokens
-SPARE = 4  # idle children that wait for the next grammar
 HINT = "Change that part, or leave it out: docs/use/grammar.md lists what is supported."
 _MOST_REPLY = 64 * 2**20  # bytes
 
-_idle: list["GrammarProcess"] = []
-_lock = threading.RLock()  # a finalizer may release a child while this thread has it
+_idle: list["GrammarProcess"] = []  # at most one, to read the next grammar
+_lock = threading.Lock()
 
 
 class GrammarProcess:
-    """A running child; used by one thread at a time."""
+    """A running child.
+
+    ``answers`` are the numbers of answers that have ended, which it is to forget.
+    """
 
     def __init__(self) -> None:
-        self._limits = LIMITS
+        self._limits, self._lock = LIMITS, threading.Lock()
+        self.answers: list[int] = []
         try:
             self._worker = Worker("localspec.engine.grammar.child", LIMITS, _MOST_REPLY)
         except OSError as error:
             raise not_started("for a grammar", error) from None
-        self.vocabulary: object = None  # whose tokens the child holds
 
     def ask(
         self, step: str, *values: Any, tokenize: Callable[[str], list[int]] = lambda _: []
@@ -44,9 +47,10 @@ class GrammarProcess:
         the grammar was refused, the child is gone then.
         """
         try:
-            reply = self._worker.ask([step, *values])
-            while reply[0] == "tokenize":
-                reply = self._worker.ask(tokenize(reply[1]))
+            with self._lock:
+                reply = self._worker.ask([step, *values])
+                while reply[0] == "tokenize":
+                    reply = self._worker.ask(tokenize(reply[1]))
         except WorkerEnded as lost:
             raise self._problem(lost) from None
         except BaseException:  # Ctrl-C in the tokenizer: the child waits for its tokens
@@ -74,19 +78,19 @@ class GrammarProcess:
     def release(self) -> None:
         """Let the next grammar use the child."""
         with _lock:
-            if not self.ended and len(_idle) < SPARE:
+            if not self.ended and not _idle:
                 _idle.append(self)
                 return
         self.close()
 
 
-def grammar_process(vocabulary: object = None) -> GrammarProcess:
-    """An idle child, preferably one that holds this vocabulary, or else a new one."""
+def grammar_process() -> GrammarProcess:
+    """The idle child, or else a new one."""
     with _lock:
-        _idle[:] = [process for process in _idle if not process.ended]
-        _idle.sort(key=lambda process: process.vocabulary is vocabulary)
-        if _idle:
-            return _idle.pop()
+        while _idle:
+            process = _idle.pop()
+            if not process.ended:
+                return process
     return GrammarProcess()
 
 

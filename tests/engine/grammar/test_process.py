@@ -1,30 +1,39 @@
 """GrammarProcess: what hangs or crashes ends its child, and the next grammar gets another."""
 
+import gc
 import os
 import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from localspec.core.errors import GrammarError, WorkerLost
 from localspec.core.interrupt import Cancelled, stopped_when
+from localspec.core.worker import Worker
+from localspec.engine.engine import Engine
 from localspec.engine.grammar import process, source
 from localspec.engine.grammar.constraint import GrammarConstraint, MatchingInChild, Vocabulary
 from localspec.engine.grammar.source import read_grammar, schema_grammar
+from tests.support.real_pair import TinyFiles, options
 
-BYTES = Vocabulary(
-    [*(bytes([i]) for i in range(256)), b"<stop>"], [256], lambda text: list(text.encode())
-)
+
+def byte_vocabulary() -> Vocabulary:
+    tokens = [*(bytes([i]) for i in range(256)), b"<stop>"]
+    return Vocabulary(tokens, [256], lambda text: list(text.encode()))
+
+
+BYTES = byte_vocabulary()
 ENDLESS = {"allOf": [{"type": "string", "pattern": f"a.*{i}"} for i in range(200)]}
 CHAIN = "\n".join(f"r{i} ::= r{i + 1}" for i in range(5000))
 AMBIGUOUS = "root ::= " + " | ".join("root " * i for i in range(2, 50)) + ' | "a" | ""'
 
 
-def answer(grammar: str, tokens: int = 30) -> bytes:
+def answer(grammar: str, tokens: int = 30, vocabulary: Vocabulary = BYTES) -> bytes:
     """An answer that takes the last allowed byte each time, and ends where there is none."""
-    constraint, history = GrammarConstraint(MatchingInChild(grammar, BYTES), 1), [0]
+    constraint, history = GrammarConstraint(MatchingInChild(grammar, vocabulary), 1), [0]
     for _ in range(tokens):
         constraint.forced(len(history), history)
         allowed = constraint.mask(len(history), history).nonzero()[0].tolist()
@@ -44,7 +53,7 @@ def unused() -> list[process.GrammarProcess]:
     [
         lambda: schema_grammar(ENDLESS),
         lambda: read_grammar(f'root ::= r0\n{CHAIN}\nr5000 ::= "a"'),
-        lambda: answer(AMBIGUOUS, 60),
+        lambda: answer(AMBIGUOUS, 60, byte_vocabulary()),
     ],
     ids=["an intersection that compiles for hours", "a chain that overflows a stack", "ambiguous"],
 )
@@ -109,22 +118,69 @@ def test_many_grammars_at_once_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_children_are_used_again_and_those_that_ended_are_not() -> None:
-    answer('root ::= "a"')
+    read_grammar('root ::= "a"')
     before = unused()
-    answer('root ::= "b"')
-    assert set(unused()) == set(before)
-    for child in before:
-        child.close()
-    assert answer('root ::= "b"') == b"b" and not set(before) & set(unused())
+    read_grammar('root ::= "b"')
+    assert unused() == before and len(before) == 1
+    child = BYTES.process()
+    assert answer('root ::= "b"') == b"b" and BYTES.process() is child
+    for each in (*before, child):
+        each.close()
+    assert read_grammar('root ::= "b"') and answer('root ::= "b"') == b"b"
+    assert unused() != before and BYTES.process() is not child
 
 
-def test_each_answer_has_a_child_of_its_own() -> None:
-    one, other = (MatchingInChild('root ::= "a" | "b"', BYTES) for _ in range(2))
+def test_answers_of_a_model_share_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    started, begin = list[process.GrammarProcess](), process.GrammarProcess.__init__
+
+    def noting(child: process.GrammarProcess) -> None:
+        started.append(child)
+        begin(child)
+
+    monkeypatch.setattr(process.GrammarProcess, "__init__", noting)
+    process._close_idle()
+    vocabulary = byte_vocabulary()
+    one, other, third = (MatchingInChild('root ::= "a" | "b"', vocabulary) for _ in range(3))
     one.follow(0, [97])
-    assert (one.mask(1) == other.mask(0), one.allows(0, 97)[1], other.allows(0, 97)[1]) == (
+    assert (one.mask(1) == other.mask(0), one.allows(0, 97)[1], third.allows(0, 97)[1]) == (
         False,
         True,
         True,
     )
     with pytest.raises(GrammarError, match="cannot be read"):
-        MatchingInChild("root ::= (", BYTES)
+        MatchingInChild("root ::= (", vocabulary)
+    assert len(started) == 1
+    del one, other, third, vocabulary
+    gc.collect()
+    assert started[0].ended
+
+
+def test_a_child_that_one_answer_ends_is_replaced_for_the_others() -> None:
+    vocabulary = byte_vocabulary()
+    one = GrammarConstraint(MatchingInChild('root ::= "a" [bc] "de"', vocabulary), 1)
+    assert one.forced(1, [0]) == [97]
+    assert not one.allows(100, 2, [0, 97])
+    ask = Worker.ask
+
+    def slow(worker: Worker, question: list[Any]) -> Any:
+        """As if it compiled for hours."""
+        if question[0] == "begin":
+            worker._exceeded = "time"
+            worker.process.kill()
+        return ask(worker, question)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Worker, "ask", slow)
+        with pytest.raises(GrammarError, match="cannot be enforced"):
+            MatchingInChild('root ::= "x"', vocabulary)
+    assert one.allows(99, 2, [0, 97]) and not one.allows(100, 2, [0, 97])
+    assert one.forced(3, [0, 97, 99]) == [100, 101]
+
+
+@pytest.mark.llama
+def test_the_child_ends_with_its_model(tiny: TinyFiles) -> None:
+    with Engine.load(options(tiny.target)) as engine:
+        engine.constraint('root ::= "a"', 0)
+        child = engine._vocabulary.process()
+        assert not child.ended
+    assert child.ended
