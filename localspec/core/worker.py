@@ -7,6 +7,7 @@ when its parent does.
 import contextlib
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import IO, Any, BinaryIO, Literal, NamedTuple
 
-from localspec.core import machine
+from localspec.core import host, machine
 from localspec.core.awake import AwakeClock
 from localspec.core.errors import WorkerLost
 from localspec.core.interrupt import require_wanted
@@ -30,6 +31,7 @@ _LAST_LINES, _LONGEST_LINE = 100, 4096  # of a stream of the child that are kept
 _WALL_PER_SECOND = 10  # seconds that may pass for each of processor time
 _CHECK_SECONDS = 0.1
 _SECONDS_TO_DIE = 5  # for a child that closed its pipes: its exit code says why
+_MISSING = re.compile(r"No module named '?(\w+)")
 _KILLS = {getattr(signal, name, None) for name in ("SIGKILL", "SIGTERM", "SIGHUP", "SIGINT")}
 
 
@@ -121,6 +123,7 @@ class WorkerEnded(Exception):
                 "Raise the limit with ulimit -v unlimited.",
             )
         if cause in ("killed", "error"):
+            _found(self.ended)
             return WorkerLost(f"A child process ended. {self.ended.sentence}", "Try again.")
         return None
 
@@ -129,8 +132,12 @@ class WorkerEnded(Exception):
 
 
 def command(module: str) -> list[str]:
-    """Command line that runs a module as a child; its stdin must be a pipe that stays open."""
-    return [sys.executable, "-P", "-m", module]  # -P: ignore modules in the current folder
+    """Command line that runs a module as a child; its stdin must be a pipe that stays open.
+
+    Its variables are those of `host.environment`. Raises UsageError where no child can run.
+    """
+    host.require_threads()
+    return [host.interpreter(), "-P", "-m", module]  # -P: ignore modules in the current folder
 
 
 def not_started(purpose: str, error: OSError) -> WorkerLost:
@@ -145,11 +152,17 @@ def not_started(purpose: str, error: OSError) -> WorkerLost:
 def ask(module: str, question: object, patience: float | None) -> Ended:
     """Run a module as a child with a question as JSON, for ``patience`` seconds at most.
 
-    Raises OSError if it cannot be started.
+    Raises OSError if it cannot be started, WorkerLost if its Python lacks a package.
     """
     pipe = subprocess.PIPE
     with subprocess.Popen(
-        command(module), stdin=pipe, stdout=pipe, stderr=pipe, text=True, errors="replace"
+        command(module),
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        errors="replace",
+        env=host.environment(),
     ) as process:
         assert process.stdin is not None
         streams = [_LastLines(stream) for stream in (process.stdout, process.stderr) if stream]
@@ -164,7 +177,18 @@ def ask(module: str, question: object, patience: float | None) -> Ended:
             process.kill()
             process.wait()  # after Ctrl-C, `with` would not
         output, log = (stream.text() for stream in streams)
-        return Ended(code, output, log)
+        return _found(Ended(code, output, log))
+
+
+def _found(ended: Ended) -> Ended:
+    """How a child ended; raises WorkerLost where its Python lacks a package."""
+    missing = _MISSING.search(ended.log) if ended.cause == "error" else None
+    if missing is None:
+        return ended
+    raise WorkerLost(
+        f"The Python of child processes, {host.interpreter()}, finds no package {missing[1]}.",
+        f"Install localspec in it, or name another Python: {host.VARIABLE}=/path/to/python",
+    )
 
 
 class Worker:
@@ -183,7 +207,7 @@ class Worker:
             stderr=pipe,
             start_new_session=True,  # Ctrl-C is for the parent
             # Threads of NumPy's BLAS would reserve most of the address space.
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+            env={**host.environment(), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
         )
         assert self.process.stdin and self.process.stdout and self.process.stderr
         self._questions, self._replies = self.process.stdin, self.process.stdout

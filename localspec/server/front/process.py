@@ -14,8 +14,8 @@ from typing import Any
 
 import httpx2
 
-from localspec.core import worker
-from localspec.core.errors import LocalspecError, NotEnoughMemory
+from localspec.core import host, worker
+from localspec.core.errors import LocalspecError, NotEnoughMemory, UsageError
 from localspec.engine.session.limits import Unavailable
 
 _VARIABLE = "LOCALSPEC_FRONT"
@@ -141,13 +141,15 @@ class ModelProcess:
                 *worker.command("localspec"),
                 "serve",
                 *self._arguments,
-                env={**os.environ, _VARIABLE: json.dumps(asdict(self._handshake))},
+                env={**host.environment(), _VARIABLE: json.dumps(asdict(self._handshake))},
                 stdin=pipe,  # its end tells the child that the front is gone
                 stdout=pipe,
                 stderr=pipe,
                 limit=_LONGEST_LINE,
                 start_new_session=True,  # Ctrl-C is for the front
             )
+        except UsageError as problem:
+            raise ModelFailed(problem.message, problem.hint) from None
         except OSError as error:
             raise ModelFailed(f"No process could be started for {self.name}: {error}.") from None
         assert process.stdout is not None and process.stderr is not None

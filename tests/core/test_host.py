@@ -1,0 +1,104 @@
+"""The program that the library runs in: frozen, embedded, with packages of its own, with gevent."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from localspec.core import host
+from localspec.core.errors import UsageError, WorkerLost
+from localspec.core.paths import CHECKOUT
+from localspec.core.worker import Limits, Worker, WorkerEnded, ask, command
+
+RENDER = """
+import datetime, sys
+from localspec.chat.templates.renderer import SHARED
+print(SHARED.fill("{{ 1 + 1 }}", {}, datetime.datetime(2026, 1, 1), "The template"))
+"""
+
+
+def copied(path: Path) -> str:
+    """A program that is Python by another name: what an app is that embeds it."""
+    path.symlink_to(sys.executable)
+    return str(path)
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_an_app_is_never_started_as_if_it_were_python(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, frozen: bool
+) -> None:
+    monkeypatch.setattr(sys, "executable", sys.executable if frozen else copied(tmp_path / "app"))
+    monkeypatch.setattr(sys, "frozen", frozen, raising=False)
+    monkeypatch.setattr(sys, "exec_prefix", str(tmp_path))
+    for start in (command, lambda name: ask(name, {}, 60), lambda name: Worker(name, LIMITS, 100)):
+        with pytest.raises(UsageError, match=r"no Python to start child") as raised:
+            start("json.tool")
+        assert "LOCALSPEC_PYTHON=" in raised.value.hint
+
+
+LIMITS = Limits(1.0, 2**30)
+
+
+@pytest.mark.parametrize("executable", ["", None, "app"])
+def test_an_embedded_python_is_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, executable: str | None
+) -> None:
+    (tmp_path / "bin").mkdir()
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    python = copied(tmp_path / "bin" / version)
+    monkeypatch.setattr(sys, "executable", copied(tmp_path / "app") if executable else executable)
+    monkeypatch.setattr(sys, "exec_prefix", str(tmp_path))
+    assert host.interpreter() == python
+
+
+def test_a_named_python_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    monkeypatch.setenv(host.VARIABLE, sys.executable)
+    assert ask("localspec.chat.templates.sandbox", {}, 60).cause == "error"  # it ran
+    monkeypatch.setenv(host.VARIABLE, str(tmp_path / "gone"))
+    with pytest.raises(UsageError, match="no such program"):
+        command("json.tool")
+
+
+def test_a_python_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "environment", lambda: {**os.environ, "PYTHONPATH": ""})
+    monkeypatch.setenv(host.VARIABLE, sys._base_executable)  # type: ignore[attr-defined]
+    with pytest.raises(WorkerLost, match="no package no_such") as raised:
+        ask("no_such.child", {}, 60)
+    assert "LOCALSPEC_PYTHON=" in raised.value.hint
+    with pytest.raises(WorkerEnded) as ended:
+        Worker("no_such.child", LIMITS, 100).ask({})
+    with pytest.raises(WorkerLost, match="no package no_such"):
+        ended.value.outside(LIMITS)
+
+
+def test_children_find_packages_that_only_the_path_has(tmp_path: Path) -> None:
+    """As after `pip install --target`, and in add-ons of other programs."""
+    folders = [str(CHECKOUT), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    script = tmp_path / "script.py"
+    (tmp_path / "jinja2.py").write_text("raise SystemExit(7)")  # the script's folder does not count
+    script.write_text(f"import sys\nsys.path[:0] = {folders}\n{RENDER}")
+    bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    python = sys._base_executable  # type: ignore[attr-defined]
+    done = subprocess.run(
+        [python, str(script)], env=bare, cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.strip() == "2", done.stderr
+
+
+@pytest.mark.parametrize(("library", "way"), [("gevent", "queue=False"), ("eventlet", "monkey")])
+@pytest.mark.parametrize("place", ["threading.get_ident", "queue.SimpleQueue", "subprocess.Popen"])
+def test_threads_that_another_library_has_replaced(
+    monkeypatch: pytest.MonkeyPatch, library: str, way: str, place: str
+) -> None:
+    from localspec.core.compute import ComputeThread
+
+    monkeypatch.setattr(place, SimpleNamespace(__module__=f"{library}.some"))
+    for start in (lambda: command("json.tool"), lambda: ComputeThread().post(lambda: None)):
+        with pytest.raises(UsageError, match=f"^{library} has replaced") as raised:
+            start()
+        assert way in raised.value.hint
