@@ -3,11 +3,13 @@
 import os
 import queue
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import threading
 from contextlib import suppress
+from importlib.util import find_spec
 
 from localspec.core.errors import UsageError
 from localspec.core.paths import CHECKOUT
@@ -61,6 +63,14 @@ def environment() -> dict[str, str]:
     given = variables.get("PYTHONPATH", "").split(os.pathsep)
     known = dict.fromkeys(each for each in [*given, *folders] if each)
     return variables | {"PYTHONPATH": os.pathsep.join(known)}
+
+
+def install_command(packages: str) -> str:
+    """The command that installs ``packages`` for this Python; uv's environments have no pip."""
+    python = shlex.quote(sys.executable or "python3")
+    if find_spec("pip") is None:
+        return f"uv pip install --python {python} {packages}"
+    return f"{python} -m pip install {packages}"
 
 
 def require_threads() -> None:

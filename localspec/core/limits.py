@@ -57,6 +57,11 @@ def refusal(error: BaseException) -> LocalspecError | None:
             f"{where} cannot be written: {os.strerror(number)}.",
             hint if number == errno.EFBIG else "Make room on the disk, or name another place.",
         )
+    if number == errno.ENODEV and getattr(error, "filename", None) is None:  # of mmap, not of open
+        return LocalspecError(
+            "A file cannot be mapped into memory: its file system has no mmap.",
+            "Copy it to another disk; --no-mmap reads models in place.",
+        )
     if number in (errno.EMFILE, errno.ENFILE):
         return _no_more("open no more files", "RLIMIT_NOFILE", "ulimit -n", 1024)
     text = _text(error)

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from urllib.request import getproxies
 
 from localspec.core.errors import HubProblem
+from localspec.core.host import install_command
 
 _TIMEOUTS = ("HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT")
+_SOCKS = "'httpx2[socks]'"
 _CERTIFICATES = "Change it to the path of a file of certificates (PEM), or unset it."
 
 
@@ -50,7 +52,7 @@ def _proxy_problems() -> Iterator[HubProblem]:
         if isinstance(error, ImportError):
             yield HubProblem(
                 f"{named} names a SOCKS proxy, for which a Python package is missing.",
-                f"Install it with pip install 'httpx2[socks]', or unset {name or 'it'}.",
+                f"Install it: {install_command(_SOCKS)}; or unset {name or 'it'}.",
             )
         elif scheme == "no":
             yield HubProblem(f"{named} is no list of hosts.", "Correct its names, or unset it.")

@@ -16,6 +16,7 @@ from typing import Any
 from localspec.core import machine
 from localspec.core.errors import EngineError, UsageError
 from localspec.core.formatting import printable
+from localspec.core.host import install_command
 from localspec.core.interrupt import held_interrupt, is_unwanted, require_wanted
 
 # Iterations an idle libgomp thread spins before it sleeps, on a quiet machine and on a busy one;
@@ -27,6 +28,8 @@ SPIN_COUNT, SPIN_COUNT_BUSY = "10000", "1000"
 # version 22.3, though Vulkan's validation layer objects to nothing; see docs/hardware/gpu.md.
 _SOFTWARE = b"llvmpipe"
 
+_FOLDER = "LLAMA_CPP_LIB_PATH"
+VERSION = "0.3.36"
 _LOG_LINES = 50_000  # a model of many layers tells thousands about making a context
 _LEVEL_ERROR, _LEVEL_CONTINUES = 4, 5  # ggml_log_level; the bindings' own comments are out of date
 RPC_SERVER = "RPC server"  # a kind of our own: llama.cpp calls them GPUs
@@ -106,12 +109,14 @@ def library() -> Any:
     if "OMP_WAIT_POLICY" not in os.environ:
         if "GOMP_SPINCOUNT" not in os.environ:  # read when libgomp is loaded
             os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT_BUSY if machine.is_busy() else SPIN_COUNT
+    if not os.environ.get(_FOLDER):  # empty, it would be the current folder for llama_cpp
+        os.environ.pop(_FOLDER, None)
     try:
         import llama_cpp.llama_cpp as llama
-    except (ImportError, OSError, RuntimeError) as error:
+    except (ImportError, OSError, RuntimeError, AttributeError) as error:  # a function is missing
         raise EngineError(
             f"llama-cpp-python cannot be loaded: {error}",
-            "Reinstall it: pip install --force-reinstall llama-cpp-python==0.3.36",
+            foreign() or f"Reinstall it: {reinstall()}",
         ) from error
 
     @llama.llama_log_callback  # type: ignore[untyped-decorator]
@@ -139,14 +144,33 @@ def _load_backends(ggml: Any) -> None:
     if not ggml.ggml_backend_reg_count():
         raise EngineError(
             f"llama.cpp has no backend for this processor in {folder}.",
-            "Reinstall llama-cpp-python: pip install --force-reinstall llama-cpp-python==0.3.36",
+            foreign() or f"Reinstall llama-cpp-python: {reinstall()}",
         )
+
+
+def reinstall(version: str = VERSION) -> str:
+    """The command that builds the bindings again.
+
+    pip alone would take a build from its cache, and install all dependencies again.
+    """
+    flags = "--force-reinstall --no-deps --no-cache-dir --no-binary llama-cpp-python"
+    return install_command(f"{flags} llama-cpp-python=={version}")
+
+
+def foreign() -> str | None:
+    """The next thing to try if the libraries are those that a variable names; None elsewhere."""
+    folder = os.environ.get(_FOLDER)
+    if not folder:
+        return None
+    return (
+        f"{_FOLDER} names libraries in {folder}: unset it, or name a folder with those of "
+        f"llama-cpp-python {VERSION}."
+    )
 
 
 def libraries() -> Path:
     """The folder of llama.cpp's libraries; LLAMA_CPP_LIB_PATH names another, as in llama_cpp."""
-    chosen = os.environ.get("LLAMA_CPP_LIB_PATH")
-    if chosen is not None:
+    if chosen := os.environ.get(_FOLDER):
         return Path(chosen)
     spec = PathFinder.find_spec("llama_cpp")
     folders = spec.submodule_search_locations if spec else None

@@ -1,6 +1,7 @@
 """The weights of one GGUF file on llama.cpp, with its adapters: loaded, asked about, freed."""
 
 import ctypes
+import errno
 import os
 import re
 from collections.abc import Sequence
@@ -129,10 +130,13 @@ class Weights:
                 listed, len(paths), params
             )
         if not handle:
-            raise EngineError(
-                f"llama.cpp cannot load {self.header.path}: {_reason(errors)}",
-                _WITHOUT_HEADS if self.options.load_heads else "See the whole log with --verbose.",
+            reason = _reason(errors)
+            hint = (
+                _WITHOUT_HEADS if self.options.load_heads else "See the whole log with --verbose."
             )
+            if os.strerror(errno.ENODEV) in reason:
+                hint = "Its file system maps no files into memory: add --no-mmap."
+            raise EngineError(f"llama.cpp cannot load {self.header.path}: {reason}", hint)
         return llama_library.log.lines()
 
     def _load_adapter(self, path: Path) -> Any:

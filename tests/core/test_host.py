@@ -102,3 +102,16 @@ def test_threads_that_another_library_has_replaced(
         with pytest.raises(UsageError, match=f"^{library} has replaced") as raised:
             start()
         assert way in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("has_pip", "begin"), [(True, f"{sys.executable} -m pip"), (False, "uv pip")]
+)
+def test_packages_are_installed_where_this_python_finds_them(
+    monkeypatch: pytest.MonkeyPatch, has_pip: bool, begin: str
+) -> None:
+    """Environments of uv have no pip; those of pipx have one that their Python finds."""
+    monkeypatch.setattr(host, "find_spec", lambda name: name if has_pip else None)
+    told = host.install_command("'.[serve]'")
+    assert told.startswith(f"{begin} install") and told.endswith(" '.[serve]'")
+    assert sys.executable in told

@@ -121,7 +121,30 @@ except EngineError as problem:
 """
     done = python(code)
     assert "llama-cpp-python cannot be loaded" in done.stdout, done.stderr
-    assert "pip install" in done.stdout
+    assert "pip install --force-reinstall --no-deps --no-cache-dir" in done.stdout
+
+
+def test_libraries_of_another_project_are_named(tmp_path: Path) -> None:
+    code = """
+from localspec.llama import llama_library as backend
+from localspec.core.errors import EngineError
+try:
+    backend.library()
+except EngineError as problem:
+    print(problem.message, "|", problem.hint)
+"""
+    (tmp_path / "old").mkdir()
+    shutil.copy(llama_library.libraries() / "libggml-base.so", tmp_path / "old" / "libllama.so")
+    for name in "old", "gone":  # of another version, and none at all
+        done = python(code, LLAMA_CPP_LIB_PATH=str(tmp_path / name))
+        assert "llama-cpp-python cannot be loaded" in done.stdout, done.stderr
+        assert f"| LLAMA_CPP_LIB_PATH names libraries in {tmp_path / name}: unset" in done.stdout
+
+
+def test_an_empty_variable_is_as_if_unset(tmp_path: Path) -> None:
+    code = "from localspec.llama import llama_library as l; l.library(); print(l.libraries())"
+    done = python(code, LLAMA_CPP_LIB_PATH="")
+    assert done.stdout.strip() == str(llama_library.libraries()), done.stderr
 
 
 def test_devices_have_names_kinds_and_memory() -> None:

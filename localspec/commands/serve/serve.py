@@ -21,6 +21,7 @@ from localspec.commands.session import (
 from localspec.core import machine
 from localspec.core.compute import COMPUTE
 from localspec.core.errors import LocalspecError
+from localspec.core.host import install_command
 from localspec.core.log_stream import unblocked_stderr
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import DraftTokens
@@ -180,5 +181,6 @@ def require_extra() -> None:
     if missing:
         raise LocalspecError(
             f"The server needs a package that is not installed: {missing[0]}.",
-            "Install the server's packages, in localspec's own folder: pip install '.[serve]'",
+            "Install the server's packages, in localspec's own folder: "
+            + install_command("'.[serve]'"),
         )

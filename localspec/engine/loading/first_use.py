@@ -233,7 +233,9 @@ def _hint(placed: Placed, step: str) -> str:
         return "Leave out --lora."
     drafts = placed.draft is not None and str(placed.draft.options.path) in step
     without = " Or run without a draft: --draft off." if drafts else ""
-    return f"Get the file again, or convert it again; the log: --verbose.{without}"
+    foreign = llama_library.foreign()
+    again = f"{foreign} Or get" if foreign else "Get"
+    return f"{again} the file again, or convert it again; the log: --verbose.{without}"
 
 
 def _reduced(model: Model) -> LoadOptions:

@@ -14,10 +14,6 @@ from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.header import ModelHeader
 
 _X86_64 = ("x86_64", "AMD64")  # processors for which there are row kernels
-_REBUILD = (  # pip would else take a build from its cache, and install all dependencies again
-    "-m pip install --force-reinstall --no-deps --no-cache-dir --no-binary llama-cpp-python "
-    "llama-cpp-python"
-)
 _CHAIN = "The target verifies chains, without branches: {}."
 
 
@@ -66,11 +62,11 @@ def missing_kernels() -> list[str]:
         "This build of llama.cpp lacks localspec's row kernels, which make passes of several "
         "tokens cheap on the CPU. Build it in localspec's own folder: "
     )
-    python = shlex.quote(sys.executable)
     if llama_library.build().gpu_offload:
+        python = shlex.quote(sys.executable)
         return [f"{missing}bash scripts/build_cuda.sh (or build_vulkan.sh) --python {python}"]
-    include = """CMAKE_ARGS="-DCMAKE_PROJECT_INCLUDE='$PWD/scripts/llama_only.cmake'\""""
-    return [f"{missing}{include} {python} {_REBUILD}=={llama_library.build().bindings}"]
+    include = r'CMAKE_ARGS="-DCMAKE_PROJECT_INCLUDE=\"$PWD/scripts/llama_only.cmake\""'
+    return [f"{missing}{include} {llama_library.reinstall(llama_library.build().bindings)}"]
 
 
 def without_gpu(options: LoadOptions, draft: LoadOptions | None) -> list[str]:

@@ -56,8 +56,8 @@ def unstable() -> Any:
         raise EngineError(
             "This build of llama-cpp-python cannot read a model's hidden states, which drafting "
             f"with heads needs: {error}.",
-            "Install the version that is known to: pip install llama-cpp-python==0.3.36, or give "
-            "an ordinary draft model.",
+            f"Install the version that is known to: {llama_library.reinstall()}, or give an "
+            "ordinary draft model.",
         ) from error
     return SimpleNamespace(**found)
 

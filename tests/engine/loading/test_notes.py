@@ -53,7 +53,7 @@ def test_missing_kernels_are_built_by_one_command(
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     (note,) = missing_kernels()
     include, python, *arguments = shlex.split(note.partition("folder: ")[2])
-    script = include.partition("$PWD/")[2].strip("'")
+    script = include.partition("$PWD/")[2].strip('"')
     assert Path(__file__).parents[3].joinpath(script).is_file() and python == sys.executable
     assert arguments[-2:] == ["llama-cpp-python", "llama-cpp-python==0.3.36"]
     monkeypatch.setattr(llama_library, "build", lambda: replace(build, gpu_offload=True))

@@ -67,7 +67,9 @@ def test_a_build_without_the_functions_is_told_by_a_sentence(
     monkeypatch.setattr(hidden_states, "_BOUND", ("no_such_function",))
     with pytest.raises(EngineError, match="This build of llama-cpp-python cannot") as refused:
         hidden_states.unstable()
-    assert "pip install llama-cpp-python==0.3.36" in refused.value.hint
+    assert (
+        "--no-cache-dir --no-binary llama-cpp-python llama-cpp-python==0.3.36" in refused.value.hint
+    )
     hidden_states.unstable.cache_clear()
 
 
