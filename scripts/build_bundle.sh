@@ -26,7 +26,7 @@ Copy the folder to another machine with the same system, the same version of Pyt
 that is not older, and install from it, in seconds:
 
   python3 -m venv .venv && . .venv/bin/activate
-  pip install --no-index --find-links OUT 'localspec[serve]'
+  pip install --no-index --force-reinstall --find-links OUT 'localspec[serve]'
 
 Arguments for cmake in CMAKE_ARGS come after the script's own, so they win. There, localspec doctor
 names the backends that are loaded and why others are not.
@@ -63,4 +63,4 @@ fi
 run "$PYTHON" -m pip wheel --wheel-dir "$OUT" --find-links "$OUT" \
   --constraint "$ROOT/constraints.txt" "$ROOT[serve]"
 [ -n "$DRY_RUN" ] || printf '%s\n' "" "Built: $OUT, $(du -sm "$OUT" | cut -f1) MiB. Install from it:" \
-  "$(command_line pip install --no-index --find-links "$OUT" 'localspec[serve]')"
+  "$(command_line pip install --no-index --force-reinstall --find-links "$OUT" 'localspec[serve]')"

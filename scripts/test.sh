@@ -24,7 +24,7 @@ if [ ! "$installed" -nt pyproject.toml ] || [ ! "$installed" -nt constraints.txt
   pip_install=(.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt)
   if ! .venv/bin/python -m pip show --quiet llama-cpp-python 2>/dev/null; then
     echo "Installing; llama.cpp is compiled first, which takes 1 to 6 minutes once." >&2
-    llama_only="-DCMAKE_PROJECT_INCLUDE='$PWD/scripts/llama_only.cmake'"
+    llama_only="-DCMAKE_PROJECT_INCLUDE=\"$PWD/scripts/llama_only.cmake\""
     # pip's cache may hold a build without the row kernels
     CMAKE_ARGS="${CMAKE_ARGS-$llama_only}" "${pip_install[@]}" --no-cache-dir --no-deps llama-cpp-python
   fi

@@ -1,7 +1,10 @@
 """README and docs: short, with links that lead somewhere, commands that exist, code that runs."""
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -325,3 +328,25 @@ def test_what_is_spelled_as_in_llama_cpp_is_in_the_table() -> None:
     said_here = {flag for flags, here in flag_rows() if here != "–" for flag in flags}
     assert spelled - said_here == set()
     assert len(spelled) > 60
+
+
+def test_the_commands_that_compile_work_in_any_folder(tmp_path: Path) -> None:
+    """The words that the build reads from CMAKE_ARGS, in a folder with an odd name."""
+    folder, programs = tmp_path / "Ann's own $copy", tmp_path / "bin"
+    folder.mkdir()
+    programs.mkdir()
+    read = "import os, shlex; print(shlex.split(os.environ['CMAKE_ARGS']))"
+    for name in "pip", "uv":
+        (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable} -c "{read}"\n')
+        (programs / name).chmod(0o755)
+    shell = "".join(block for page in PAGES for block in blocks(page, "sh"))
+    typed = re.findall(r"^ *(CMAKE_ARGS=\"-DCMAKE_PROJECT.*?)(?: &&)?$", shell, re.MULTILINE)
+    assert len(typed) >= 4
+    script = (ROOT / "scripts" / "test.sh").read_text("utf-8")
+    (arguments,) = re.findall(r"llama_only=(\".*\")$", script, re.MULTILINE)
+    for line in [*typed, f"CMAKE_ARGS={arguments} pip --no-cache"]:
+        assert "--no-cache" in line, "pip's cache would give the build to other projects"
+        path = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
+        done = subprocess.run(["bash", "-c", line], cwd=folder, env=path, capture_output=True)
+        expected = [f"-DCMAKE_PROJECT_INCLUDE={folder}/scripts/llama_only.cmake"]
+        assert done.stdout.decode().strip() == str(expected), done.stderr
