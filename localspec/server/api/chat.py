@@ -146,18 +146,25 @@ class ChatReply(OpenAIReply):
     chunk_kind = "chat.completion.chunk"
     empty = {"delta": {}}
 
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._unsent: dict[int, list[TokenLogprob]] = {}  # by choice: also of text held back
+
     def content(self, choice: Choice) -> Json:
         return {"message": _message(choice), "logprobs": self._logprobs(choice, choice.logprobs)}
 
     def deltas(self, choice: Choice, piece: Piece) -> Iterator[Json]:
+        unsent = self._unsent.setdefault(choice.index, [])
+        unsent += piece.logprobs
         if choice.pieces == 1:
             role = {"role": "assistant", "content": ""}
             yield {"delta": role, "logprobs": None, "finish_reason": None, "seed": choice.seed}
-        logprobs = self._logprobs(choice, piece.logprobs)
         for delta in self._new_parts(choice, piece):
+            logprobs = self._logprobs(choice, unsent) if unsent else None
             yield {**delta, "logprobs": logprobs, "finish_reason": None}
-            logprobs = None  # sent with the first part only
+            unsent.clear()  # sent with the first part only
         if piece.finish_reason:
+            logprobs = self._logprobs(choice, unsent) if unsent else None
             yield {"delta": {}, "logprobs": logprobs, "finish_reason": choice.finish_reason}
 
     def _new_parts(self, choice: Choice, piece: Piece) -> Iterator[Json]:

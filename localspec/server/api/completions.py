@@ -1,7 +1,7 @@
 """Completions: texts or token ids continued, in the form of OpenAI's older API."""
 
+import codecs
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
@@ -28,6 +28,7 @@ Ids = Annotated[
     list[Annotated[int, Field(ge=0, le=2**31 - 1), WHOLE]],
     Field(min_length=1, max_length=2**20, fail_fast=True),
 ]
+_UTF8 = codecs.getincrementaldecoder("utf-8")
 PromptText = Annotated[Text, StringConstraints(min_length=1)]
 Several = Field(min_length=1, max_length=MOST_ANSWERS)
 
@@ -74,7 +75,8 @@ class CompletionReply(OpenAIReply):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._offsets: dict[int, int] = {}  # by choice: characters with logprobs so far
+        # By choice: characters with log probabilities so far, and the bytes of the next one.
+        self._offsets: dict[int, tuple[int, codecs.IncrementalDecoder]] = {}
 
     def content(self, choice: Choice) -> Json:
         return {"text": choice.text, "logprobs": self._logprobs(choice, choice.logprobs)}
@@ -85,19 +87,23 @@ class CompletionReply(OpenAIReply):
         yield delta | ({"origins": origins(piece.parts)} if self.request.return_origins else {})
 
     def _logprobs(self, choice: Choice, entries: Sequence[TokenLogprob]) -> Json | None:
-        """Lists of one entry per token; offsets count the tokens' texts from the beginning."""
+        """Lists of one entry per token; tokens that share a character have its offset."""
         if not choice.has_logprobs:
             return None
         shown = self.reported(entries)
-        tokens = [text_of(self.engine.piece(entry.token)) for entry in shown]
-        begin = self._offsets.get(choice.index, 0)
-        *offsets, self._offsets[choice.index] = accumulate(map(len, tokens), initial=begin)
+        pieces = [self.engine.piece(entry.token) for entry in shown]
+        offset, decoder = self._offsets.pop(choice.index, (0, _UTF8(errors="replace")))
+        offsets = []
+        for data in pieces:
+            offsets.append(offset)
+            offset += len(decoder.decode(data))
+        self._offsets[choice.index] = offset, decoder
         tops = [
             {text_of(self.engine.piece(token)): finite(value) for token, value in entry.top}
             for entry in shown
         ]
         return {
-            "tokens": tokens,
+            "tokens": [*map(text_of, pieces)],
             "token_logprobs": [finite(entry.logprob) for entry in shown],
             "top_logprobs": tops,
             "text_offset": offsets,
