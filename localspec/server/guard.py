@@ -64,11 +64,11 @@ class Access:
                 "Give it a key as well: --api-key KEY, or name the origins.",
             )
         for origin in self.origins:
-            parts = urlsplit(origin)
-            if origin not in ("*", LOCAL_PAGES) and origin != f"{parts.scheme}://{parts.netloc}":
+            if origin not in ("*", LOCAL_PAGES) and origin != _as_sent(origin):
                 raise UsageError(
                     f"--cors {origin} is not an origin.",
-                    "Expected something like http://localhost:3000.",
+                    "Expected each as browsers send it, such as http://localhost:3000; * stands "
+                    "for all of them, never for a part of one.",
                 )
 
     def is_host(self, header: str) -> bool:
@@ -99,6 +99,16 @@ class Access:
     def name_of(self, key: str) -> str:
         """What the metrics call a key."""
         return self.key_names.get(key) or str(self.keys.index(key) + 1)
+
+
+def _as_sent(origin: str) -> str:
+    """An origin as browsers write it: in lower case, without the port that its scheme implies."""
+    try:
+        parts = urlsplit(origin.replace("*", "").lower())
+    except ValueError:  # such as an address in one bracket
+        return ""
+    port = {"http": ":80", "https": ":443"}.get(parts.scheme, "")
+    return f"{parts.scheme}://{parts.netloc.removesuffix(port)}"
 
 
 def owner_of(request: Request) -> str:

@@ -45,7 +45,9 @@ def test_all_pages_need_a_key_and_origins_must_be_some() -> None:
     Access(origins=("*",), keys=("k",)).check()
     with pytest.raises(UsageError, match="every web page"):
         Access(origins=("*",)).check()
-    for wrong in ("localhost:3000", PAGE + "/", PAGE + "/chat", "null", ""):
+    spelt = ("https://*.a.example", "http://a:*", "*://a", "https://A.example", "https://a:443")
+    Access(origins=("http://[::1]:3000", "app://a.example", "http://a:443")).check()
+    for wrong in ("localhost:3000", PAGE + "/", PAGE + "/chat", "null", "", "http://[", *spelt):
         with pytest.raises(UsageError, match="is not an origin"):
             Access(origins=(wrong,)).check()
 

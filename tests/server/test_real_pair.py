@@ -65,6 +65,8 @@ NAMED = {"name": "a", "schema": SCHEMA, "strict": True}
     [
         {"response_format": {"type": "json_schema", "json_schema": NAMED}},
         {"response_format": {"type": "json_object", "schema": SCHEMA}},
+        {"response_format": {"type": "json_schema", "schema": SCHEMA}},
+        {"response_format": {"type": "json_schema", "json_schema": None, **NAMED}},
         {"json_schema": SCHEMA},
     ],
 )  # fmt: skip
@@ -77,6 +79,18 @@ def test_an_answer_obeys_a_schema(server: Site, form: dict[str, Any]) -> None:
         answer = json.loads(text)
         assert answer.keys() == {"name", "size"} and answer["size"] in (1, 2)
         assert choice["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize(
+    "form",
+    [{"type": "json_schema", **NAMED}, {"type": "json_schema", "json_schema": NAMED}],
+)
+def test_a_response_obeys_a_schema_in_either_form(server: Site, form: dict[str, Any]) -> None:
+    for fields in ({"text": {"format": form}}, {"response_format": form}):
+        reply = server.post("/v1/responses", {"input": PROMPT, **fields, "seed": 1}).json()
+        answer = json.loads(reply["output"][-1]["content"][0]["text"])
+        assert answer.keys() == {"name", "size"}
+        assert "text" not in fields or reply["text"]["format"]["schema"] == SCHEMA
 
 
 def test_what_a_schema_cannot_enforce_is_told(server: Site) -> None:

@@ -179,8 +179,19 @@ class JsonSchemaFormat(RequestObject):
     json_schema: JsonSchema
 
 
+def _nested_schema(form: object) -> object:
+    """A format with its schema at the top, as in other APIs, in the form of a chat."""
+    if not isinstance(form, dict) or form.get("json_schema") is not None or "schema" not in form:
+        return form
+    rest = {key: each for key, each in form.items() if key not in ("type", "json_schema")}
+    return (
+        {"type": "json_schema", "json_schema": rest} if form.get("type") == "json_schema" else form
+    )
+
+
 ResponseFormat = Annotated[
-    TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")
+    Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")],
+    BeforeValidator(_nested_schema),
 ]
 
 

@@ -98,10 +98,17 @@ class SchemaFormat(JsonSchema):
     type: Literal["json_schema"]
 
 
+def _flat_schema(form: object) -> object:
+    """A format in the form of a chat in that of this API."""
+    inner = form.get("json_schema") if isinstance(form, dict) else None
+    return {**inner, "type": type_of(form)} if isinstance(inner, dict) else form
+
+
 class TextOptions(RequestObject):
-    format: (
-        Annotated[TextFormat | JsonObjectFormat | SchemaFormat, Field(discriminator="type")] | None
-    ) = None
+    format: Annotated[
+        Annotated[TextFormat | JsonObjectFormat | SchemaFormat, Field(discriminator="type")] | None,
+        BeforeValidator(_flat_schema),
+    ] = None
     verbosity: Any = None
 
 
