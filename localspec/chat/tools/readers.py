@@ -3,13 +3,13 @@
 import ast
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from localspec.chat.reasoning import overlap
 from localspec.chat.tools.tool import Tool, ToolCall, as_json, json_end, parsed
-from localspec.chat.tools.value_types import is_text, typed_value
+from localspec.chat.tools.value_types import is_text, parameter, takes, typed_value
 
 _HEAD = 240  # characters within which a call must name its tool
 
@@ -178,7 +178,7 @@ class _Tags:
                 members += _begun_member(tool, key, text[start:stop], closing)
                 return Span(0, partial=call(), decided=False)
             value = text[start:stop].removesuffix(closing.removesuffix(tag))
-            value = typed_value(value, _schema(tool, key), tool.parameters)
+            value = typed_value(value, parameter(key, tool.parameters), tool.parameters)
             members.append(f"{as_json(key)}: {as_json(value)}")
             at = stop + len(tag)
         rest = text[at:].lstrip()
@@ -201,7 +201,11 @@ class _Tags:
             if rest.startswith((self.end, *self.others)):
                 return stop, True
             following = self.opening.match(rest)
-            if following and following["key"] not in seen and _takes(tool, following["key"]):
+            if (
+                following
+                and following["key"] not in seen
+                and takes(following["key"], tool.parameters)
+            ):
                 return stop, True
             if self._may_go_on(rest) and following is None:
                 return stop, False
@@ -444,21 +448,9 @@ def _call(value: Any, tools: Sequence[Tool]) -> ToolCall | None:
 
 def _begun_member(tool: Tool, key: str, value: str, closing: str) -> list[str]:
     """The parameter whose value is incomplete, as the beginning of JSON, where it is text."""
-    if not is_text(_schema(tool, key), tool.parameters):
+    if not is_text(parameter(key, tool.parameters), tool.parameters):
         return []
     tag = closing.lstrip("\n")
     sure = len(value) - max(overlap(value, closing), overlap(value, tag))
     sure = 0 if _CDATA.startswith(value) else sure
     return [f"{as_json(key)}: {as_json(value[:sure])[:-1]}"]
-
-
-def _schema(tool: Tool, key: str) -> object:
-    properties = tool.parameters.get("properties")
-    return properties.get(key) if isinstance(properties, Mapping) else None
-
-
-def _takes(tool: Tool, key: str) -> bool:
-    """Whether a tool's schema allows a parameter of this name."""
-    properties = tool.parameters.get("properties")
-    is_listed = isinstance(properties, Mapping) and key in properties
-    return is_listed or tool.parameters.get("additionalProperties") is not False

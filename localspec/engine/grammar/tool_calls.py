@@ -4,15 +4,25 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from localspec.chat.tools.forms import CallForm
 from localspec.chat.tools.tool import Tool
-from localspec.chat.tools.value_types import allows_text, written_choices
+from localspec.chat.tools.value_types import (
+    Parameters,
+    allows_text,
+    described,
+    referred,
+    ways,
+    written_choices,
+)
 from localspec.core.errors import GrammarError, UsageError
 from localspec.engine.grammar.source import enforceable, options_of, read_grammar
 
 _ANY = {"type": "object", "additionalProperties": True}
+_WHOLE = "#/$defs/whole"  # a schema within another
+_COMBINING = ("allOf", "anyOf", "oneOf")
 
 
 def tool_grammar(form: CallForm, tools: Sequence[Tool], before: str = "") -> str:
@@ -81,10 +91,9 @@ def _or_bare_call(grammar: Any, form: CallForm, tools: Sequence[Tool]) -> Any:
         "required": ["name", key],
         "additionalProperties": False,
     }
-    shared = {
-        name: schema[name] for name in ("$defs", "definitions", "x-guidance") if name in schema
-    }
-    return {**grammar, "json_schema": {**shared, "anyOf": [schema, call]}}
+    either = {"anyOf": [{"$ref": _WHOLE}, call], **_beneath(schema)}
+    either |= {key: schema[key] for key in ("x-guidance",) if key in schema}
+    return {**grammar, "json_schema": either}
 
 
 def _checked_call(form: CallForm, tool: Tool, i: int, before: str = "") -> list[str]:
@@ -122,15 +131,21 @@ def _call(form: CallForm, tool: Tool, i: int, before: str) -> list[str]:
     opening = f"call{i}: {json.dumps(before)} {begin}"
     schema = tool.parameters
     if form.parameter is None:
-        empty = {} if schema.get("properties") else {"additionalProperties": False}
+        described_here = any(schema.get(key) for key in ("properties", "$ref", *_COMBINING))
+        empty = {} if described_here else {"additionalProperties": False}
         return [f"{opening} {_json({**empty, **schema})} {end}"]
-    properties, required = _fields(schema)
-    rules, parts = [], list[str]()
-    for j, (key, value) in enumerate(properties.items()):
-        made = _parameter(form.parameter, key, value, schema, f"{i}_{j}")
-        rules += made
-        parts.append(f"v{i}_{j}" if key in required else f"v{i}_{j}?")
-    return [" ".join([opening, *parts, end]), *rules]
+    rules, written = dict[str, list[str]](), list[str]()
+    for schemas, required in _ways(schema):
+        parts = []
+        for key, value in schemas.items():
+            named = json.dumps([key, value])
+            if named not in rules:
+                rules[named] = _parameter(form.parameter, key, value, schema, f"{i}_{len(rules)}")
+            rule = rules[named][0].partition(":")[0]
+            parts.append(rule if key in required else f"{rule}?")
+        written.append(" ".join(parts))
+    either = " | ".join(dict.fromkeys(written))
+    return [f"{opening} ( {either} ) {end}", *chain.from_iterable(rules.values())]
 
 
 def _parameter(
@@ -166,30 +181,54 @@ def _json(schema: Any) -> str:
 
 
 def _with_definitions(value: Any, schema: Mapping[str, Any]) -> Any:
-    """A property's schema with the definitions that its ``$ref`` may point to."""
-    shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-    return {**shared, **value} if isinstance(value, dict) else value
+    """A property's schema with all that its ``$ref`` may point to."""
+    moved = _moved(value)
+    return value if moved == value else {**moved, **_beneath(schema)}
 
 
-def _fields(schema: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The properties, which are tagged one by one, and the required ones.
+def _beneath(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The definitions of a schema that holds this one at `_WHOLE`."""
+    return {"$defs": {"whole": _moved(schema)}}
 
-    Raises GrammarError for a schema that describes them elsewhere.
-    """
-    if indirect := [key for key in ("$ref", "anyOf", "oneOf", "allOf") if key in schema]:
+
+def _moved(schema: Any) -> Any:
+    """A schema whose references lead to `_WHOLE`."""
+    if isinstance(schema, list):
+        return [_moved(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: f"{_WHOLE}{each[1:]}"
+        if key == "$ref" and isinstance(each, str) and each.startswith("#")
+        else _moved(each)
+        for key, each in schema.items()
+        if key != "$id" or not isinstance(each, str)  # references would begin there
+    }
+
+
+def _ways(schema: Mapping[str, Any]) -> list[Parameters]:
+    """The sets of parameters to choose from; raises GrammarError where there are none."""
+    for part in described(schema, schema, "anyOf", "oneOf"):
+        properties, required = part.get("properties", {}), part.get("required", [])
+        names = required if isinstance(required, list) else [required]
+        if not isinstance(properties, dict) or not all(isinstance(name, str) for name in names):
+            raise GrammarError(
+                "properties must be an object, and required a list of names.",
+                'Write them as {"properties": {"city": {"type": "string"}}, "required": ["city"]}.',
+            )
+        reference = part.get("$ref")
+        if isinstance(reference, str) and referred(reference, schema) is None:
+            raise GrammarError(
+                f"its $ref leads to {reference[:60]}, which is not in the schema.",
+                "Describe it below $defs; nothing is fetched.",
+            )
+    found = list(ways(schema, schema))
+    whole = [way for way in found if all(name in way.schemas for name in way.required)]
+    if found and not whole:
+        missing = next(name for name in found[0].required if name not in found[0].schemas)
         raise GrammarError(
-            f"this model writes parameters one by one, and the schema has {indirect[0]} around "
-            "them.",
-            "Write them below properties.",
+            f"{missing} is required, but not below properties.", "Describe it there."
         )
-    properties, required = schema.get("properties", {}), schema.get("required", [])
-    if not isinstance(properties, dict) or not isinstance(required, list):
-        raise GrammarError(
-            "properties must be an object, and required a list.",
-            'Write them as {"properties": {"city": {"type": "string"}}, "required": ["city"]}.',
-        )
-    if missing := [name for name in required if name not in properties]:
-        raise GrammarError(
-            f"{missing[0]} is required, but not below properties.", "Describe it there."
-        )
-    return properties, required
+    if not whole:
+        raise GrammarError("its schema allows no object.", 'Let its type be "object".')
+    return whole

@@ -9,6 +9,7 @@ import pytest
 from localspec.chat.tools import forms
 from localspec.chat.tools.forms import CallForm
 from localspec.chat.tools.tool import Tool, read_tools
+from localspec.chat.tools.value_types import is_text, takes
 from localspec.core.errors import UsageError
 from localspec.engine.grammar.source import read_grammar, schema_grammar
 from localspec.engine.grammar.tool_calls import answer_or_call, free_or_call, tool_grammar
@@ -85,14 +86,76 @@ def test_a_call_in_tags(form: CallForm) -> None:
         ({"type": "object", "properties": ["city"]}, "properties"),
         ({"type": "object", "required": 3, "properties": {"a": {}}}, "required"),
         ({"type": "object", "required": ["b"], "properties": {"a": {}}}, "b"),
-        ({"$ref": "#/$defs/x", "$defs": {"x": {}}}, "\\$ref"),
-        ({"anyOf": [{}]}, "anyOf"),
+        ({"$ref": "#/$defs/x", "$defs": {"y": {}}}, "\\$ref leads to #/\\$defs/x"),
+        ({"allOf": [{"$ref": "https://example.org/x"}]}, "not in the schema"),
+        ({"anyOf": [{"type": "null"}]}, "no object"),
+        ({"anyOf": [{"required": ["b"]}]}, "b"),
+        ({"allOf": [{"required": [{}]}]}, "required"),
         ({"properties": {"a": {"type": "no"}}}, "no"),
     ],
 )
 def test_parameters_that_cannot_be_tagged(schema: Any, said: str) -> None:
     with pytest.raises(UsageError, match=f"No call of f can be forced: .*{said}"):
         tool_grammar(forms.QWEN_XML, (tool("f", schema),))
+
+
+A, B, COLOURS = {"type": "string"}, {"type": "integer"}, {"enum": ["red", "blue"]}
+INDIRECT = [
+    {"$ref": "#/$defs/x", "$defs": {"x": {"properties": {"a": A, "b": B}, "required": ["a"]}}},
+    {"allOf": [{"properties": {"a": A}, "required": ["a"]}, {"properties": {"b": B}}]},
+    {"properties": {"a": A}, "allOf": [{"$ref": "#/$defs/x"}], "required": ["a"],
+     "$defs": {"x": {"properties": {"b": {"$ref": "#/$defs/n"}}}, "n": B}},
+    {"anyOf": [{"properties": {"a": A, "b": B}, "required": ["a"]}, {"type": "null"}]},
+    {"properties": {"a": A, "n": B, "b": {"$ref": "#/properties/n"}}, "required": ["a"]},
+    {"type": "object", "properties": {"a": {"$ref": "#/$defs/a/anyOf/1"}, "b": B},
+     "oneOf": [{"required": ["a"]}, {"required": ["a", "b"]}],
+     "$defs": {"a": {"anyOf": [{"type": "null"}, A]}}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("schema", INDIRECT)
+@pytest.mark.parametrize(
+    "form", [form for form in forms.FORMS if form.begin], ids=lambda form: form.family
+)
+def test_parameters_that_stand_elsewhere_in_the_schema(form: CallForm, schema: Any) -> None:
+    offered = tool("f", schema)
+
+    def allows(**values: object) -> bool:
+        return accepts(grammar, forms.written(form, "f", values).encode())
+
+    grammar = tool_grammar(form, (offered,))
+    assert allows(a="x", b=3) and allows(a="3")
+    for wrong in ({}, {"b": 3}, {"a": "x", "b": "no"}):
+        assert not allows(**wrong)
+    # Calls that are not forced have the types of the schema.
+    called = forms.written(form, "f", {"a": "3", "b": 3})
+    (call,) = form.read(called.lstrip(), (offered,)).calls
+    assert json.loads(call.arguments) == {"a": "3", "b": 3}
+
+
+def test_one_of_several_sets_of_parameters_is_written() -> None:
+    point = {"properties": {"kind": {"const": "point"}, "at": B}, "required": ["kind", "at"]}
+    line = {"properties": {"kind": {"const": "line"}, "to": A}, "required": ["kind", "to"]}
+    schema = {"oneOf": [{"$ref": "#/$defs/p"}, line], "$defs": {"p": point}}
+    colour = {"colour": {"$ref": "#/$defs/c"}}
+    schema |= {"properties": colour, "$defs": {"p": point, "c": COLOURS}, "required": ["colour"]}
+    grammar = tool_grammar(forms.QWEN_XML, (tool("f", schema),))
+
+    def allows(**values: object) -> bool:
+        return accepts(grammar, forms.written(forms.QWEN_XML, "f", values).encode())
+
+    assert allows(colour="red", kind="point", at=1) and allows(colour="blue", kind="line", to="1")
+    for wrong in ({"kind": "point", "to": "x"}, {"kind": "line"}, {"kind": "line", "at": 1}):
+        assert not allows(colour="red", **wrong)
+    assert not allows(colour="green", kind="point", at=1)
+
+
+def test_schemas_that_lead_to_themselves_end() -> None:
+    both = {"properties": {"a": A}, "anyOf": [{"$ref": "#"}, {"$ref": "#/$defs/x"}]}
+    schema = {"anyOf": [both, both], "$defs": {"x": {"allOf": [both, both]}}}
+    grammar = tool_grammar(forms.QWEN_XML, (tool("f", schema),))
+    assert accepts(grammar, forms.written(forms.QWEN_XML, "f", {"a": "x"}).encode())
+    assert takes("a", schema) and is_text({"$ref": "#/anyOf/0/properties/a"}, schema)
 
 
 @pytest.mark.parametrize("values", [[], "x"])
@@ -131,7 +194,8 @@ def test_patterns_that_no_grammar_holds_are_left_out() -> None:
     assert not accepts(grammar, forms.written(forms.HERMES, "f", {"a": 1}).encode())
 
 
-ANSWERS = (schema_grammar({"properties": {"a": {"type": "integer"}}}).grammar,
+SHARED = {"a": {"type": "integer"}, "c": {"$ref": "#/properties/a"}, "d": {"$ref": "#"}}
+ANSWERS = (schema_grammar({"properties": SHARED}).grammar,
            read_grammar('root ::= "{\\"a\\": 1}"'))  # fmt: skip
 
 
