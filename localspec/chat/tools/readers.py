@@ -50,7 +50,7 @@ _DOUBLED = re.compile(r"\{\s*(?=\{)")
 _SURPLUS = re.compile(r"[\s}]*\}|")
 _NAMED = re.compile(_NAME)
 _REST_OF_CALL = re.compile(r"\s*(?:[},]|\Z)")
-_CDATA = "<![CDATA["  # before a value between tags that is ended by "]]>"
+_CDATA, _CDATA_END = "<![CDATA[", "]]>"  # around some values between tags
 _ENDINGS = "}] \t\r\n"  # of objects, and what may stand between
 _ITEM = re.compile(r"\s*[\[,]\s*(?=\{)")
 _END_OF_LIST = re.compile(r"\s*(?:(?P<end>\])|[\[,]?\s*\Z)")
@@ -170,7 +170,7 @@ class _Tags:
             key, start = begun["key"], begun.end()
             closing = self.closing.replace("KEY", key)
             if text.startswith(_CDATA, start):
-                start, closing = start + len(_CDATA), f"]]>{closing}"
+                start, closing = start + len(_CDATA), f"{_CDATA_END}{closing}"
             tag = closing.lstrip("\n")
             seen.append(key)
             stop, certain = self._stop(text, start, tag, tool, seen)
@@ -180,7 +180,7 @@ class _Tags:
             value = text[start:stop].removesuffix(closing.removesuffix(tag))
             value = typed_value(value, parameter(key, tool.parameters), tool.parameters)
             members.append(f"{as_json(key)}: {as_json(value)}")
-            at = stop + len(tag)
+            at = _past(text, stop, tag)
         rest = text[at:].lstrip()
         if rest.startswith(self.end):
             return Span(len(text) - len(rest) + len(self.end), (call("}"),))
@@ -197,7 +197,7 @@ class _Tags:
         """Where a value ends, and whether that is certain; the keys ``seen`` do not come again."""
         stop = text.find(tag, start)
         while stop >= 0:
-            rest = text[stop + len(tag) :].lstrip()
+            rest = text[_past(text, stop, tag) :].lstrip()
             if rest.startswith((self.end, *self.others)):
                 return stop, True
             following = self.opening.match(rest)
@@ -207,7 +207,8 @@ class _Tags:
                 and takes(following["key"], tool.parameters)
             ):
                 return stop, True
-            if self._may_go_on(rest) and following is None:
+            doubles = tag.removeprefix(_CDATA_END).startswith(rest)
+            if following is None and (doubles or self._may_go_on(rest)):
                 return stop, False
             stop = text.find(tag, stop + 1)
         return len(text), False
@@ -216,6 +217,13 @@ class _Tags:
         """Whether more text may make this a parameter or the end."""
         begun = rest.startswith(self.starts) and len(rest) < _HEAD
         return begun or any(mark.startswith(rest) for mark in (self.starts, self.end, *self.others))
+
+
+def _past(text: str, at: int, tag: str) -> int:
+    """The place after a closing tag, which some models write twice."""
+    at += len(tag)
+    rest, surplus = text[at:].lstrip(), tag.removeprefix(_CDATA_END)
+    return len(text) - len(rest) + len(surplus) if rest.startswith(surplus) else at
 
 
 def python_calls(header: str, closing: str) -> Reader:

@@ -370,6 +370,29 @@ def test_what_stands_in_a_call_reaches_the_client_whole(
 
 
 @pytest.mark.parametrize("size", [1, 7, 999])
+@pytest.mark.parametrize("blank", ["", "\n"])
+@pytest.mark.parametrize("form", [f for f in FORMS if f.parameter], ids=lambda form: form.family)
+def test_a_doubled_closing_mark_loses_nothing(form: CallForm, blank: str, size: int) -> None:
+    values = {"a": "x", "n": 3, "b": "y"}
+    texts = {name: {"type": "string"} for name in "ab"}
+    tools = (Tool("f", {"properties": {**texts, "n": {"type": "integer"}}}, {}),)
+    tag = form.parameter[1].strip() if form.parameter else ""
+    once = forms.written(form, "f", values)
+    places = [at for at in range(len(once)) if once.startswith(tag, at)]
+    doubled = [f"{once[:at]}{tag}{blank}{once[at:]} Done." for at in places]
+    cdata = [each.replace(">x<", "><![CDATA[x]]><") for each in doubled if form.family == "MiniMax"]
+    for said in (*doubled, *cdata):
+        finder = CallFinder(form, tools)
+        found = [p for i in range(0, len(said), size) for p in finder.push(said[i : i + size])]
+        found += finder.push("", final=True)
+        (call,) = [part for part in found if isinstance(part, ToolCall)]
+        assert json.loads(call.arguments) == values
+        streamed = [part.arguments for part in found if isinstance(part, ToolCallDelta)]
+        assert "".join(streamed) == call.arguments
+        assert "".join([part for part in found if isinstance(part, str)]) == " Done."
+
+
+@pytest.mark.parametrize("size", [1, 7, 999])
 def test_broken_json_ends_at_the_closing_mark(size: int) -> None:
     broken = '{"a": "say "hi}'
     said = f'<tool_call>\n{{"name": "f", "arguments": {broken}}}\n</tool_call>\n'
