@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 # Groups of candidates: of a draft model, and of a grammar that allows one token only.
 MODEL = f"{DRAFT} model"
 FORCED = "forced"
-TAIL = 32  # tokens that a review reads before those it compares
+TAIL = 32  # warm-up tokens that a review reads before it scores past tokens
 
 
 class Candidate(NamedTuple):
     """A token that may come next, if those before it were right.
 
-    ``confidence`` is in log-odds, comparable within a ``group``; ``distribution`` is what the token
-    was drawn from, where the rule of acceptance needs it. ``rivals`` are other candidates for its
-    place, the likelier first; their confidence is minus their distance to it.
+    ``confidence`` is in log-odds, comparable within a ``group``; ``distribution`` is the one that
+    the token was drawn from, if the rule of acceptance needs it. ``rivals`` are other candidates
+    for its place, the likelier first; their confidence is minus their distance to it.
     """
 
     token: int
@@ -48,7 +48,7 @@ class Lookup(Protocol):
         """Index this text; the same list may only grow."""
 
     def continuation(self, context: list[int], ahead: Sequence[int] = ()) -> Iterator[Candidate]:
-        """Candidates behind ``context`` and ``ahead``, each computed when it is asked for."""
+        """Candidates after ``context`` and ``ahead``, each computed when it is asked for."""
 
 
 class ModelDrafter:
@@ -96,11 +96,11 @@ class ModelDrafter:
             self._model.decode(unread[:-1], 0)
 
     def propose(self, context: list[int], ahead: Sequence[int] = ()) -> Iterator[Candidate]:
-        """Candidates behind ``context`` and ``ahead``, computed one by one.
+        """Candidates after ``context`` and ``ahead``, computed one by one.
 
-        Ends where the draft's window or vocabulary ends, or at a stop token. There are none behind
+        Ends with the draft's window or vocabulary, or at a stop token. There are none after
         tokens ``ahead`` that the window does not hold with the first token of the context. Heads
-        propose nothing behind tokens ``ahead``, for which the target has no hidden states yet.
+        propose nothing after tokens ``ahead``, for which the target has no hidden states yet.
         """
         if ahead and self.follows_target:
             return
@@ -114,7 +114,7 @@ class ModelDrafter:
         rows = self._model.decode(unread, 1)
         most = self._model.block_size
         for count in itertools.count(1):
-            # The model's tokens end where the text does: they serve as the history.
+            # The model's tokens are the end of the text: they serve as the history.
             candidate = self._candidate(rows[0], position, self._model.tokens)
             position += 1
             yield candidate
@@ -129,17 +129,17 @@ class ModelDrafter:
     def to_review(self, context: list[int], longest: int) -> int:
         """How many tokens a review reads."""
         unread = self.unread(context)
-        return TAIL + longest if self._misses_most(unread, context, longest) else unread
+        return TAIL + longest if self._scores_tail(unread, context, longest) else unread
 
     def score_past_tokens(self, context: list[int], longest: int) -> list[tuple[Candidate, int]]:
-        """What would have been drafted at the last ``longest`` tokens, each with the actual token.
+        """Candidates for the last ``longest`` tokens, each with the actual token.
 
-        Reads what is unread; of a context that was hardly read yet only the end, so that a review
+        Reads all unread tokens; if these are most of the context, only the end, so that a review
         does not cost a long prompt.
         """
         end = len(context)
-        if self._misses_most(self.unread(context), context, longest):
-            # Behind the tokens in the cache, which stay: the next reading continues from them.
+        if self._scores_tail(self.unread(context), context, longest):
+            # After the tokens in the cache, which stay: the next prefill continues from them.
             tail = context[1 + end - TAIL - longest :]
             unread = tail if self._model.tokens else [context[0], *tail]
             self._model.checkpoint()
@@ -159,14 +159,14 @@ class ModelDrafter:
         """The candidate for a place, from a row of logits."""
         row = row[: self._n_shared]  # ids that the target lacks are never picked
         chosen = self._sampler.choose(row, position, history, self._n_rivals)
-        rivals = tuple(Candidate(token, -behind, MODEL) for token, behind in chosen.runners_up)
+        rivals = tuple(Candidate(token, -distance, MODEL) for token, distance in chosen.runners_up)
         return Candidate(chosen.token, chosen.lead, MODEL, chosen.distribution, rivals)
 
     def _knows(self, tokens: list[int]) -> bool:
         return max(tokens) < self._model.n_vocab
 
-    def _misses_most(self, unread: int, context: list[int], longest: int) -> bool:
-        """Whether a review reads only the end; heads know their target's states nowhere else."""
+    def _scores_tail(self, unread: int, context: list[int], longest: int) -> bool:
+        """True if most of the context is unread, so only its tail is scored; never for heads."""
         if self.follows_target:
             return False
         return unread > TAIL + longest and 2 * unread > min(len(context), self._model.n_ctx)
@@ -183,9 +183,9 @@ class ModelDrafter:
         return len(self._model.tokens)  # it may forget more
 
     def _shift(self, length: int) -> int:
-        """How many tokens behind the first are out of view, with room for some proposals.
+        """How many tokens after the first are out of view, with room for some proposals.
 
-        The window moves by half its length at a time, because each move reads it anew.
+        The window moves by half its length at a time, because it is read again after each move.
         """
         n_ctx = self._model.n_ctx
         capacity = n_ctx - min(8, n_ctx // 2)

@@ -14,12 +14,12 @@ from localspec.speculative.drafters import Candidate
 KEY = 6  # tokens that must have occurred before
 CAPACITY = 2**20  # tokens: 4 MiB, and twice that for the table
 _LONGEST_MATCH = 32  # tokens that are compared
-_CERTAINTY = 1.0  # odds of what followed once in another text
+_CERTAINTY = 1.0  # odds of a token that followed once in another text
 _LONG = 16  # tokens of a match
 _GROUPS = ((_LONG, "history 16+"), (8, "history 8+"), (0, "history 6+"))
 _PRIME = 0x9E3779B97F4A7C15  # of 64 bits, near the golden ratio: multiplicative hashing (Knuth)
 _END = -1  # between answers
-_MOST_OWNERS = 16  # whose histories are kept, with 12 MiB each
+_MOST_OWNERS = 16  # histories that are kept, each of 12 MiB
 
 
 class AnswerHistory:
@@ -33,19 +33,19 @@ class AnswerHistory:
         self._ring: NDArray[np.int32] = np.full(capacity, _END, np.int32)
         self._table: NDArray[np.uint32] = np.zeros(2 * capacity, np.uint32)  # places, 0 for none
         self._shift = np.uint64(64 - int(math.log2(2 * capacity)))
-        self._end = 0  # tokens written so far: the place behind the last
+        self._end = 0  # tokens written so far: the place after the last
 
     def __len__(self) -> int:
-        """Tokens that are held."""
+        """Number of tokens stored."""
         return min(self._end, len(self._ring))
 
     def tokens(self) -> NDArray[np.int32]:
-        """All tokens held, the oldest first; -1 separates answers."""
+        """All stored tokens, the oldest first; -1 separates answers."""
         places = np.arange(self._end - len(self), self._end)
         return self._ring[places % len(self._ring)]
 
     def add(self, tokens: Sequence[int]) -> None:
-        """Hold an answer, or a text, as the latest; of a very long one the end."""
+        """Store an answer, or a text, as the latest; of a very long one only the end."""
         added = np.array([*tokens[-(len(self._ring) - 1) :], _END], np.int32)
         places = self._end + np.arange(len(added))
         self._ring[places % len(self._ring)] = added
@@ -55,10 +55,10 @@ class AnswerHistory:
             self._table[self._hashes(keys)] = places[KEY:]
 
     def update(self, context: list[int]) -> None:
-        """Nothing: an answer is held when it has ended."""
+        """Nothing: an answer is stored when it has ended."""
 
     def continuation(self, context: list[int], ahead: Sequence[int] = ()) -> Iterator[Candidate]:
-        """What followed the last tokens of ``context`` and ``ahead`` when they stood last."""
+        """The tokens that followed the last occurrence of the end of ``context`` and ``ahead``."""
         end = [*context[-_LONGEST_MATCH:], *ahead][-_LONGEST_MATCH:]
         if len(end) < KEY or not self._end:
             return
@@ -80,7 +80,7 @@ class AnswerHistory:
     def _match(self, place: int, end: list[int]) -> int:
         """How many tokens before a place agree with the end of a text.
 
-        What was overwritten is no special case: -1 stands between the newest and the oldest token.
+        Overwritten tokens need no special case: -1 stands between the newest and the oldest token.
         """
         length = 0
         while length < len(end) and self._at(place - 1 - length) == end[-1 - length]:
@@ -97,9 +97,9 @@ class AnswerHistory:
 
 
 class OwnedHistories:
-    """A history for each owner, which begins as a copy of ``common``; that is the one of "".
+    """A history for each owner, which begins as a copy of ``common``; owner "" has that one itself.
 
-    Without ``common`` there are none. The least recently used ones go first.
+    Without ``common`` there are none. The least recently used ones are dropped first.
     """
 
     def __init__(self, common: AnswerHistory | None, most: int = _MOST_OWNERS) -> None:

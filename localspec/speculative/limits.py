@@ -77,7 +77,7 @@ def best_seconds(agreed: Sequence[bool], verify: Sequence[float], step: float) -
     best = [0.0] * (n + 1)
     for i in range(n - 1, -1, -1):
         most = min(n - i - 1, len(verify) - 1) if i else 0
-        # Longer than what is right may pay too: the costs of passes are a staircase that may fall.
+        # Drafting more than the right tokens may pay too: a wider pass may cost less.
         best[i] = min(
             k * step + verify[k] + best[i + min(k, right[i]) + 1] for k in range(most + 1)
         )
@@ -85,10 +85,10 @@ def best_seconds(agreed: Sequence[bool], verify: Sequence[float], step: float) -
 
 
 def chains_along(guesses: Sequence[Guess], longest: int) -> list[Chain]:
-    """What the draft would propose at each place of a text, made up from what it says along it.
+    """The draft's proposal at each place of a text, composed of its guesses along the text.
 
-    ``guesses[i]`` is its token for place i, given the true text before. Confidences behind a wrong
-    token were not recorded, and those along the text stand in for them.
+    ``guesses[i]`` is its token for place i, given the true text before. Confidences after a wrong
+    token were not recorded; those along the text take their place.
     """
     return [guesses[i : i + longest] for i in range(len(guesses))]
 
@@ -96,9 +96,9 @@ def chains_along(guesses: Sequence[Guess], longest: int) -> list[Chain]:
 def causal_seconds(
     answers: Sequence[Sequence[Chain]], verify: Sequence[float], step: float
 ) -> float:
-    """Seconds of all answers by the best policy that sees of drafted tokens only the confidence.
+    """Seconds of all answers by the best policy that knows only the confidence of drafted tokens.
 
-    ``answers[n][i]`` is what the draft proposes behind the first i tokens of answer n; ``verify``
+    ``answers[n][i]`` is the draft's proposal after the first i tokens of answer n; ``verify``
     and ``step`` are those of `fixed_seconds`. The policy knows how often tokens of each confidence
     are right in these very answers, and drafts by optimal stopping (`solve`), the rate iterated
     from that of the best fixed length (Dinkelbach 1967). An estimate rather than a bound: a
@@ -188,8 +188,8 @@ def _drafted(
 def shares(agreed: Sequence[Sequence[bool]], longest: int) -> list[float]:
     """At what share of the places the draft gets 1, 2, ... ``longest`` tokens right in a row.
 
-    Places too near an answer's end to tell are left out, or, where all answers are shorter than
-    that, counted up to the longest.
+    Places too near an answer's end are left out, or, if all answers are shorter than ``longest``,
+    counted up to the longest answer.
     """
     longest = min(longest, max((len(one) for one in agreed), default=0))
     right = [run for one in agreed for run in runs(one)[: max(0, len(one) - longest + 1)]]
@@ -222,7 +222,7 @@ def ceilings(
 def usual_best(
     verify: Sequence[float], step: float, chance: float, *, drafts_block: bool = False
 ) -> tuple[float, int]:
-    """Times plain speed with the best fixed length, and that length; 1 and 0 where none is faster.
+    """Times plain speed with the best fixed length, and that length; 1 and 0 if none is faster.
 
     (1 - a^(k+1)) / (1 - a) tokens a round (arXiv 2211.17192, equation 1), each drafted token right
     with this chance, for the measured cost of k draft steps and a pass of k + 1 tokens. With

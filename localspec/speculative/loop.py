@@ -25,9 +25,9 @@ class BatchShare(NamedTuple):
     """How a pass was batched: the number of sequences with a round in it, the others' tokens.
 
     ``waited`` are the seconds for which this sequence has waited for others so far. A ``mixed``
-    pass also read a prompt, so its seconds say nothing of what rounds cost. ``filled`` is the width
-    up to which rounds are filled up to that of the widest, 0 where they are not: what was added
-    counts among the others' tokens.
+    pass also read a prompt, so its seconds do not show the cost of rounds. ``filled`` is the width
+    up to which rounds are padded to that of the widest, 0 if they are not: the padding counts
+    among the others' tokens.
     ``drafting`` is how many other sequences had a draft in it.
     """
 
@@ -58,7 +58,7 @@ class TreeDecoder(Protocol):
         """Most leaves of a tree."""
 
     def decode(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
-        """Append the pending token and the candidates behind it, in this order.
+        """Append the pending token and the candidates after it, in this order.
 
         Returns logits of shape (len(tokens), n_vocab), valid until the next call, which must be
         `commit`; an interrupted pass leaves the cache as it was before.
@@ -67,7 +67,7 @@ class TreeDecoder(Protocol):
     def commit(self, rows: Sequence[int]) -> None:
         """Append the pending token and the candidates of one path to the cache, drop the others.
 
-        The path begins behind the pending token; it may be empty, and may end before a leaf.
+        The path begins after the pending token; it may be empty, and may end before a leaf.
         """
 
 
@@ -94,7 +94,7 @@ class TokenModel(Protocol):
 
     @property
     def pending(self) -> int:
-        """Tokens in the cache that the next pass reads again, after a rollback to a checkpoint."""
+        """Tokens in the cache to be decoded again in the next pass, after a rollback."""
 
     @property
     def reusable(self) -> int:
@@ -108,26 +108,26 @@ class TokenModel(Protocol):
     def gives_prompt_row(self) -> bool:
         """Whether the prompt's last chunk may include its last token and return its logits.
 
-        False where that token could not be rolled back without reading others again.
+        False if that token could not be rolled back without decoding others again.
         """
 
     @property
     def batch_share(self) -> BatchShare:
-        """How the last pass was batched; `ALONE` where passes are never shared."""
+        """How the last pass was batched; `ALONE` if passes are never shared."""
 
     @property
     def tree(self) -> TreeDecoder | None:
-        """How it verifies trees of candidates; None where it verifies chains only."""
+        """How it verifies trees of candidates; None if it verifies chains only."""
 
     @property
     def block_size(self) -> int | None:
-        """Most tokens of one proposal, where its first step pays for all of them; else None."""
+        """Most tokens of one proposal, if its first step pays for all of them; else None."""
 
     def truncate(self, length: int) -> None:
         """Forget every token at position ``length`` and beyond; nothing when already shorter.
 
-        A model may forget more, see ``tokens``: an MTP head forgets what it read with other hidden
-        states than the target's.
+        A model may forget more, see ``tokens``: an MTP head forgets tokens that it read with hidden
+        states other than the target's.
         """
 
     def checkpoint(self) -> None:
@@ -135,7 +135,7 @@ class TokenModel(Protocol):
 
 
 class DraftStatus(StrEnum):
-    """Why a controller drafts nothing at present, empty where it drafts; shown in JSON."""
+    """Why a controller drafts nothing at present, empty if it drafts; shown in JSON."""
 
     DRAFTING = ""  # or it may at any time
     OFF = "off"  # as asked for
@@ -150,8 +150,8 @@ class Controller:
     """Proposes tokens for the target to verify, and decides how many; by itself none.
 
     One controller serves one answer. ``length`` is the number of tokens proposed last, or always;
-    ``drafts_at_once`` says that the first token need not wait for a draft that has a
-    prompt to read.
+    ``drafts_at_once`` means that the first token need not wait for a draft that has a prompt to
+    read.
     """
 
     length = 0
@@ -164,8 +164,8 @@ class Controller:
     def propose(self, context: list[int], limit: int) -> "Proposal":
         """At most ``limit`` tokens, all branches counted, that may follow ``context``.
 
-        The whole context is passed, the same growing list in all rounds of an answer: what must be
-        forgotten is found out from it.
+        The whole context is passed, the same growing list in all rounds of an answer: the tokens to
+        forget are found by comparison with it.
         """
         return Proposal()
 
@@ -174,7 +174,7 @@ class Controller:
 
 
 class TokenSampler(Protocol):
-    """Says which token the target emits; see `sampling.sampler.Sampler`."""
+    """Decides which token the target emits; see `sampling.sampler.Sampler`."""
 
     def sample(self, logits: Logits, position: int, history: Sequence[int]) -> int:
         """The token at ``position``, given one row of logits and the tokens before it."""
@@ -195,7 +195,7 @@ class Proposal:
     """Tokens to verify, their sources, and the distributions they were drawn from, if known.
 
     With ``parents`` they are a tree (see `TreeDecoder`) in which siblings differ; without, a chain.
-    ``reading_seconds`` is what the draft model took to read a prompt it had not seen. ``filling``
+    ``reading_seconds`` is the time that the draft model took to read a new prompt. ``filling``
     more tokens make the pass of a chain wider, and are forgotten with those that are rejected.
     """
 
@@ -214,8 +214,8 @@ class Round:
     ``tokens`` were emitted; ``drafted`` counts proposals up to a stop token, ``accepted`` those the
     target agreed with, ``branched`` those of them that are not the first candidate of their place;
     ``sources`` are those of drafted tokens, the accepted ones first. ``rejected`` is the first
-    candidate in the last token's place, where none was right. ``past`` is the number of tokens
-    before the pass, ``width`` that in it (0: there was no pass, the token was picked behind the
+    candidate in the last token's place, if none was right. ``past`` is the number of tokens
+    before the pass, ``width`` that in it (0: there was no pass, the token was picked after the
     prompt's last chunk), ``replayed`` of them were read before and ``pending`` will be read again.
     Of a shared pass, ``width`` and ``verify_seconds`` are those of the whole; see `BatchShare`.
     Tokens that filled up a pass count among ``others``.
@@ -245,7 +245,7 @@ class Round:
 
     @property
     def corrected(self) -> bool:
-        """Whether the last token was no candidate."""
+        """Whether the last token was not among the candidates."""
         return self.rejected is not None
 
     @property
@@ -259,7 +259,7 @@ class Prefill:
     """The target's reading of the prompt: tokens decoded, tokens found in the cache, seconds.
 
     The prompt's last token counts as neither. ``row`` holds its logits, valid until the target's
-    next pass; None where it is left to the first round.
+    next pass; None if it is left to the first round.
     """
 
     tokens: int
@@ -269,10 +269,10 @@ class Prefill:
 
 
 def prefill(target: TokenModel, prompt: Sequence[int], clock: Clock) -> Prefill:
-    """Let the target read what its cache does not share with the prompt.
+    """Let the target read the part of the prompt that is not in its cache.
 
-    Counts pending tokens too. The last token is read with the last chunk where the target
-    `gives_prompt_row`; where no other is unread, it is left to the first round, which may draft.
+    Counts pending tokens too. The last token is read with the last chunk if the target
+    `gives_prompt_row`; if no other is unread, it is left to the first round, which may draft.
     """
     began, context, row = clock(), list(prompt), None
     shared = min(common_prefix(target.tokens, context), target.reusable, len(context) - 1)
@@ -309,7 +309,7 @@ def generate_rounds(
     """
     context = list(prompt)
     if row is None:
-        target.truncate(len(prompt) - 1)  # which a prefill whose row is not used left behind
+        target.truncate(len(prompt) - 1)  # a prefill whose row is not used leaves it
     room = target.n_ctx - len(prompt)
     ends: FinishReason = "length" if max_tokens <= room else "context"
     end = len(prompt) + min(max_tokens, room)
@@ -338,7 +338,7 @@ def _first_token(
     is_stop: Callable[[int], bool],
     clock: Clock,
 ) -> Round:
-    """Extend the prompt by a token picked from the logits behind it."""
+    """Extend the prompt by a token picked from the logits after it."""
     began, past = clock(), len(context)
     context.append(sampler.sample(row, past, context))
     reason: FinishReason | None = "stop" if is_stop(context[-1]) else None
@@ -355,7 +355,7 @@ def _one_round(
     is_stop: Callable[[int], bool],
     clock: Clock,
 ) -> Round:
-    """Draft, verify, extend ``context`` by what was emitted, forget what was rejected."""
+    """Draft, verify, extend ``context`` by the emitted tokens, forget the rejected ones."""
     length = len(context)
     began = clock()
     proposal = controller.propose(context, limit) if limit > 0 else Proposal()
@@ -452,9 +452,9 @@ class _Draft:
     ) -> _Verification:
         """Append the target's tokens to ``context`` until one is no candidate, or stops the text.
 
-        What was drafted behind an accepted stop token is not judged, nor what follows a token
-        behind which the sampler raises: accepted tokens are emitted first, since the text may end
-        with them, and the next round raises.
+        Candidates after an accepted stop token, or after a sampler error, are not counted. After an
+        error, accepted tokens are emitted first, since the text may end with them, and the next
+        round raises.
         """
         found, row, unjudged = _Verification(), 0, -1
         while not found.stopped:
@@ -483,7 +483,7 @@ class _Draft:
     def _pick(
         self, logits: Logits, here: Sequence[int], context: list[int], sampler: TokenSampler
     ) -> int:
-        """The target's token behind ``context``, in the place of these candidates if any."""
+        """The target's token after ``context``, in the place of these candidates if any."""
         if not here:
             return sampler.sample(logits, len(context), context)
         i = here[0] - 1
@@ -492,11 +492,11 @@ class _Draft:
 
     def _judged(self, path: list[int], unjudged: int) -> list[int]:
         """The path's rows, then all others but those that follow the row ``unjudged``."""
-        behind = {unjudged}
+        after = {unjudged}
         for row, parent in enumerate(self._parents, start=1):
-            if parent in behind:
-                behind.add(row)
-        aside = behind.union(path)
+            if parent in after:
+                after.add(row)
+        aside = after.union(path)
         return path + [row for row in range(1, len(self) + 1) if row not in aside]
 
 

@@ -4,7 +4,7 @@
 def common_prefix(a: list[int], b: list[int], start: int = 0, shift: int = 0) -> int:
     """How many leading tokens two lists share; slices are compared at C speed.
 
-    The first ``start`` are taken to be shared; behind them a[i] is compared with b[i + shift].
+    The first ``start`` are taken to be shared; after them a[i] is compared with b[i + shift].
     """
     low, high = start, min(len(a), len(b) - shift)
     if a[low:high] == b[low + shift : high + shift]:
@@ -19,21 +19,21 @@ def common_prefix(a: list[int], b: list[int], start: int = 0, shift: int = 0) ->
 
 
 class SharedPrefix:
-    """Length of the prefix that tokens share with a context, where nothing is compared twice.
+    """Length of the prefix that tokens share with a context; nothing is compared twice.
 
-    What was found equal counts for as long as the context is the very list it was, is no shorter,
+    A prefix found equal counts for as long as the context is the very list it was, is no shorter,
     and agrees in the last token compared; else everything is compared again. The tokens may be cut
     and others appended at any time, but not both below the length found last.
     """
 
     def __init__(self) -> None:
-        # In one tuple: Ctrl-C never leaves the length of one context beside another.
+        # In one tuple: Ctrl-C never leaves the length of one context next to another context.
         self._known: tuple[list[int], int, int] = ([], 0, 1)
 
     def measure(self, tokens: list[int], context: list[int], shift: int = 0) -> int:
         """How many leading tokens are those of the context, or of a window on it.
 
-        A window is the context without the ``shift`` tokens behind its first one.
+        A window is the context without the ``shift`` tokens after its first one.
         """
         if not tokens or tokens[:1] != context[:1]:
             return 0

@@ -16,10 +16,10 @@ _LONG = 16  # tokens of a match
 _GROUPS = ((_LONG, "lookup 16+"), (8, "lookup 8+"), (5, "lookup 5+"), (0, "lookup 3+"))
 _GROUP = [next(name for least, name in _GROUPS if n >= least) for n in range(_LONG + 1)]
 _RESUMED = "lookup resumed"
-_LEAST_COPY = 8  # tokens of a copy from which it is looked for again behind an edit
+_LEAST_COPY = 8  # tokens of a copy needed to look for its continuation after an edit
 _LONGEST_EDIT = 64  # tokens that an edit may insert
-_DOUBT = 1.0  # log-odds by which a copy is less sure to go on behind an edit
-_SKIPPED = (8, 32, 128)  # tokens that an edit may leave out where 1, 2, 3 tokens behind it match
+_DOUBT = 1.0  # log-odds by which a copy is less likely to continue after an edit
+_SKIPPED = (8, 32, 128)  # tokens that an edit may leave out if 1, 2, 3 tokens after it match
 
 
 @dataclass(slots=True)
@@ -32,13 +32,13 @@ class _Copy:
 
     place: int = 0
     match: int = 0
-    resumed: bool = False  # behind an edit, and not confirmed yet
+    resumed: bool = False  # after an edit, and not confirmed yet
     found: dict[int, int] = field(default_factory=dict)  # places of the last look-up, with matches
-    lost: int = 0  # the token of the original that the text departed from, 0 for none
-    lost_at: int = 0  # and the one that the text has there
+    lost: int = 0  # place in the original at which the text departed from it, 0 for none
+    lost_at: int = 0  # and the same place in the text
 
     def follow(self, text: list[int], before: int) -> None:
-        """Follow the place that predicted the tokens behind ``before``."""
+        """Follow the place that predicted the tokens after ``before``."""
         found, self.found = self.found, {}
         if self.place and not found:
             found[self.place] = self.match
@@ -63,7 +63,7 @@ class _Copy:
             self.lost, self.lost_at = best + agreed, len(text) - len(new) + agreed
 
     def _resume(self, text: list[int]) -> None:
-        """Look for the place where a lost copy goes on: the nearest that the last tokens fit."""
+        """Look for the place where a lost copy continues: the nearest that the last tokens fit."""
         inserted = len(text) - self.lost_at
         for length in range(min(_KEY, inserted), 0, -1):
             place = _find(text, text[-length:], self.lost, self.lost + _SKIPPED[length - 1])
@@ -74,7 +74,7 @@ class _Copy:
 
 
 def _find(text: list[int], tokens: list[int], start: int, stop: int) -> int:
-    """The first position behind these tokens, which begin from ``start`` to ``stop``; or 0."""
+    """The first position after these tokens, which begin from ``start`` to ``stop``; or 0."""
     stop = min(stop, len(text) - len(tokens))
     while start < stop:
         try:
@@ -88,9 +88,9 @@ def _find(text: list[int], tokens: list[int], start: int, stop: int) -> int:
 
 
 def _candidate(token: int, share: float, match: int, resumed: bool) -> Candidate:
-    """A token that has this share of the votes behind a match, in the group of such matches.
+    """A token that has this share of the votes after a match, in the group of such matches.
 
-    A copy may end anywhere: the odds that one of n tokens goes on are in proportion to n.
+    A copy may end anywhere: the odds that one of n tokens continues are in proportion to n.
     """
     if resumed and match < _LONG:
         return Candidate(token, math.log(1 + match) - _DOUBT, _RESUMED)
@@ -107,7 +107,7 @@ class PromptLookup:
     counts the votes of 9 places.
 
     The place of a copy is followed from look-up to look-up, so that a long copy is neither lost at
-    a common n-gram nor compared again; behind an edit it is searched nearby. An index can serve
+    a common n-gram nor compared again; after an edit it is searched nearby. An index can serve
     many answers: only what differs from the text before is removed and added.
     """
 
@@ -119,8 +119,8 @@ class PromptLookup:
     def _clear(self) -> None:
         self._text: list[int] = []
         self._copy = _Copy()
-        # A place is a position behind an n-gram that occurred: by n-gram the latest place, and by
-        # place the one before it of the same n-gram, 0 where there is none.
+        # A place is the position after an n-gram that occurred: by n-gram the latest place, and by
+        # place the one before it of the same n-gram, 0 if there is none.
         self._latest: dict[tuple[int, ...], int] = {}
         self._earlier = [0] * _KEY
 
@@ -162,10 +162,10 @@ class PromptLookup:
                 del self._latest[key]
 
     def continuation(self, context: list[int], ahead: Sequence[int] = ()) -> Iterator[Candidate]:
-        """The likeliest continuation of ``context``, the indexed text, and of ``ahead`` behind it.
+        """The likeliest continuation of ``context``, the indexed text, followed by ``ahead``.
 
-        Walks from the places with the longest matches; where they differ, the most frequent token
-        wins. A place that reaches the end of the text goes on in what was proposed behind it.
+        Walks from the places with the longest matches; if they differ, the most frequent token
+        wins. A place that reaches the end of the text continues in the tokens proposed after it.
         """
         beyond = [*context[len(self._text) :], *ahead]
         end = [*context[-_LONGEST_MATCH:], *ahead][-_LONGEST_MATCH:]
@@ -173,17 +173,17 @@ class PromptLookup:
         for length in range(match, match + MAX_DRAFT_TOKENS):
             if not places:
                 return
-            said = self._said(places, beyond)
-            token, count = said[0], said.count(said[0])
-            if count < len(said):
-                token = max(said, key=said.count)  # of equally frequent ones the latest
-                count = said.count(token)
-            yield _candidate(token, count / (len(said) + _SMOOTHING), length, resumed)
+            votes = self._votes(places, beyond)
+            token, count = votes[0], votes.count(votes[0])
+            if count < len(votes):
+                token = max(votes, key=votes.count)  # of equally frequent ones the latest
+                count = votes.count(token)
+            yield _candidate(token, count / (len(votes) + _SMOOTHING), length, resumed)
             beyond.append(token)
-            places = [p + 1 for p, each in zip(places, said, strict=True) if each == token]
+            places = [p + 1 for p, each in zip(places, votes, strict=True) if each == token]
 
-    def _said(self, places: list[int], beyond: list[int]) -> list[int]:
-        """The tokens at these places, the latest of which comes first."""
+    def _votes(self, places: list[int], beyond: list[int]) -> list[int]:
+        """The tokens at these places, that of the latest place first."""
         text, n = self._text, len(self._text)
         if places[0] < n:
             return [text[p] for p in places]
@@ -192,7 +192,7 @@ class PromptLookup:
     def _places(self, end: list[int], beyond: list[int]) -> tuple[list[int], int, bool]:
         """Places to continue from, the latest first, their match, and whether a copy resumes.
 
-        ``end`` is the end of the text, and ``beyond`` what of it is not indexed.
+        ``end`` is the end of the text, and ``beyond`` the tokens of it that are not indexed.
         """
         copy, lengths = self._copy, dict[int, int]()
         place, match = copy.place, copy.match

@@ -10,18 +10,18 @@ _WIDTH = 0.75  # log-odds in a bin
 _LOWEST = -3.0  # log-odds where the first bin begins
 _HIGHEST = _LOWEST + (_BINS - 1) * _WIDTH  # log-odds where the last one begins
 _PRIOR = 4.0  # observations that the prior is worth in each bin
-_DECAY = 0.995  # of what a bin has seen, at each new observation
-_NEIGHBOUR = 0.25  # of what a bin beside it has seen
-_OFTEN_DECAY = 0.999  # of how often a bin was met, at each new observation of any
+_DECAY = 0.995  # weight of a bin's earlier observations, at each new one
+_NEIGHBOUR = 0.25  # weight of the observations of a neighbouring bin
+_OFTEN_DECAY = 0.999  # weight of how often a bin was met, at each new observation of any
 _VARIANCE = 1.0  # squared log-odds by which answers differ from each other
 _PAIR = 8.0  # candidates of this answer that count as much as those of all others
-# Before anything is known: some candidates are easy and some are hard, 0.7 on average. With how
-# many observations that counts for.
+# Before anything is known: some candidates are easy and some are hard, 0.7 on average; and the
+# number of observations that this counts for.
 _PRIOR_CHANCES = ((0.2, 1.6), (0.6, 2.0), (0.85, 2.0), (0.98, 2.4))
 
 
 def sigmoid(log_odds: float) -> float:
-    """The probability of log-odds; beyond 30 of them it changes no more."""
+    """The probability of log-odds; beyond 30 of them it no longer changes."""
     if log_odds > 30.0:
         log_odds = 30.0
     return 1.0 / (1.0 + math.exp(-log_odds if log_odds > -30.0 else 30.0))
@@ -38,7 +38,7 @@ class Acceptance:
     _seen: list[float] = field(default_factory=lambda: [0.0] * _BINS)
     _right: list[float] = field(default_factory=lambda: [0.0] * _BINS)
     _often: list[float] = field(default_factory=lambda: [0.0] * _BINS)
-    _pooled: dict[int, tuple[float, float]] = field(default_factory=dict)  # what `_around` found
+    _pooled: dict[int, tuple[float, float]] = field(default_factory=dict)  # results of `_around`
 
     def observe(self, confidence: float, right: bool) -> None:
         """Learn whether a candidate was right, all before it being right."""
@@ -58,9 +58,9 @@ class Acceptance:
 
     def _around(self, i: int) -> tuple[float, float]:
         """Observations of this bin and how many were right, with a share of its neighbours'."""
-        beside = [j for j in (i - 1, i + 1) if 0 <= j < _BINS]
+        neighbours = [j for j in (i - 1, i + 1) if 0 <= j < _BINS]
         seen, right = (
-            counts[i] + _NEIGHBOUR * sum(counts[j] for j in beside)
+            counts[i] + _NEIGHBOUR * sum(counts[j] for j in neighbours)
             for counts in (self._seen, self._right)
         )
         self._pooled[i] = found = (seen, right)
@@ -76,16 +76,16 @@ class Acceptance:
         return sum(self._often)
 
     def as_json(self) -> dict[str, Any]:
-        """What a later run can start from."""
+        """The observations, from which a later run can start."""
         return {"seen": self._seen, "right": self._right, "often": self._often}
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> "Acceptance":
-        """Take up what `as_json` gave; raises ValueError for anything else."""
+        """Restore the result of `as_json`; raises ValueError for anything else."""
         seen, right, often = (document[name] for name in ("seen", "right", "often"))
         rows = list(zip(seen, right, often, strict=True))
         if len(rows) != _BINS or not all(0 <= r <= s < 1e4 and 0 <= o < 1e4 for s, r, o in rows):
-            raise ValueError("these are no counts")
+            raise ValueError("these are not counts")
         return cls([float(s) for s in seen], [float(r) for r in right], [float(o) for o in often])
 
 
@@ -94,7 +94,7 @@ class AnswerAcceptance:
 
     The effect begins at 0 with variance `_VARIANCE`; each candidate updates both as in a Kalman
     filter, so that the first three or four move it and later ones refine it. The effect ends with
-    the answer; what was learnt of confidences is the pair's.
+    the answer; all that is learnt about confidences is kept for the pair.
     """
 
     def __init__(self, pair: Acceptance) -> None:
@@ -113,7 +113,7 @@ class AnswerAcceptance:
 
     def probability(self, confidence: float) -> float:
         """The probability of a candidate with this confidence."""
-        return _eased(self.pair.probability(confidence), self._effect)
+        return _shift_log_odds(self.pair.probability(confidence), self._effect)
 
     def chances(self, hope: float = 0.0) -> list[tuple[float, float]]:
         """Acceptance probabilities of candidates to come, each with a weight.
@@ -125,13 +125,13 @@ class AnswerAcceptance:
         found = [(p, weight * share) for p, weight in usual]
         found += _weighted(self._met, self.pair.probability)
         effect = self._effect + hope * math.sqrt(self._variance)
-        return [(_eased(p, effect), weight) for p, weight in found]
+        return [(_shift_log_odds(p, effect), weight) for p, weight in found]
 
 
-def _eased(probability: float, effect: float) -> float:
-    """A probability whose log-odds are changed by an effect."""
-    eased = probability * math.exp(effect)
-    return eased / (1.0 - probability + eased)
+def _shift_log_odds(probability: float, effect: float) -> float:
+    """A probability after its log-odds are shifted by an effect."""
+    odds = probability * math.exp(effect)
+    return odds / (1.0 - probability + odds)
 
 
 def _weighted(

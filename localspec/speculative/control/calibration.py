@@ -12,8 +12,8 @@ _DECIDING = (1, 2, 4)  # tokens of the target's passes that decide whether to dr
 _WIDTHS = (8, 3, 6, 16, 5, 12, 9, 7, 17, 33, 63)  # of others, the most important first
 _DRAFT_WIDTHS = (2, 4)
 _READING_WIDTH = 32
-_AGREED = 1.05  # times the least: one pass alone may have been held up by another program
-_SPOT = 4  # tokens of the pass that tells whether costs have changed
+_AGREED = 1.05  # times the least: a single pass may have been delayed by another program
+_SPOT = 4  # tokens of the pass that shows whether costs have changed
 _SHORTEST = 1e-9  # seconds: a clock may be too coarse to see a pass
 _ALIKE = 1.35  # times more or less
 
@@ -51,10 +51,10 @@ def calibrate(
 def still_holds(
     known: PairProfile, target: TokenModel, draft: TokenModel | None, clock: Clock
 ) -> bool:
-    """Whether a few passes cost about what was learnt before, relative to a plain one.
+    """Whether a few passes cost about as much as learnt before, relative to a plain one.
 
     A machine that is slower now may be busy; one that is faster was busy then, and the costs of a
-    draft that seems too slow would stay, as it would not run. Where measuring would take longer
+    draft that seems too slow would stay, as it would not run. If measuring would take longer
     than `BUDGET`, costs are taken to hold. The caches are emptied.
     """
     before, spot = known.verify.seconds(1, 0), known.verify.seconds(_SPOT, 0)
@@ -84,7 +84,7 @@ class _Pass:
 
     @property
     def least(self) -> float:
-        """Seconds of the quickest: others were held up, or set things up for this width."""
+        """Seconds of the quickest: others were delayed, or set things up for this width."""
         return min(self.seconds)
 
     @property
@@ -112,7 +112,7 @@ def _measure(
 
 
 def _least(model: TokenModel, width: int, clock: Clock, end: float = math.inf) -> float:
-    """The least of two passes, or the only one where there is no time for more."""
+    """The least of two passes, or the only one if there is no time for more."""
     seconds = _seconds(model, width, clock)
     return min(seconds, _seconds(model, width, clock)) if clock() + seconds <= end else seconds
 
@@ -120,6 +120,6 @@ def _least(model: TokenModel, width: int, clock: Clock, end: float = math.inf) -
 def _seconds(model: TokenModel, width: int, clock: Clock) -> float:
     model.truncate(0)
     began = clock()
-    # Different tokens: those of one kind would all go to the same experts of a mixture.
+    # Different tokens: equal ones would all go to the same experts of a mixture.
     model.decode([(7919 * i + 1) % model.n_vocab for i in range(width)], width)
     return max(_SHORTEST, clock() - began)

@@ -19,8 +19,8 @@ from localspec.speculative.drafters import FORCED, MODEL, Candidate, Lookup, Mod
 from localspec.speculative.loop import Clock, Controller, DraftStatus, Proposal, Round, TreeDecoder
 
 _FEW = 6  # candidates judged: too few to draft far
-_GUESSED = 0.25  # tokens: the largest gain assumed of candidates of which few were judged
-_RENT = 0.5  # weight of a missed round: conversations may end before the reading pays
+_GUESSED = 0.25  # tokens: the largest gain assumed of candidates if few of them were judged
+_RENT = 0.5  # weight of rounds skipped in earlier answers (ski rental)
 
 
 def longest(length: DraftTokens) -> int:
@@ -69,9 +69,9 @@ class UntilNotNumbers(Controller):
 
 
 class FixedLength(Controller):
-    """A chain of the same number of drafted tokens in every round, behind ``forced`` ones.
+    """A chain of the same number of drafted tokens in every round, after ``forced`` ones.
 
-    Where the target verifies trees, rivals are added up to its number of leaves, those of the first
+    If the target verifies trees, rivals are added up to its number of leaves, those of the first
     places first.
     """
 
@@ -119,20 +119,20 @@ class FixedLength(Controller):
         )
 
     def _rivals(self, chain: Sequence[Candidate], limit: int) -> list[tuple[Candidate, int]]:
-        """The rivals to verify beside a chain, and the row that each follows."""
+        """The rivals to verify next to a chain, and the row that each follows."""
         if self._tree is None:
             return []
-        beside = self._tree.branches - 1
-        rivals = ((each, row) for row, first in enumerate(chain) for each in first.rivals[:beside])
+        most = self._tree.branches - 1
+        rivals = ((each, row) for row, first in enumerate(chain) for each in first.rivals[:most])
         return list(islice(rivals, min(limit, self._tree.paths - 1)))
 
 
 class Adaptive(Controller):
     """Drafts from each source as far as that pays, by measured costs and acceptance: auto.
 
-    Lookups, which cost nothing, are asked in every round; the draft model where a `Valuation` says
-    that it is worth more, and else probed now and then. What it learns goes into ``profile``, which
-    serves many answers; ``conversations`` and ``loss_budget`` are those of one slot.
+    Lookups, which cost nothing, are asked in every round; the draft model if a `Valuation` finds
+    it worth more, and else it is probed now and then. The measured figures are kept in ``profile``,
+    which serves many answers; ``conversations`` and ``loss_budget`` are those of one slot.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class Adaptive(Controller):
         self.status = DraftStatus.DRAFTING
 
     def begin_answer(self) -> None:
-        """Carry over the debt of earlier answers."""
+        """Keep the loss of earlier answers in the budget."""
         self._budget.begin_answer()
 
     def propose(self, context: list[int], limit: int) -> Proposal:
@@ -175,7 +175,7 @@ class Adaptive(Controller):
         self._prompt = self._prompt or len(context)
         self._value.refresh(len(context) - 1, drafting=self.length > 0)
         plan = self._plan = self._look_up(context, limit)
-        if self._profile.since_plain < LONGEST_INTERVAL:  # what a plain pass costs is known too
+        if self._profile.since_plain < LONGEST_INTERVAL:  # the cost of a plain pass is known too
             self.status = self._choose(plan, context, limit)
         self.length = plan.verified
         return replace(plan.proposal(), filling=self._filling(plan.verified, context, limit))
@@ -183,7 +183,7 @@ class Adaptive(Controller):
     def _filling(self, verified: int, context: list[int], limit: int) -> int:
         """Tokens that fill up this verification to the width of the last pass, if that pays.
 
-        Not where a plain pass is due, which tells what drafting is measured by.
+        Not if a plain pass is due, because drafting is compared with its time.
         """
         if not self._value.is_alone or self._profile.since_plain >= LONGEST_INTERVAL:
             return 0
@@ -191,7 +191,7 @@ class Adaptive(Controller):
         return filling if verified + filling <= limit else 0
 
     def _choose(self, plan: "_RoundPlan", context: list[int], limit: int) -> DraftStatus:
-        """Decide what is verified; returns the reason where nothing is."""
+        """Decide what is verified; returns the reason if nothing is."""
         value = self._value
         verified, worth = value.best(plan.candidates)
         gain = 0.0 if self._draft is None else self._trusted(value.gain, MODEL)
@@ -214,18 +214,18 @@ class Adaptive(Controller):
         return self._acceptance.of(group).pair.observations > _FEW
 
     def _trusted(self, gain: float, group: str) -> float:
-        """A gain by candidates of a group, for the loss budget; bounded where it is a guess."""
+        """The gain of candidates of a group, for the loss budget; bounded if it is a guess."""
         return gain if self._is_known(group) else min(gain, _GUESSED)
 
     def _ask_model(
         self, draft: TimedDraft, plan: "_RoundPlan", context: list[int], limit: int, worth: float
     ) -> DraftStatus:
-        """Draft with the model where that is worth more than ``worth``; else perhaps probe it."""
+        """Draft with the model if that is worth more than ``worth``; else perhaps probe it."""
         value, past = self._value, len(context) - 1
         unread = draft.unread(context)
-        # The policy counts its first step as any other; what it must read besides costs more.
+        # The policy counts its first step as any other; tokens that it must read first cost more.
         extra = draft.extra_seconds(unread, past)
-        if forced := plan.forced:  # the model goes on behind it
+        if forced := plan.forced:  # the draft model continues after them
             worth -= value.best(forced)[1] - value.plain_worth
         better = worth - value.plain_worth + value.rate() * extra
         if value.gain > better:
@@ -240,7 +240,7 @@ class Adaptive(Controller):
         return self._reason(DraftStatus.DRAFT_TOO_OFTEN_WRONG)
 
     def _reason(self, otherwise: DraftStatus) -> DraftStatus:
-        """Why the draft model is not used: costs, unread, wrong tokens, or what is passed in."""
+        """Why the draft model is not used: costs, unread or wrong tokens, or ``otherwise``."""
         if self._draft is None:
             return DraftStatus.DRAFTING
         if self._value.good_draft_gain <= 0:
@@ -259,7 +259,7 @@ class Adaptive(Controller):
             self._conversation = self._conversations.resume(context)
         before = self._conversation.missed_before
         if not self._worth_reading(value.gain, draft, unread, limit, before):
-            # The draft may be better than it seems; no look where not even a good one would do.
+            # The draft may be better than it seems; not scored if even a good one would not pay.
             if draft.is_due and self._worth_reading(
                 value.good_draft_gain, draft, unread, limit, before
             ):
@@ -293,7 +293,7 @@ class Adaptive(Controller):
     def _worth_reading(
         self, gain: float, draft: TimedDraft, unread: int, limit: int, missed: int
     ) -> bool:
-        """Whether drafting gains more than what reading the prompt costs, and has gained so far.
+        """Whether drafting gains more than reading the prompt costs, and has gained so far.
 
         The answer is assumed to become as long as those to prompts of this length were, or twice
         as long as it is; ``missed`` plain rounds of earlier answers count half (ski rental).
@@ -304,12 +304,12 @@ class Adaptive(Controller):
             return False
         usual = self._profile.answer_length(self._prompt) - draft.emitted
         tokens = min(limit, max(usual, draft.emitted)) + _RENT * missed
-        rounds = tokens / max(2.0, 1.0 + gain)  # a round gives about two tokens, or what it gains
+        rounds = tokens / max(2.0, 1.0 + gain)  # a round gives about two tokens, or the gain
         seconds = gain / self._value.rate() * rounds
         return seconds >= self._profile.reading_seconds(unread)
 
     def _look_up(self, context: list[int], limit: int) -> "_RoundPlan":
-        """The most valuable candidates of the lookups; those of the others only teach."""
+        """The most valuable candidates of the lookups; all others only update acceptance."""
         chains: list[list[Candidate]] = [[] for _ in self._lookups]
         for lookup, chain in zip(self._lookups, chains, strict=True):
             lookup.update(context)
@@ -336,7 +336,7 @@ class Adaptive(Controller):
                 self._value.lengthen(chain, lookup.continuation(context, drafted), limit)
 
     def observe(self, outcome: Round) -> None:
-        """Learn what the pass cost and who was right."""
+        """Update the costs from the pass, and acceptance from the tokens that were right."""
         profile, value, tokens = self._profile, self._value, len(outcome.tokens)
         profile.observe_pass(outcome)
         value.prepare(outcome.past)
@@ -345,7 +345,7 @@ class Adaptive(Controller):
         reading = self._plan.reading_seconds
         counted = value.counted_seconds(outcome, drafting - reading)
         self._budget.add(counted, tokens, value.plain, reading)
-        # A long copy tells nothing of the speed behind it, nor a pass that reads another prompt.
+        # A long copy does not show the speed after it, nor does a pass that reads another prompt.
         if tokens <= 1 + LONGEST_AUTO and not outcome.mixed:
             value.recent.add(tokens, outcome.seconds / outcome.sequences)
         if self._draft is not None:
@@ -362,7 +362,7 @@ class Adaptive(Controller):
 class _RoundPlan:
     """Candidates of one round, and how many of them are verified.
 
-    ``unused`` ones only teach.
+    ``unused`` ones only update acceptance.
     """
 
     candidates: list[Candidate] = field(default_factory=list)

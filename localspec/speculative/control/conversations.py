@@ -11,8 +11,8 @@ _MOST = 4  # conversations remembered: their texts are kept
 class Conversation:
     """One text that goes on from answer to answer.
 
-    ``missed`` and ``missed_before`` are rounds, in this answer and in earlier ones, without the
-    draft, because reading the prompt with it was too slow. ``context`` is the text of the latest
+    ``missed`` and ``missed_before`` are rounds without the draft, in this answer and in earlier
+    ones, because reading the prompt with it was too slow. ``context`` is the text of the latest
     answer, ``length`` that of its prompt.
     """
 
@@ -33,7 +33,7 @@ class Conversations:
         self._known: list[Conversation] = []
 
     def resume(self, context: list[int]) -> Conversation:
-        """The conversation of a new answer: one of whose prompt it shares half, or a new one."""
+        """The conversation of a new answer: one that shares half of its prompt, or a new one."""
         best = max(self._known, key=lambda each: common_prefix(each.context, context), default=None)
         resumed = Conversation(context, len(context))
         if best is not None and 2 * common_prefix(best.context, context) >= best.length:

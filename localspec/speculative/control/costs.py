@@ -4,13 +4,13 @@ from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-_DECAY = 0.98  # of what a width has seen, at each new pass of that width
+_DECAY = 0.98  # weight of earlier passes of a width, at each new one
 _SPREAD_DECAY = 0.999  # of the spread: an answer's few hundred tokens alone give no slope
-_FARTHEST = 3.0  # a pass this many times slower than expected counts as this much only
-_QUICKER, _FORGIVEN = 1.5, 0.25  # times as quick as expected; what was seen then still weighs
+_FARTHEST = 3.0  # a pass this many times slower than expected counts as no more than this
+_QUICKER, _FORGIVEN = 1.5, 0.25  # times as quick as expected; weight that earlier passes keep
 _SHORTEST = 1e-9  # seconds: a clock may be too coarse to see a pass
-_LEAST = 0.05  # of the mean of a width: what a far shorter context costs at least
-_SELDOM = 0.1  # of the weight of both neighbours; a width seen so seldom may have been held up
+_LEAST = 0.05  # of the mean of a width: the least cost with a far shorter context
+_SELDOM = 0.1  # of the weight of both neighbours; a width seen so seldom may have been delayed
 _RIDGE = 1e4  # squared tokens: holds the slopes until contexts of different length were seen
 
 
@@ -25,7 +25,7 @@ class _Width:
     cov: float = 0.0  # decayed sum of (past - mean)(seconds - mean)
 
     def with_pass(self, past: float, seconds: float, share: float = 1.0) -> "_Width":
-        """These sums, of which a share still weighs, and one more pass (Welford's update)."""
+        """These sums, weighted by ``share``, and one more pass (Welford's update)."""
         weight = self.weight * share * _DECAY + 1.0
         step = past - self.past
         mean_past = self.past + step / weight
@@ -37,9 +37,9 @@ class _Width:
 
 @dataclass(slots=True)
 class PassCosts:
-    """Seconds of a pass of ``width`` tokens behind ``past`` tokens.
+    """Seconds of a pass of ``width`` tokens that follow ``past`` tokens.
 
-    Widths that were not seen are interpolated: kernels make costs a staircase that may even fall.
+    Widths that were not seen are interpolated: costs rise in steps, and may even fall.
     Each token before a pass adds to it once (reading its keys and values) and for each row
     (computing with them): two slopes, fitted over all widths together.
     """
@@ -52,7 +52,7 @@ class PassCosts:
     def observe(self, width: int, past: int, seconds: float) -> None:
         """Learn from a pass; the influence of a disturbed one is bounded.
 
-        Each state in which Ctrl-C may leave this is valid: a width is stored complete.
+        Each state in which Ctrl-C may leave this is valid: a width is stored completely.
         """
         seconds, share = max(seconds, _SHORTEST), 1.0
         seen = self._widths.get(width)
@@ -63,12 +63,12 @@ class PassCosts:
             return
         expected = self._at(width, past)
         seconds = min(seconds, expected * _FARTHEST)
-        if seconds * _QUICKER < expected:  # nothing makes a pass quicker: those were held up
+        if seconds * _QUICKER < expected:  # no pass beats its true cost: earlier ones were delayed
             share = _FORGIVEN
         self._widths[width] = seen.with_pass(past, seconds, share)
 
     def copy(self) -> "PassCosts":
-        """The costs of now, which later passes do not change."""
+        """The present costs, which later passes do not change."""
         return replace(self, _widths=self._widths.copy())
 
     def knows(self, width: int) -> bool:
@@ -77,7 +77,7 @@ class PassCosts:
 
     @property
     def knows_slopes(self) -> bool:
-        """Whether passes behind texts of different length were seen."""
+        """Whether passes after texts of different length were seen."""
         self._refit()
         return self._slopes != (0.0, 0.0)
 
@@ -104,7 +104,7 @@ class PassCosts:
     def least_seconds(self, width: int, past: int) -> float:
         """Seconds of a pass, no more than those of any wider one that was seen.
 
-        Plain passes are rare where drafting pays, and what was measured on a busy machine stays.
+        Plain passes are rare if drafting pays, and figures of a busy machine stay.
         """
         wider = [each for each in self._widths if each > width]
         return min(self.seconds(each, past) for each in (width, *wider))
@@ -145,7 +145,7 @@ class PassCosts:
         a, b = (c0 * s2 - c1 * s1) / determinant, (c1 * s0 - c0 * s1) / determinant
         if a >= 0 and b >= 0:
             return a, b
-        # One of them alone: the one that explains more.
+        # Only one of them: the one that explains more.
         return (c0 / s0, 0.0) if b < 0 and c0 >= 0 else (0.0, max(0.0, c1 / s2))
 
     def _at(self, width: int, past: int) -> float:
@@ -164,22 +164,22 @@ class PassCosts:
         return ends + max(step, 0.0) * (width - last)
 
     def as_json(self) -> dict[str, Any]:
-        """What a later run can start from."""
+        """The sums, from which a later run can start."""
         widths = {str(n): [w.weight, w.seconds, w.past] for n, w in self._widths.items()}
         return {"widths": widths, "slopes": self._fit() if self._stale else self._slopes}
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> "PassCosts":
-        """Take up what `as_json` gave; raises ValueError for anything else."""
+        """Restore the result of `as_json`; raises ValueError for anything else."""
         costs = cls()
         once, row = document["slopes"]
         if not (0 <= once < 1 and 0 <= row < 1):
-            raise ValueError(f"{once}, {row} are no slopes")
+            raise ValueError(f"{once}, {row} are not slopes")
         costs._slopes = costs._before = (float(once), float(row))
         found: dict[int, _Width] = {}
         for name, (weight, seconds, past) in document["widths"].items():
             if not (int(name) > 0 and 0 < weight < 1e3 and 0 < seconds < 1e5 and 0 <= past < 1e9):
-                raise ValueError(f"{name}: {weight}, {seconds}, {past} is no cost")
+                raise ValueError(f"{name}: {weight}, {seconds}, {past} is not a cost")
             found[int(name)] = _Width(float(weight), float(seconds), float(past))
         costs._widths = dict(sorted(found.items()))
         return costs

@@ -1,4 +1,4 @@
-"""What was learnt about a pair: costs of passes, acceptance of candidates."""
+"""Figures learnt about a pair: costs of passes, acceptance of candidates."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,20 +10,20 @@ from localspec.speculative.limits import usual_best
 from localspec.speculative.loop import Round
 
 LONGEST_INTERVAL = 256  # tokens between two trials of a draft that seems not to pay
-FIRST_TRIAL = 8  # tokens: costs of a calibration may be those of a busy moment
+FIRST_TRIAL = 8  # tokens: costs of a calibration may have been measured at a busy moment
 _RECENT = 1 - 1 / 64  # of earlier rounds, at each new one
-_NEW = 0.1  # weight of a round in the mean cost of reading again
+_NEW = 0.1  # weight of a round in the mean cost of tokens decoded again
 _USUAL_ANSWER = 64.0  # tokens, before any answer
 _NEWEST_ANSWER = 0.2  # weight of an answer in the mean length
 _LONG_READING = 256  # tokens
-_MOST_COUNTED = 8  # tokens of a round, lest a plain one take a large share of a long copy
+_MOST_COUNTED = 8  # tokens of a round, so that a long copy does not make a plain one due
 _MOST_GROUPS = 256  # about 300 KB in the saved profile
-_ENOUGH_SEEN = 50.0  # candidates from which a usual acceptance may be told
+_ENOUGH_SEEN = 50.0  # candidates needed before a typical acceptance rate is reported
 _SHARE = 0.01  # of the time elapsed that drafting may lose
 _MOST_CREDIT = 16  # plain tokens
 _MOST_DEBT = 4.5  # plain tokens
 _MOST_READ = 24.0  # plain tokens of debt or credit, reading included
-_FOR_GAIN = 4.0  # plain tokens that may be lost besides, where much is to be gained
+_FOR_GAIN = 4.0  # plain tokens that may be lost in addition, if much is to be gained
 _SLOPE = 12.0  # of these, for each token that a round is to gain
 
 
@@ -47,7 +47,7 @@ class RecentRate:
 class LossBudget:
     """Time that one slot lost by drafting against plain decoding, and whether more may be risked.
 
-    Allowed are one per cent of the time and one plain token, or up to five where a round is
+    Allowed are one per cent of the time and one plain token, or up to five if a round is
     expected to gain much. Credit is bounded, so that a text that turns hard is noticed soon, and
     debt too, so that a large expected gain is never forbidden. A debt is carried to the next
     answer, so that many short answers cannot lose many times. Reading a prompt with the draft does
@@ -59,7 +59,7 @@ class LossBudget:
         self._with_reading = 0.0
 
     def begin_answer(self) -> None:
-        """Go on with another answer: a debt stays, a credit does not."""
+        """Start an answer: keep a loss, drop a gain."""
         self._debt = max(0.0, self._debt)
 
     def add(self, seconds: float, tokens: int, plain: float, reading: float = 0.0) -> None:
@@ -74,11 +74,11 @@ class LossBudget:
         self._with_reading = min(max(self._with_reading + lost + reading, -most), most)
 
     def may_read(self, plain: float, gain: float) -> bool:
-        """Whether drafting has paid enough to read a prompt, where a round is to gain so much."""
+        """Whether drafting has paid enough to read a prompt, if a round is to gain this much."""
         return self._with_reading <= (_FOR_GAIN + _SLOPE * gain) * plain
 
     def may_spend(self, seconds: float, plain: float, gain: float) -> bool:
-        """Whether a loss of this size is allowed, where a round is to gain so many tokens."""
+        """Whether a loss of this size is allowed, if a round is to gain this many tokens."""
         return self._debt + seconds <= (1 + min(_FOR_GAIN, _SLOPE * gain)) * plain
 
 
@@ -100,7 +100,7 @@ class PairProfile:
     trial_interval: int = LONGEST_INTERVAL  # of these, until a draft is tried against its costs
     since_plain: int = 0  # tokens since a pass without any draft
     checked: float = 0.0
-    company: float = 1.0  # share of the other sequences that draft where one does
+    company: float = 1.0  # share of the other sequences that draft when one does
     answers: dict[int, float] = field(default_factory=dict)  # see `answer_length`
     fills: bool = False
     change: float = 0.0  # seconds by which a pass of another width than the last takes longer
@@ -109,10 +109,10 @@ class PairProfile:
     _spent_filling: float = 0.0  # seconds since passes of the last width were last wanted
 
     def observe_pass(self, outcome: Round) -> None:
-        """Learn what the target's pass cost.
+        """Update the costs from the target's pass.
 
-        A plain pass behind a wider one takes longer, as llama.cpp prepares another graph for it.
-        Plain decoding, which drafting is measured by, never pays that: such a pass teaches nothing
+        A plain pass after a wider one takes longer, as llama.cpp prepares another graph for it.
+        Plain decoding, with which drafting is compared, never pays for that: such a pass is ignored
         unless it was quicker than expected.
         """
         width, past, seconds = outcome.width, outcome.past, outcome.verify_seconds
@@ -132,7 +132,7 @@ class PairProfile:
             self.since_plain += min(tokens, _MOST_COUNTED)
 
     def take_trial(self) -> bool:
-        """Whether a draft is due to be tried against its costs; the next one then comes later."""
+        """Whether a draft is due to be tried despite its costs; the next one then comes later."""
         if self.tokens_since_draft < self.trial_interval:
             return False
         self.trial_interval = min(2 * self.trial_interval, LONGEST_INTERVAL)
@@ -140,7 +140,7 @@ class PairProfile:
 
     def _observe_change(self, seconds: float, usual: float) -> None:
         """Learn the cost of a change of width, from a plain pass after a pass of another width."""
-        longer = min(max(0.0, seconds - usual), usual)  # more is other work
+        longer = min(max(0.0, seconds - usual), usual)  # any excess has other causes
         self.change += (longer - self.change) * (_NEW if self.change else 1.0)
 
     def filling(self, width: int, past: int) -> int:
@@ -161,11 +161,11 @@ class PairProfile:
         return 0
 
     def _is_quick(self, width: int, past: int, seconds: float) -> bool:
-        """Whether a pass took no longer than expected; True where nothing is known."""
+        """Whether a pass took no longer than expected; True if nothing is known."""
         return not self.verify.widest or seconds <= self.verify.seconds(width, past)
 
     def _observe_replay(self, outcome: Round) -> None:
-        """Learn what reading again costs behind a pass with a draft."""
+        """Learn the cost of decoding tokens again after a pass with a draft."""
         if self._after_draft:
             width, past = outcome.width, outcome.past
             alone = self.verify.seconds(width - outcome.replayed, past + outcome.replayed)
@@ -174,7 +174,7 @@ class PairProfile:
         self._after_draft = not outcome.is_plain
 
     def observe_reading(self, tokens: int, seconds: float) -> None:
-        """Learn from a reading; a short one weighs little, a disturbed one is bounded."""
+        """Learn from a prefill; a short one weighs little, a delayed one is capped."""
         found = seconds / tokens
         if self.reading and tokens >= _LONG_READING:
             more = max(0.0, found - self.reading) * 2 / tokens
@@ -186,16 +186,16 @@ class PairProfile:
         self.reading += (found - self.reading) * (min(1.0, tokens / 32) if self.reading else 1.0)
 
     def answer_length(self, prompt: int) -> float:
-        """Tokens that answers to prompts of about so many tokens have; kept by powers of two."""
+        """Usual length of answers to prompts of about this many tokens; kept by powers of two."""
         return self.answers.get(prompt.bit_length(), _USUAL_ANSWER)
 
     def observe_answer(self, prompt: int, tokens: int) -> None:
-        """Learn how long an answer became."""
+        """Record the length of an answer."""
         before = self.answer_length(prompt)
         self.answers[prompt.bit_length()] = before + (tokens - before) * _NEWEST_ANSWER
 
     def reading_seconds(self, tokens: int) -> float:
-        """Seconds of the draft to read so many tokens at once."""
+        """Seconds of the draft to read this many tokens at once."""
         if self.longer_reading:
             return (self.reading + self.longer_reading * tokens / 2) * tokens
         return self.reading * tokens * self._growth(tokens // 2)

@@ -1,19 +1,19 @@
-"""What plain decoding would have taken for the tokens of an answer."""
+"""Estimated seconds of plain decoding for the tokens of an answer."""
 
 from localspec.speculative.control.costs import PassCosts
 from localspec.speculative.loop import Round
 
-_ENOUGH = 8  # plain passes of an answer, whose speed is then that of its plain decoding
+_ENOUGH = 8  # plain passes whose speed is taken as that of plain decoding
 
 
 class PlainTime:
     """Seconds of plain decoding for the rounds so far, at the speed of this answer.
 
-    Rounds without a drafted token count as they were, less the draft's time. The tokens of others,
-    and of passes in which another answer drafts, count at the costs learnt before the answer, times
-    what the passes of this answer took of their own costs (of plain ones alone, where these are
-    enough): a machine that is busy now slows both sides. So no more can seem lost than drafted
-    rounds took.
+    Rounds without a drafted token count with their own time, less the draft's. The tokens of all
+    other rounds, also of passes in which another answer drafts, count with the costs learnt before
+    the answer, times the ratio of this answer's passes to their own costs (only of plain ones, if
+    there are enough): a machine that is busy now slows both sides. So no more can seem lost than
+    drafted rounds took.
     """
 
     def __init__(self, costs: PassCosts | None) -> None:

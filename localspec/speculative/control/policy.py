@@ -59,7 +59,7 @@ def solve(
         price = 0.0 if drafts_block and k else step
         go_on = np.maximum(taken, stop) @ weight - rate * price
         better = go_on > stop
-        # The gain grows with the chance: the first place where it pays is the threshold.
+        # The gain grows with the chance: the first chance at which it pays is the threshold.
         thresholds[k] = float(grid[better.argmax()]) if better.any() else float("inf")
         ahead = np.maximum(go_on, stop)
         gain = float(go_on[-1] - stop)

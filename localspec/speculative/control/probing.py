@@ -17,7 +17,7 @@ FAR_BEHIND = 8  # unread tokens; more are read before a step, not in it
 TRIAL = 3  # tokens drafted only to see what that costs
 _FIRST_INTERVAL = 12
 _MOST_COMPARED = 33  # tokens in a review
-_ENOUGH = 8  # tokens of an answer from which a review is informative
+_ENOUGH = 8  # tokens of an answer needed for an informative review
 
 
 class TimedDraft:
@@ -59,7 +59,7 @@ class TimedDraft:
         return self._drafter.unread(context)
 
     def extra_seconds(self, unread: int, past: int) -> float:
-        """Seconds by which a step that reads so many tokens exceeds a usual one; far behind, 0."""
+        """Seconds that reading this many tokens adds to a step; 0 if they are read before it."""
         if not 1 < unread <= FAR_BEHIND:
             return 0.0
         return self._profile.draft_seconds(unread, past) - self._profile.draft_seconds(1, past)
@@ -85,7 +85,7 @@ class TimedDraft:
             yield candidate
 
     def read(self, context: list[int], unread: int) -> float:
-        """Catch up with the context where it is far behind; seconds that its prompt took.
+        """Read the context if many tokens are unread; returns the seconds for the prompt's part.
 
         Reading tokens of the answer, or reading again, is counted as drafting instead.
         """
@@ -97,32 +97,32 @@ class TimedDraft:
         self._drafter.read(context)
         seconds = self._clock() - began
         self._spent += seconds
-        if self._drafter.unread(context) < unread:  # else it lacks a token, and read nothing
+        if self._drafter.unread(context) < unread:  # else it read nothing: a token is unknown
             self._profile.observe_reading(unread, seconds)
         return seconds * prompt / unread
 
     @property
     def is_due(self) -> bool:
-        """Whether the last probe is long enough ago."""
+        """Whether the last probe was long enough ago."""
         return self._since >= self._interval
 
     def count(self, tokens: int) -> None:
-        """So many tokens were emitted."""
+        """Count emitted tokens."""
         self.emitted += tokens
         self._since += tokens
 
     def restart(self) -> None:
-        """The draft is used: probe at short intervals again behind that."""
+        """The draft is used: after that, probe at short intervals again."""
         self._since, self._interval = 0, _FIRST_INTERVAL
 
     def may_gain(self, past: int) -> float:
         """An optimistic gain of the draft; that of a good one once the last probe is long ago."""
-        hopeful = self._value.hopeful_gain(past)
+        hopeful = self._value.optimistic_gain(past)
         overdue = self._since >= LONGEST_INTERVAL
         return max(hopeful, self._value.good_draft_gain if overdue else 0.0)
 
     def is_cheaper(self, context: list[int], unread: int) -> bool:
-        """Whether a review would read far less than this."""
+        """Whether a review would read far fewer tokens than this."""
         return self.emitted >= _ENOUGH and 2 * self._to_review(context) < unread
 
     def score_past_tokens(self, context: list[int]) -> None:
@@ -153,9 +153,9 @@ class TimedDraft:
     def trial(
         self, context: list[int], limit: int, unread: int
     ) -> tuple[float, list[Candidate]] | None:
-        """A short draft against the cost model, whose figures may stem from a busy machine.
+        """Try a short draft against the cost model's advice: it may date from a busy machine.
 
-        Returns seconds of reading the prompt, and the candidates; None where the loss budget
+        Returns seconds of reading the prompt, and the candidates; None if the loss budget
         forbids it.
         """
         loss = self._value.loss_of_trial(TRIAL, len(context) - 1)

@@ -14,17 +14,17 @@ from localspec.speculative.loop import Round
 
 LONGEST_AUTO = 16  # most tokens that auto drafts from the model
 WIDEST = MAX_DRAFT_TOKENS + 1  # tokens of the widest pass that auto makes
-_WIDEST_SHARED = 33  # its own tokens in a pass that others share: more would leave them no rows
-_WIDER = 1.5  # times the widest pass seen: costs of wider ones are a guess
-_UNLIKELY = 0.05  # the chance of a chain behind which nothing is looked up
-_LOOKED_AT = 8  # candidates that are looked up in any case: they teach, verified or not
-_REFRESH = 8  # rounds between two looks at costs and policy
-_CALM = 4  # times as many while drafting does not pay: a look costs a quarter of a small pass
-_HOPE = 1.0  # standard deviations
-_GOOD = 0.9  # the chance of a candidate of a good draft on an easy text
-_HELD_UP = 3.0  # times what a pass costs usually
-_NEWEST_COMPANY = 0.05  # weight of the last draft in how many others draft along
-_NEWEST = 0.25  # weight of the last pass in how many tokens others have in the next
+_WIDEST_SHARED = 33  # own tokens in a shared pass: more would leave no rows for others
+_WIDER = 1.5  # times the widest pass seen: costs of wider ones are uncertain
+_UNLIKELY = 0.05  # the chance of a chain that is too small to look further
+_LOOKED_AT = 8  # candidates that are looked up in any case: they update acceptance
+_REFRESH = 8  # rounds between two updates of costs and policy
+_CALM = 4  # times as many while drafting does not pay: an update costs a quarter of a small pass
+_UCB_STDDEVS = 1.0  # standard deviations that an optimistic estimate adds
+_GOOD_ACCEPTANCE = 0.9  # the chance of a candidate of a good draft on an easy text
+_DELAY_CAP = 3.0  # passes slower than this many times the expected time are capped
+_NEWEST_COMPANY = 0.05  # weight of the last draft in the share of others that draft too
+_NEWEST = 0.25  # weight of the last pass in the expected tokens of others
 
 
 class Valuation:
@@ -50,9 +50,9 @@ class Valuation:
         self.recent = RecentRate()
         self._verify: list[float] = []  # seconds by width, at about this context length
         self._least_cost_per_token: list[float] = []  # least seconds per additional token, by width
-        self._pending = 0  # tokens that the next pass reads again
-        self._others = 0.0  # tokens that others have in it
-        self._sequences = 1  # that share it
+        self._pending = 0  # tokens that the next pass decodes again
+        self._others = 0.0  # tokens of others in it
+        self._sequences = 1  # in it
         self._drafting = 0  # sequences in a draft step; 0 before any
         self._filled = 0  # up to this width all rounds are as wide as the widest
         self._policy = Policy((), 0.0)
@@ -80,10 +80,10 @@ class Valuation:
         """Whether the next pass is this answer's alone, and reads no token again."""
         return self._sequences == 1 and not self._pending
 
-    def hopeful_gain(self, past: int) -> float:
-        """Optimistic gain: with acceptance one standard deviation above its estimate."""
+    def optimistic_gain(self, past: int) -> float:
+        """Gain with acceptance one standard deviation above its estimate."""
         if self._hopeful is None:
-            self._hopeful = self._solve(self._acceptance.of(MODEL).chances(_HOPE), past).gain
+            self._hopeful = self._solve(self._acceptance.of(MODEL).chances(_UCB_STDDEVS), past).gain
         return self._hopeful
 
     def rate(self) -> float:
@@ -148,16 +148,16 @@ class Valuation:
         """Seconds of a round charged to the loss budget: those that a shorter draft would save.
 
         ``drafting`` is the draft model's time; the controller's is not counted. Plain and mixed
-        passes count at their usual cost, and others are bounded, as they may have been held up by
-        something else. Of a shared pass, each answer counts its share of a plain one; those that
-        drafted count what it took longer, in equal parts: they alone may end a loss.
+        passes count at their usual cost, and others are bounded, as something else may have delayed
+        them. Of a shared pass, each answer counts its share of a plain one; the additional time is
+        divided equally among those that drafted: only they can end a loss.
         """
         if outcome.is_plain and outcome.sequences > 1:
             return drafting + self.plain
         usual = self._verify[min(outcome.width, len(self._verify)) - 1]
-        held = min(outcome.verify_seconds, _HELD_UP * usual)
+        capped = min(outcome.verify_seconds, _DELAY_CAP * usual)
         is_plain = outcome.width == outcome.sequences + outcome.replayed
-        verify = usual if is_plain or outcome.mixed else held
+        verify = usual if is_plain or outcome.mixed else capped
         longer = verify - self._verify[outcome.sequences - 1]
         return drafting + self.plain + longer / (1 + outcome.drafting)
 
@@ -175,7 +175,7 @@ class Valuation:
         self._others += _NEWEST * (outcome.others - self._others)
         if outcome.sequences != self._sequences:
             self._sequences, self._others = outcome.sequences, float(outcome.others)
-            self.recent = RecentRate()  # of another number of sequences
+            self.recent = RecentRate()  # that of another number of sequences is void
             self.expire()
 
     def prepare(self, past: int) -> None:
@@ -184,7 +184,7 @@ class Valuation:
             self.refresh(past, drafting=False)
 
     def expire(self) -> None:
-        """Let the next `refresh` not be skipped."""
+        """Require an update at the next `refresh`."""
         self._age = 0
 
     def refresh(self, past: int, *, drafting: bool) -> None:
@@ -202,7 +202,7 @@ class Valuation:
             chances = self._acceptance.of(MODEL).chances()
             self._policy, self._hopeful = self._solve(chances, past), None
             if self._refreshes % _REFRESH == 0:  # costs alone decide it, and they change slowly
-                self.good_draft_gain = self._solve([(_GOOD, 1.0)], past).gain
+                self.good_draft_gain = self._solve([(_GOOD_ACCEPTANCE, 1.0)], past).gain
         calm = self.gain <= 0 and not drafting
         self._refreshes += 1
         self._age = min(_REFRESH, self._refreshes) * (_CALM if calm else 1)
@@ -215,7 +215,7 @@ class Valuation:
         return solve(verify, step, self.rate(), chances, LONGEST_AUTO, drafts_block=self._block)
 
     def _marginal_costs(self) -> list[float]:
-        """Seconds of the next pass by its own tokens, 1 and more, beside those of others.
+        """Seconds of the next pass by its own tokens, 1 and more, on top of those of others.
 
         Own tokens are charged what they add to the pass, and at least their share of what all
         drafted tokens add: where costs rise in steps, a few more would seem free to each answer,
@@ -234,9 +234,9 @@ class Valuation:
         ]
 
     def _filled_costs(self) -> list[float]:
-        """`_marginal_costs` where a draft makes the rounds of all sequences as wide as its own.
+        """`_marginal_costs` if a draft makes the rounds of all sequences as wide as its own.
 
-        What that adds is shared with those that usually draft too; wider ones take a pass of their
+        The added cost is shared with those that usually draft too; wider ones take a pass of their
         own.
         """
         n, plain = self._sequences, self._verify[self._sequences - 1]
@@ -255,7 +255,7 @@ class Valuation:
 
 
 def _least_costs_per_token(verify: Sequence[float]) -> list[float]:
-    """By width, the least seconds for each token more of any wider pass."""
+    """By width, the least additional seconds for each additional token, over all wider passes."""
     seconds, n = np.array(verify), np.arange(len(verify))
     wider = np.maximum(n - n[:, None], 0)
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -13,21 +13,21 @@ _XTC = 2**35  # beyond any seed: another stream of numbers than tokens are drawn
 
 
 def needs_chain(params: SamplingParams) -> bool:
-    """Whether a step is on that `truncation.survivors` does not know.
+    """Whether a step is enabled that `truncation.survivors` does not have.
 
-    top-n-sigma never leaves the likeliest token out, so that it changes nothing where that is
-    taken anyway.
+    top-n-sigma never leaves the likeliest token out, so it changes nothing if that one is taken
+    anyway.
     """
     cuts = params.typical_p < 1 or params.excludes_top or params.top_n_sigma > 0
     return not params.greedy and (cuts or params.dynatemp_range > 0)
 
 
 def chain_survivors(row: Row, params: SamplingParams, position: int) -> Survivors:
-    """What the whole chain leaves, by llama.cpp's rules and in its order.
+    """The tokens that the whole chain leaves, by llama.cpp's rules and in its order.
 
     top-n-sigma, top-k, typical-p, top-p, min-p, XTC, temperature (`common_params_sampling`), none
-    told to keep a least number of tokens. A masked token, its logit -inf, is no survivor of any
-    step; llama.cpp may count it among those whose entropy is taken.
+    with a least number of tokens to keep. A masked token, its logit -inf, survives no step;
+    llama.cpp may count it among those whose entropy is taken.
     """
     k = params.top_k if params.top_k > 0 else len(row)
     ids, scores = row.largest(k, _reach(row, params))
@@ -41,11 +41,11 @@ def chain_survivors(row: Row, params: SamplingParams, position: int) -> Survivor
 
 
 def _reach(row: Row, params: SamplingParams) -> float:
-    """How far below the best logit a token may lie to be looked at."""
+    """How far below the best logit a token may lie to be considered."""
     reach = math.inf
     if params.top_n_sigma > 0:
         reach = params.top_n_sigma * _deviation(row.whole())
-    if params.min_p > 0 and params.top_p == 1 and params.typical_p == 1:  # nothing comes between
+    if params.min_p > 0 and params.top_p == 1 and params.typical_p == 1:  # no step in between
         reach = min(reach, -math.log(params.min_p))
     return reach
 
@@ -87,7 +87,7 @@ def _excluded(scores: Scores, params: SamplingParams, position: int) -> int:
 def _temperature(scores: Scores, params: SamplingParams) -> float:
     """The temperature, dynamic by the entropy of these tokens (`llama_sampler_temp_ext_apply`).
 
-    0 where the likeliest of them is taken.
+    0 if the likeliest of them is taken.
     """
     temperature = params.temperature
     if params.dynatemp_range > 0 and len(scores) > 1:

@@ -30,23 +30,23 @@ class Constraint(Protocol):
     def mask(self, position: int, history: Sequence[int]) -> NDArray[np.bool]:
         """Which tokens may stand at ``position``; shape (n_vocab,), not to be changed.
 
-        In the prompt any token may stand; behind one that may not, none.
+        In the prompt any token may stand; after one that is not allowed, none.
         """
 
     def allows(self, token: int, position: int, history: Sequence[int]) -> bool:
-        """Whether this one may."""
+        """Whether ``token`` may."""
 
     def forced(self, position: int, history: Sequence[int]) -> list[int]:
-        """Tokens of which each alone may stand in its place, from ``position`` on."""
+        """The tokens from ``position`` on, as long as only one is allowed in each place."""
 
 
 class ConstrainedSampler(Sampler):
     """The rule of another sampler, among the tokens that a constraint allows.
 
-    As llama.cpp's `common_sampler_sample`: the other sampler picks first, and only where the
+    As llama.cpp's `common_sampler_sample`: the other sampler picks first, and only if the
     constraint refuses that token, it picks again from the masked row, with the same noise.
     "rejection" needs the distribution of each pick, so its rows are always masked first (there
-    ``grammar_first``). Where nothing is allowed, GrammarError is raised, but a draft's sampler,
+    ``grammar_first``). If nothing is allowed, GrammarError is raised, but a draft's sampler,
     which ``proposes``, picks anything.
     """
 
@@ -97,7 +97,7 @@ class ConstrainedSampler(Sampler):
     ) -> float:
         """By how many logits this token falls short of `sample`'s, in the row of that pick.
 
-        Infinite where the constraint or truncation leaves the token out.
+        Infinite if the constraint or truncation leaves the token out.
         """
         if self.sample(logits, position, history) == token:
             return 0.0
@@ -111,7 +111,7 @@ class ConstrainedSampler(Sampler):
     def distribution(
         self, logits: "Logits", position: int, history: Sequence[int]
     ) -> TokenDistribution:
-        """What `sample` draws from with "rejection"; with other rules it has no closed form."""
+        """The distribution of `sample` with "rejection"; with other rules it has no closed form."""
         if self.params.text_independent_of_draft:
             raise NotImplementedError("two picks with one noise")
         return self._again(self._sampler.distribution, logits, position, history)
@@ -119,7 +119,7 @@ class ConstrainedSampler(Sampler):
     def drawn_from(
         self, logits: "Logits", position: int, history: Sequence[int]
     ) -> TokenDistribution:
-        """That of the pick that the constraint let stand: the first one, or the masked row's."""
+        """The distribution of the pick that was kept: the first one, or the masked row's."""
         if self.params.text_independent_of_draft:
             first = self._sampler.sample(logits, position, history)
             if self._allows(first, position, history):
@@ -177,7 +177,7 @@ class ConstrainedLookup:
             self._lookup.update(context)
 
     def continuation(self, context: list[int], ahead: Sequence[int] = ()) -> Iterator[Candidate]:
-        """Forced tokens, then the other lookup's continuation behind them."""
+        """Forced tokens, then the other lookup's continuation after them."""
         position, history = len(context) + len(ahead), [*context[-RECALL:], *ahead]
         forced = self._constraint.forced(position, history)
         yield from (Candidate(token, _CERTAIN, FORCED) for token in forced)

@@ -1,4 +1,4 @@
-"""DRY penalty: which tokens would extend a repetition of the text's end, and what they lose."""
+"""DRY penalty: tokens that would extend a repetition of the text's end, and their penalties."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from localspec.core.options.sampling_params import SamplingParams
 
-# Tokens that begin a sequence breaker, each with what may follow it to complete one; () where the
+# Tokens that begin a sequence breaker, each with the tokens that may complete one; () if the
 # token is a breaker by itself.
 Breakers = Mapping[int, Sequence[tuple[int, ...]]]
 
@@ -19,9 +19,9 @@ _FLAT = 1.000001  # from this base on the exponent is bounded
 class Dry:
     """llama.cpp's DRY penalty (`llama_sampler_dry_apply`), computed from the history alone.
 
-    Where the last n tokens occurred before in the window, and n is at least the allowed length,
+    If the last n tokens occurred before in the window, and n is at least the allowed length,
     the token that followed them loses multiplier * base ** (n - allowed length). No repetition
-    reaches across a sequence breaker, nor is a token penalised that is one.
+    reaches across a sequence breaker, and a breaker itself is not penalised.
     """
 
     def __init__(self, params: SamplingParams, breakers: Breakers) -> None:
@@ -32,7 +32,7 @@ class Dry:
         self._highest = 2**31 if flat else int(math.log(_LARGEST) / math.log(self._base))
 
     def penalties(self, history: Sequence[int]) -> dict[int, float]:
-        """What is to be subtracted from the logits of which tokens behind this history."""
+        """Penalties by token, to be subtracted from its logit after this history."""
         allowed = self._params.dry_allowed_length
         window = list(history[-self._params.dry_penalty_last_n :])
         if len(window) <= allowed:
@@ -72,12 +72,12 @@ def repeats(window: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
 
 
 def _since_breaker(window: Sequence[int], breakers: Breakers) -> int:
-    """How many tokens lie behind the last sequence breaker of the window."""
+    """How many tokens follow the last sequence breaker of the window."""
     for back, token in enumerate(reversed(window)):
         tails = breakers.get(token)
         if tails is None:
             continue
-        start = len(window) - back  # of what follows the token
+        start = len(window) - back  # of the tokens after this one
         found = [len(tail) for tail in tails if tuple(window[start : start + len(tail)]) == tail]
         if found:
             return back - max(found)

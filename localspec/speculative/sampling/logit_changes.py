@@ -14,7 +14,7 @@ from localspec.speculative.sampling.row import Logits
 
 @dataclass(frozen=True, slots=True)
 class TokenRules:
-    """What sampling parameters mean in ids of a vocabulary.
+    """Sampling parameters in the ids of a vocabulary.
 
     ``masked`` ids are never picked; ``breakers`` are DRY's sequence breakers.
     """
@@ -29,7 +29,7 @@ NO_RULES = TokenRules()
 class LogitChanges:
     """Logit bias, penalties and DRY in llama.cpp's order (`common_sampler_init`).
 
-    ``needed`` is False where nothing but penalties changes a row.
+    ``needed`` is False if nothing but penalties changes a row.
     """
 
     def __init__(self, params: SamplingParams, rules: TokenRules, penalties: Penalties) -> None:
@@ -47,7 +47,7 @@ class LogitChanges:
     def of(self, logits: Logits, history: Sequence[int]) -> Logits:
         """A changed copy of the row."""
         row = logits.copy()
-        here = self._biased.searchsorted(len(row))  # a draft may know fewer ids
+        here = self._biased.searchsorted(len(row))  # a draft may have fewer ids
         row[self._biased[:here]] += self._biases[:here]
         if self._penalties is not None:
             self._penalties.show(history, len(row))

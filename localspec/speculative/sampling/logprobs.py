@@ -1,4 +1,4 @@
-"""Log probabilities of what is picked, and of what else was likely."""
+"""Log probabilities of the tokens that are picked, and of the likeliest others."""
 
 import math
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ MAX_LOGPROBS = 100  # OpenAI's bound is 20
 class TokenLogprob:
     """A token, the natural log of its probability, and the likeliest tokens with theirs.
 
-    ``top`` is in descending order, ties by the lower id, and holds the token itself where it is
+    ``top`` is in descending order, ties by the lower id, and includes the token itself if it is
     one of the likeliest.
     """
 
@@ -31,7 +31,7 @@ class TokenLogprob:
 
 
 class RecordingSampler:
-    """Picks by another's rule, and keeps what each row says of the pick.
+    """Picks by another's rule, and records the log probability of each pick.
 
     The softmax of the target's row before logit bias, penalties, grammar and temperature, or with
     ``sampled`` the distribution that the pick was drawn from, as llama-server's
@@ -70,7 +70,7 @@ class RecordingSampler:
         return self._record(logits, position, history, found)
 
     def take(self) -> tuple[TokenLogprob, ...]:
-        """What was recorded since this was last called, in the order of the tokens."""
+        """The records since the last call, in the order of the tokens."""
         taken, self._recorded = tuple(self._recorded), []
         return taken
 

@@ -57,10 +57,10 @@ class Penalties:
             self._counts.clear()
             self._seen = np.zeros(n_vocab, np.bool)
         before, after = self._start(len(self._text)), self._start(len(history))
-        # Leave the window: what was replaced at the end, and what is too long ago now.
+        # Leave the window: tokens replaced at the end, and those that are too old now.
         self._count(self._text[max(kept, before) :], -1)
         self._count(self._text[before : min(after, kept)], -1)
-        # Enter it: what is new at the end, and what is near enough again.
+        # Enter it: tokens new at the end, and those that are recent enough again.
         self._count(history[max(kept, after) :], 1)
         self._count(self._text[after : min(before, kept)], 1)
         self._text[kept:] = history[kept:]

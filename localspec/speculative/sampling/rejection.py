@@ -14,15 +14,15 @@ _TEST, _RESIDUAL = 2**32, 2**33
 
 
 def acceptance_probability(p: TokenDistribution, q: TokenDistribution, token: int) -> float:
-    """With which chance a token drawn from q is accepted: min(1, p / q)."""
+    """The chance that a token drawn from q is accepted: min(1, p / q)."""
     return min(1.0, p.of(token) / q.of(token))
 
 
 def residual(p: TokenDistribution, q: TokenDistribution) -> TokenDistribution:
-    """What is drawn from where a token was rejected: p - q where positive, normalised."""
+    """The distribution to draw from if a token is rejected: p - q where positive, normalised."""
     weights = (p.probabilities - q.at(p.ids)).clip(min=0.0)
     total = weights.sum()
-    # Rounding may leave nothing: then p and q are one, and nothing should have been rejected.
+    # Rounding may leave nothing: then p and q are equal, and nothing should have been rejected.
     return TokenDistribution(p.ids, weights / total) if total > 0 else p
 
 
@@ -40,7 +40,7 @@ class RejectionSampler(Sampler):
     ) -> ScoredToken:
         """As `Sampler.choose`, with the distribution that the token was drawn from.
 
-        No runner-up is told: the test is for one token at a place.
+        Runners-up are not returned: the test is for one token at a place.
         """
         kept = self._survivors(logits, position, history)
         chosen = self._choose_among(kept, position)
@@ -54,7 +54,7 @@ class RejectionSampler(Sampler):
         token: int,
         distribution: TokenDistribution | None,
     ) -> int:
-        """The drafted token where it passes the test, else one from the residual."""
+        """The drafted token if it passes the test, else one from the residual."""
         if distribution is None:
             raise ValueError(
                 "a token to be tested must come with the distribution it was drawn from"

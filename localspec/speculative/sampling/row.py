@@ -14,14 +14,14 @@ Scores = NDArray[np.float64]
 
 LOWEST = np.finfo(np.float32).min  # below is -inf: masked
 _COLUMNS, _MOST_ROWS = 4096, 32  # at least and at most, of the table that a row is read as
-_FEW = 128  # logits: so many are sorted fast by any way
+_FEW = 128  # logits: this few are sorted fast in any way
 
 
 class Row:
-    """One row of logits of shape (n_vocab,) with its penalty, and what finds the largest of them.
+    """One row of logits of shape (n_vocab,) with its penalty, and a search for its largest ones.
 
     It is read as a table, for the maximum of each column: only columns that reach a bound are
-    looked at again. The penalties must only lower: they are applied to what was found. Raises
+    looked at again. The penalties must only lower: they are applied to the logits found. Raises
     NotNumbers for a row with NaN, +inf or nothing but -inf.
     """
 
@@ -76,8 +76,8 @@ class Row:
     ) -> tuple[Ids, Logits]:
         """Ids, ascending, and penalised logits of at least what `largest` asks for.
 
-        Given is what reaches ``least`` before the penalty. A penalty on these can let in others,
-        which reach a lower bound; it lowers those too, so that the bound is low enough.
+        Given are those that reach ``least`` before the penalty. A penalty on these can let in
+        others, which reach a lower bound; it lowers those too, so that the bound is low enough.
         """
         logits = self._logits[ids]
         if not penalty.applies_to(ids).any():
@@ -92,7 +92,7 @@ class Row:
 
 
 def require_number(best: float) -> None:
-    """Raise NotNumbers if the largest logit of a row is none."""
+    """Raise NotNumbers if the largest logit of a row is not a number."""
     if not math.isfinite(best):
         raise NotNumbers(
             "The model returned logits that are not numbers.",
@@ -107,7 +107,7 @@ def at_least(bound: float) -> np.float32:
 
 
 def _required(logits: Logits, k: int, distance: float) -> np.float32:
-    """What a logit must reach to be near the best of these, and among the ``k`` largest."""
+    """The least logit that is near the best of these, and among the ``k`` largest."""
     near = at_least(float(logits.max()) - distance)
     return near if len(logits) < k else max(near, _kth_largest(logits, k))
 

@@ -17,7 +17,7 @@ from localspec.speculative.sampling.penalties import SHORT, Penalties
 from localspec.speculative.sampling.row import Ids, Logits, Row, Scores, require_number
 from localspec.speculative.sampling.truncation import LISTED, Others, Survivors, softmax, survivors
 
-_BLOCK = 1024  # consecutive ids that share their noise where too many survive
+_BLOCK = 1024  # consecutive ids that share their noise if too many survive
 _BLOCKS = 2**34  # beyond any seed, so that their noise is no token's
 _BEYOND_ROUNDING = 1e-3  # logits
 _SEGMENTS = 16  # of a row, in which its two largest logits are looked for
@@ -46,22 +46,22 @@ class TokenDistribution:
         if len(self.ids) > LISTED:
             mass = self.probabilities.cumsum()
             return int(self.ids[mass.searchsorted(uniform(seed, position) * mass[-1])])
-        with np.errstate(divide="ignore"):  # what has no probability is never drawn
+        with np.errstate(divide="ignore"):  # a token without probability is never drawn
             scores = np.log(self.probabilities)
         return int(self.ids[(scores + gumbel_noise(seed, position, self.ids)).argmax()])
 
 
 class RunnerUp(NamedTuple):
-    """A token that was not picked, and how far it is behind the one that was."""
+    """A token that was not picked, and the distance of its score to that of the pick."""
 
     token: int
-    behind: float
+    distance: float
 
 
 class ScoredToken(NamedTuple):
-    """A token, by how much it leads the runner-up, and if need be what it was drawn from.
+    """A token, its lead over the runner-up, and if needed the distribution it was drawn from.
 
-    ``runners_up`` are the next ones, the nearest first, where they were asked for.
+    ``runners_up`` are the next ones, the nearest first, if they were asked for.
     """
 
     token: int
@@ -172,7 +172,7 @@ class Sampler:
     def shortfall(self, logits: Logits, position: int, history: Sequence[int], token: int) -> float:
         """By how many logits, the noise included, this token falls short of `sample`'s; 0 if it is.
 
-        Infinite where truncation leaves the token out.
+        Infinite if truncation leaves the token out.
         """
         if self._greedy:
             row = self._row(self._changed(logits, history), history)
@@ -186,7 +186,7 @@ class Sampler:
     def distribution(
         self, logits: Logits, position: int, history: Sequence[int]
     ) -> TokenDistribution:
-        """What `sample` draws from at this position, where XTC either runs or does not."""
+        """The distribution of `sample` at this position, where XTC either runs or does not."""
         if self._greedy:
             row = self._row(self._changed(logits, history), history)
             return TokenDistribution(row.largest(1)[0], np.ones(1))
@@ -195,7 +195,7 @@ class Sampler:
     def drawn_from(
         self, logits: Logits, position: int, history: Sequence[int]
     ) -> TokenDistribution:
-        """The distribution behind `sample`'s token at this position."""
+        """The distribution that `sample` drew this token from."""
         return self.distribution(logits, position, history)
 
     def _stays_best(self, token: int, n_vocab: int, history: Sequence[int]) -> bool:
@@ -222,7 +222,7 @@ class Sampler:
             return chain_survivors(self._row(logits, history), params, position)
         if params.min_p > 0 and not self._penalises:
             best, lead, *_ = _best(logits)
-            if lead > _BEYOND_ROUNDING - math.log(params.min_p):  # min-p leaves it alone
+            if lead > _BEYOND_ROUNDING - math.log(params.min_p):  # min-p keeps no other
                 only = logits[[best]].astype(np.float64)
                 return Survivors(np.array([best]), only, params.temperature)
         return survivors(self._row(logits, history), params)
@@ -240,8 +240,8 @@ class Sampler:
         i = int(scores.argmax())
         second = float(np.partition(scores, -2)[-2])
         lead = float(scores[i]) - second
-        behind = _runners_up(ids, scores, runners_up)
-        return ScoredToken(int(ids[i]), lead, runners_up=behind)
+        others = _runners_up(ids, scores, runners_up)
+        return ScoredToken(int(ids[i]), lead, runners_up=others)
 
     def _distribution_over(self, kept: Survivors) -> TokenDistribution:
         ids, logits = kept.ids, kept.logits
@@ -256,7 +256,7 @@ class Sampler:
     def _scores(self, kept: Survivors, position: int, every: bool = False) -> tuple[Ids, Scores]:
         """Tokens and their scores: the one with the largest is drawn.
 
-        Where tokens share their noise, the id of a block that does not win is -1; with ``every``,
+        If tokens share their noise, the id of a block that does not win is -1; with ``every``,
         each block's tokens are listed.
         """
         if kept.temperature == 0:
@@ -285,7 +285,7 @@ class Sampler:
         np.exp(weights, out=weights)
         weights *= others.mask
         sums = np.add.reduceat(weights, np.arange(0, len(weights), _BLOCK), dtype=np.float64)
-        with np.errstate(divide="ignore"):  # in a block may be nothing
+        with np.errstate(divide="ignore"):  # a block may be empty
             scores: Scores = np.log(sums) + best / kept.temperature
         return scores + gumbel_noise(self.params.seed + _BLOCKS, position, np.arange(len(sums)))
 
@@ -300,7 +300,7 @@ class Sampler:
 
 
 def _runners_up(ids: Ids, scores: Scores, count: int) -> tuple[RunnerUp, ...]:
-    """The ``count`` tokens behind the one of the largest score, but those without an id."""
+    """The ``count`` tokens after the one of the largest score, but those without an id."""
     if count == 0:
         return ()
     best, *others = np.argsort(-scores, kind="stable").tolist()
@@ -313,14 +313,14 @@ def _best(logits: Logits, runners_up: int = 0) -> ScoredToken:
     largest = _largest_first(logits)
     token, best, left = next(largest)
     require_number(best)
-    behind = (RunnerUp(other, best - logit) for other, logit, _ in largest)
-    return ScoredToken(token, best - left, runners_up=tuple(itertools.islice(behind, runners_up)))
+    others = (RunnerUp(other, best - logit) for other, logit, _ in largest)
+    return ScoredToken(token, best - left, runners_up=tuple(itertools.islice(others, runners_up)))
 
 
 def _largest_first(logits: Logits) -> Iterator[tuple[int, float, float]]:
-    """Ids, ties the lower first, with their logits and the largest left behind each.
+    """Ids, ties the lower first, with their logits and the next largest after each.
 
-    Those that are masked come not at all, but for the first.
+    Masked tokens are left out, except as the first.
     """
     length = -(-len(logits) // _SEGMENTS)
     maxima = np.maximum.reduceat(logits, np.arange(0, len(logits), length))

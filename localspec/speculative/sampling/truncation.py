@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.speculative.sampling.row import LOWEST, Ids, Logits, Row, Scores, at_least
 
-LISTED = 1024  # survivors that are listed one by one; of more the rest is kept as a row
+LISTED = 1024  # survivors that are listed one by one; if there are more, the rest is kept as a row
 _PIECE = 16384  # logits
 _SUMMED = 1e-9  # more than the relative error of a sum of LISTED weights
 _SUMMED_SINGLE = 1e-5  # and of a row of weights in single precision
@@ -23,10 +23,10 @@ class Others(NamedTuple):
 
 
 class Survivors(NamedTuple):
-    """What truncation leaves of a row: ``ids`` and their ``logits``, best first.
+    """The part of a row that truncation leaves: ``ids`` and their ``logits``, best first.
 
-    Where more than LISTED tokens survive, these are the largest, and there are ``others``.
-    ``temperature`` is what they are drawn at; at 0 the first is taken.
+    If more than LISTED tokens survive, these are the largest, and there are ``others``.
+    They are drawn at ``temperature``; at 0 the first is taken.
     """
 
     ids: Ids
@@ -36,7 +36,7 @@ class Survivors(NamedTuple):
 
 
 def survivors(row: Row, params: SamplingParams) -> Survivors:
-    """What top-k, top-p and min-p leave, by the rules of llama.cpp's chain and in its order.
+    """The tokens that top-k, top-p and min-p leave, by llama.cpp's rules and in its order.
 
     That is always the beginning of the row in descending order, ties to the lower id.
     """
@@ -55,7 +55,7 @@ def survivors(row: Row, params: SamplingParams) -> Survivors:
 
 
 def listed(ids: Ids, scores: Scores, temperature: float, row: Row) -> Survivors:
-    """These tokens of a row, best first, as survivors: what is beyond LISTED becomes a mask."""
+    """These tokens of a row, best first, as survivors: those beyond LISTED become a mask."""
     if len(ids) <= LISTED:
         return Survivors(ids, scores, temperature)
     mask = np.zeros(len(row), np.bool)
@@ -64,7 +64,7 @@ def listed(ids: Ids, scores: Scores, temperature: float, row: Row) -> Survivors:
 
 
 def softmax(scores: Scores) -> Scores:
-    """Probabilities, shape (n,), of scores of which the first is the largest."""
+    """Probabilities, shape (n,), of scores; the first is the largest."""
     weights = np.exp(scores - scores[0])
     probabilities: Scores = weights / weights.sum()
     return probabilities
@@ -104,7 +104,7 @@ def _floor(best: float, params: SamplingParams) -> np.float32:
 def _survivors_of_many(
     logits: Logits, params: SamplingParams, k: int, ids: Ids, scores: Scores
 ) -> Survivors:
-    """What survives of the ``k`` largest, more than LISTED.
+    """The survivors of the ``k`` largest, more than LISTED.
 
     Given are the LISTED largest, or all that min-p leaves.
     """

@@ -379,7 +379,7 @@ def test_runners_up_are_the_next_ones(
         sampler.shortfall(logits, position, history, each.token) / (params.temperature or 1.0)
         for each in chosen.runners_up
     ]
-    assert [each.behind for each in chosen.runners_up] == pytest.approx(short, abs=1e-5)
+    assert [each.distance for each in chosen.runners_up] == pytest.approx(short, abs=1e-5)
     tokens = {chosen.token, *(each.token for each in chosen.runners_up)}
     assert len(tokens) == 1 + len(short) <= 1 + count
     if not shared:
