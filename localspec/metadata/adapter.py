@@ -10,7 +10,7 @@ from localspec.metadata.header import ModelHeader
 from localspec.metadata.splits import read_part
 
 _HINT = "Give a LoRA adapter in GGUF, as convert_lora_to_gguf.py makes them."
-_TYPES = ("F32", "F16", "BF16", "Q8_0")  # what converters write
+_TYPES = ("F32", "F16", "BF16", "Q8_0")  # types that converters write
 _INVOCATION = "adapter.alora.invocation_tokens"
 _SIDES = (".lora_a", ".lora_b")
 

@@ -34,7 +34,7 @@ class Source(Protocol):
         """The size of the whole file."""
 
     def read(self, least: int) -> bytes:
-        """The next bytes: at least so many, unless the file ends, and more if they are cheap."""
+        """The next bytes: at least ``least``, unless the file ends, and more if they are cheap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class ByteReader:
         return found
 
     def skip_strings(self, count: int) -> None:
-        """Go past so many texts."""
+        """Skip this many texts."""
         while count > 0:
             count -= len(self._ends_in_window(count))
             if count > 0:
@@ -172,7 +172,7 @@ class ByteReader:
                 count -= 1
 
     def _ends_in_window(self, most: int) -> list[int]:
-        """Go past the next texts that lie wholly in the window, and return where each ends."""
+        """Skip the next texts that lie wholly in the window, and return the end of each."""
         window, at, end = self._window, self._at, len(self._window)
         size_of, ends = _U64.unpack_from, []
         for _ in range(most):
@@ -186,7 +186,7 @@ class ByteReader:
         return ends
 
     def count(self, what: str, limit: int, each: int) -> int:
-        """A u64 count of items of at least `each` bytes, all of which must still fit."""
+        """A u64 count of items, at least `each` bytes long, that must all still fit."""
         count = self.u64()
         if count > limit:
             self.fail(f"claims {count:,} {what} in {self.reading}; the limit is {limit:,}")

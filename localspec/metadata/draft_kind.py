@@ -17,7 +17,7 @@ MTP_GRAPHS = MTP_CHAINS | frozenset(
 # Heads that are an architecture of their own, and the one of their targets.
 ASSISTANTS = {"gemma4-assistant": "gemma4"}
 
-DEFAULT_BLOCK = 16  # tokens of a DFlash pass, where its file does not say (common/speculative.cpp)
+DEFAULT_BLOCK = 16  # tokens of a DFlash pass, if its file does not say (common/speculative.cpp)
 _MASK = "tokenizer.ggml.mask_token_id"
 # Tensors of each NextN layer in all architectures.
 _NEXTN = ("eh_proj", "enorm", "hnorm")
@@ -33,8 +33,8 @@ class DraftKind:
     ``kind`` is "model" or one of `HEADS`. ``heads`` counts NextN layers. The inputs of
     ``target_layers`` are read, numbered from 0; the number of layers stands for the output of the
     last one. ``target_width`` is the number of floats in a hidden state of the target;
-    ``block_size`` counts the tokens of a DFlash pass, of which the first is known and all others
-    are ``mask_token``; if ``causal``, they see no later ones. ``reduced_vocabulary`` is the number
+    ``block_size`` counts the tokens of a DFlash pass: the first is known and all others are
+    ``mask_token``; if ``causal``, they see no later ones. ``reduced_vocabulary`` is the number
     of tokens that a draft with a map (`d2t`) or a trimmed vocabulary can propose. Facts that do not
     apply are 0, empty or None.
     """
@@ -94,7 +94,7 @@ def draft_kind(header: ModelHeader) -> DraftKind:
     architecture = header.architecture
     if architecture in HEADS and architecture != "mtp":
         return _tapping(header, architecture)
-    if architecture in ASSISTANTS:  # whose NextN layers are those of one head
+    if architecture in ASSISTANTS:  # their NextN layers form one head
         return DraftKind("mtp", 1, target_width=output_width(header))
     reduced = None if header.trimmed is None else len(header.trimmed.ids)
     if header.complete and _holds_only_heads(header):

@@ -14,7 +14,7 @@ _CUT_NAME = re.compile(
 )
 QUANTISATION = re.compile(r"(?:I?Q|TQ)\d\w*|B?F\d\d|F32|(?:MX|NV)FP4\w*", re.IGNORECASE)
 
-# Kinds of prediction heads by name: in file names, as an architecture, and behind "draft-" in
+# Kinds of prediction heads by name: in file names, as an architecture, and after "draft-" in
 # llama.cpp (`common_speculative_type`); with a description for sentences.
 HEADS = {
     "mtp": "multi-token prediction heads",
@@ -24,7 +24,7 @@ HEADS = {
 
 MAX_PARTS = 1000  # of a split model; real ones have some dozens
 
-# Heads inside a target put "-MTP-" into its name, so only a leading "mtp-" tells a lone head; in
+# Heads inside a target put "-MTP-" into its name, so only a leading "mtp-" marks a lone head; in
 # flat caches the repository and "_" stand before it.
 _NO_DRAFT = re.compile(r"mmproj|imatrix", re.IGNORECASE)
 _HEADS = re.compile(
@@ -34,7 +34,7 @@ _ALSO = {"dspark": "dflash"}  # an extension of it
 
 
 def is_sidecar(path: str) -> bool:
-    """Whether a file is stored beside models: a projector, prediction heads, an imatrix.
+    """Whether a file accompanies models: a projector, prediction heads, an imatrix.
 
     By its name and last folder; `path` has forward slashes.
     """

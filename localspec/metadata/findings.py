@@ -114,7 +114,7 @@ _WARNINGS = {
     ),
     "pre-differs": "The draft learned another split of text: expect less acceptance.",
     "draft-not-smaller": "Choose a smaller draft.",
-    "small-ratio": "Drafting by it gains little; a smaller draft gains more.",
+    "small-ratio": "This draft is too large to help much; use a smaller one.",
 }
 _INFOS = {
     "sliding-window": "Rejected tokens are rolled back; a longer rollback reads tokens again.",

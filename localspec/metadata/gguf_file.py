@@ -19,7 +19,7 @@ MAX_KEY_BYTES = 64 << 10
 MAX_KEPT_ELEMENTS = 1024
 MAX_TENSOR_NAME = 63
 MAX_DIMENSIONS = 4
-MAX_TAIL_BYTES = 1 << 20  # behind the tensors: padding
+MAX_TAIL_BYTES = 1 << 20  # after the tensors: padding
 ALIGNMENT = 32  # of tensors, unless a file says otherwise
 
 # Keys of arrays that stay packed, and those of them whose elements are kept.
@@ -44,7 +44,7 @@ SCALARS = {  # GGUF value type -> struct code
 
 
 class ValueKind(NamedTuple):
-    """Types that are one to llama.cpp: its name for them, and their numbers in a file."""
+    """Types that llama.cpp treats as one: its name for them, and their numbers in a file."""
 
     name: str
     type_ids: tuple[int, ...]
@@ -168,7 +168,7 @@ class PartHeader:
     def override(self, key: str, value: int | float | bool | str) -> None:
         """Replace a value, as llama.cpp's `--override-kv` does.
 
-        Raises UsageError for another type, of which llama.cpp would ignore the value.
+        Raises UsageError for another type: llama.cpp would ignore the value.
         """
         kind, found = _KINDS[type(value)], self.types.get(key)
         if found is not None and found not in kind.type_ids:
@@ -222,7 +222,7 @@ class PartHeader:
 
 
 class HeaderReader:
-    """Reads the header of one file in steps; `part` has what was read so far."""
+    """Reads the header of one file in steps; `part` has the keys and tensors read so far."""
 
     def __init__(self, source: Source) -> None:
         self.part = PartHeader(source.path, source.n_bytes)

@@ -23,7 +23,7 @@ from localspec.metadata.gguf_file import (
     Value,
 )
 
-# What is written is one file, with the alignment of files that do not name one.
+# The output is one file, with the alignment of files that do not name one.
 _LEFT_OUT = ("split.no", "split.count", "split.tensors.count", "general.alignment")
 _TYPES: dict[type, int] = {bool: BOOL, int: UINT32, float: FLOAT32, str: STRING}
 _INTEGERS = "BbHhIiQq"
@@ -104,11 +104,11 @@ def _write_header(
     tensors: Sequence[TensorInfo],
     values: Mapping[str, Value | None],
 ) -> None:
-    """Write all that precedes the tensors' data: keys, and descriptions of the tensors."""
+    """Write everything before the tensors' data: keys, and descriptions of the tensors."""
     copies = [key for key in source.spans if key not in values]
     changed = [(key, value) for key, value in values.items() if value is not None]
     file.write(b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(copies) + len(changed)))
-    for key, value in changed:  # first: copies of one model are told apart by their beginnings
+    for key, value in changed:  # first: copies of one model are distinguished by their beginnings
         file.write(_string(key) + _packed(value, _types(source, key)))
     for key in copies:
         file.write(_string(key))

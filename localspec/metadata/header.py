@@ -44,13 +44,13 @@ ENCODERS = frozenset(
 class ModelHeader:
     """Header of a GGUF file, or of all parts of a split model together.
 
-    `n_bytes` is the size on disk, `parameters` the number of tensor elements. `values` holds
-    scalars by their full key, and arrays of up to 1024 elements as tuples. `data_start` is where
+    scalars by their full key, and arrays of up to 1024 elements as tuples. `data_start` is the byte
+    at which the weights begin in the first part. A draft with a `trimmed` vocabulary has no tokens
     the weights begin in the first part, in bytes. A draft with a `trimmed` vocabulary has no tokens
     of its own.
 
-    If not `complete`, values may be missing: there are no tensors, `n_tokens` is what the file
-    announces, and special ids and flags of `vocab` may still be llama.cpp's defaults.
+    If not `complete`, values may be missing: there are no tensors, `n_tokens` is the announced
+    number, and special ids and flags of `vocab` may still be llama.cpp's defaults.
     """
 
     complete: bool
@@ -123,7 +123,7 @@ class ModelHeader:
 class StagedHeader:
     """A model's header, read in stages that each read as little as possible.
 
-    All raise what the sources raise, and `NotAGGUF` as `read_header`.
+    All methods raise the errors of the sources, and `NotAGGUF` as `read_header`.
     """
 
     def __init__(self, parts: Sequence[Source]) -> None:
@@ -172,7 +172,7 @@ def _build_header(parts: Sequence[PartHeader], complete: bool = True) -> ModelHe
     has_tokens = TOKENS in first.arrays and TOKEN_TYPES in first.arrays
     vocab = build_vocab(first) if complete or has_tokens else None
     pre, n_tokens = _tokens_of(first, vocab, complete)
-    # Before the end nothing more is read, lest a value of a wrong type hide what is certain.
+    # Before the end nothing more is read, so that a value of a wrong type does not hide a finding.
     rest = first if complete else PartHeader(first.path, first.n_bytes)
     trimmed = read_trimmed(rest, architecture, len(parts))
 

@@ -32,10 +32,10 @@ def read_part(path: Path) -> PartHeader:
     """Parse one file; raises as `read_parts`."""
     with open_file(path) as file:
         if whole := cut_from(path.name):
-            beside = (one_line(each.name) for each in path.parent.iterdir())
+            names = (one_line(each.name) for each in path.parent.iterdir())
             raise NotAGGUF(
                 f"{one_line(str(path))} is a part of a file that another tool cut.",
-                f"Join all parts, in their folder: {how_to_join(one_line(whole), beside)}.",
+                f"Join all parts, in their folder: {how_to_join(one_line(whole), names)}.",
             )
         return HeaderReader(file).finish()
 
@@ -43,12 +43,12 @@ def read_part(path: Path) -> PartHeader:
 def finish_parts(readers: Sequence[HeaderReader]) -> list[PartHeader]:
     """Read the headers of all parts of a model, part 1 first, to their ends.
 
-    Raises what the sources raise, and `NotAGGUF` for a damaged header or parts of other models.
+    Raises the errors of the sources, and `NotAGGUF` for a damaged header or parts of other models.
     """
     first, count = readers[0].finish(), len(readers)
-    said = first.number("split.count") or 1
-    if said != count:
-        first.fail(f"says that its model has {said:,} parts, but {count:,} are there")
+    claimed = first.number("split.count") or 1
+    if claimed != count:
+        first.fail(f"says that its model has {claimed:,} parts, but {count:,} are there")
     return _joined(first, (reader.finish() for reader in readers[1:]))
 
 

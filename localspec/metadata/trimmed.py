@@ -1,8 +1,8 @@
 """Trimmed vocabulary of a draft: the target's tokens for which it has output rows.
 
-After FR-Spec (arXiv 2502.14856). To llama.cpp it is a model with so few tokens, without texts. Of a
-whole model the embeddings of all tokens, which it must still read, follow its tensors, where
-llama.cpp does not look. MTP heads read ids alone: for each token without a row they read another.
+After FR-Spec (arXiv 2502.14856). To llama.cpp it is a model with so few tokens, without texts. In
+a whole model the embeddings of all tokens, which it must still read, follow its tensors, a place
+that llama.cpp does not read. MTP heads read ids alone: for a token without a row they read another.
 """
 
 import hashlib
@@ -54,7 +54,7 @@ class TrimmedVocabulary:
 
     @property
     def table_bytes(self) -> int:
-        """Size of the embeddings behind the tensors."""
+        """Size of the embeddings after the tensors."""
         return 0 if self.table is None else self.size * self.table.row_bytes
 
     def describe(self) -> str:
@@ -76,7 +76,7 @@ def read_trimmed(part: PartHeader, architecture: str, n_parts: int) -> TrimmedVo
     if n_parts > 1:
         part.fail("is split, and has a trimmed vocabulary, which cannot be", MAKE_AGAIN)
     if part.text("tokenizer.ggml.model") != "none":
-        part.fail("has a trimmed vocabulary beside a tokenizer of its own", MAKE_AGAIN)
+        part.fail("has a trimmed vocabulary and also a tokenizer of its own", MAKE_AGAIN)
     size = _read_size(part)
     ids = _read_ids(part, size)
     matrix = _read_matrix(part, len(ids), architecture)
@@ -92,7 +92,7 @@ def read_trimmed(part: PartHeader, architecture: str, n_parts: int) -> TrimmedVo
 
 
 def _end(part: PartHeader) -> int:
-    """The byte behind the last tensor and its padding."""
+    """The byte after the last tensor and its padding."""
     end = max(tensor.offset + tensor.n_bytes for tensor in part.tensors)
     return part.data_start + part.aligned(end)
 
@@ -103,7 +103,7 @@ def _read_table(part: PartHeader, matrix: TensorInfo) -> EmbeddingTable:
 
 
 def _read_read_as(part: PartHeader, ids: NDArray[np.int32], size: int) -> NDArray[np.int32] | None:
-    """Numbers of rows, one for each token, of those with a row their own; None where not given."""
+    """Numbers of rows, one for each token that has a row of its own; None if not given."""
     array = part.array(READ_AS, "list of u32", UINT32)
     if array is None:
         return None

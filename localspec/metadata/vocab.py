@@ -149,7 +149,7 @@ def _defaults(model: str) -> _Defaults:
 def build_vocab(part: PartHeader) -> Vocab | None:
     """The vocabulary as `llama_vocab::impl::load` makes it, or None without a tokenizer.
 
-    Raises `NotAGGUF` where that throws because of a value's type or an array's length.
+    Raises `NotAGGUF` if that throws because of a value's type or an array's length.
     """
     model = part.text("tokenizer.ggml.model")
     if model is None:

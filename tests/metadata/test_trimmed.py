@@ -136,7 +136,7 @@ def test_rows_that_do_not_agree(tmp_path: Path) -> None:
 def test_a_tokenizer_beside_it(tmp_path: Path) -> None:
     keys = trimmed_keys() | vocab_keys(["a", "b", "c", "d"])
     path = write_trimmed(tmp_path / "a.gguf", keys)
-    assert "beside a tokenizer" in refusal(path).message
+    assert "also a tokenizer" in refusal(path).message
 
 
 def test_a_part_of_a_split_model(tmp_path: Path) -> None:

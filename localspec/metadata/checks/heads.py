@@ -1,4 +1,4 @@
-"""Checks of prediction heads: what a file claims, and whether they fit a target.
+"""Checks of prediction heads: the claims of a file, and whether they fit a target.
 
 Most of these faults trip an assertion in llama.cpp, which ends the process, or make it draft from
 zeros silently.
@@ -28,14 +28,14 @@ from localspec.metadata.header import ModelHeader
 
 # Architectures whose graph hands out the inputs of its layers (`t_layer_inp` in src/models/*.cpp,
 # with those that share such a graph); on all others a tap ends the process in
-# `llm_graph_result::set_outputs`. qwen4exp is left out: what it hands out is several rows wide,
-# at which `llama_context::extract_layer_inputs` ends the process too.
+# `llm_graph_result::set_outputs`. qwen4exp is left out: its inputs are several rows wide, at which
+# `llama_context::extract_layer_inputs` ends the process too.
 LAYER_TAPS = frozenset(
     "bailingmoe3 deepseek4 gemma4 gpt-oss hunyuan-dense hunyuan_vl lfm2 lfm2moe llama mimo2 "
     "minimax-01 minimax-m2 muse-glimmer nanbeige nemotron_h nemotron_h_moe qwen3 qwen35 qwen35moe "
     "qwen3moe qwen3next".split()
 )
-# Those that also hand out what follows the last layer, as the input of one layer more.
+# Those that also hand out the output of the last layer, as the input of one layer more.
 FINAL_LAYER_TAPS = frozenset("deepseek4 mimo2 nemotron_h nemotron_h_moe".split())
 # Architectures whose graph hands out its last hidden state (`t_h_nextn`); all others give zeros.
 NEXTN_TAPS = MTP_GRAPHS | frozenset(
@@ -112,7 +112,7 @@ def check_heads_of(target: ModelHeader, draft: ModelHeader) -> Iterator[Finding]
 def n_tokens(header: ModelHeader) -> int:
     """Number of tokens; without a tokenizer, as many as llama.cpp makes up.
 
-    Of a trimmed vocabulary all that can be read.
+    For a trimmed vocabulary all tokens that can be read.
     """
     if header.trimmed is not None:
         return header.trimmed.size
@@ -254,7 +254,7 @@ def _check_taps(target: ModelHeader, kind: DraftKind) -> Iterator[Finding]:
     if not all(target.architecture in taps for taps in known.values()):
         message = f"llama.cpp does not hand out the hidden states of {architecture}"
         if target.architecture in LAYER_TAPS:
-            message += " behind its last layer"
+            message += " after its last layer"
         yield make_finding("heads-unsupported", f"{message}, which this draft reads.")
 
 

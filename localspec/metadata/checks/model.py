@@ -42,7 +42,7 @@ _ADD_TOKENS = frozenset({"BPE", "SPM", "UGM", "WPM"})
 # Tokenizers that read the number of a byte token from its text.
 _BYTES_BY_NAME = frozenset({"BPE", "SPM", "UGM"})
 
-# Files that belong beside a model; by `general.type` or by architecture.
+# Files that are stored next to a model; by `general.type` or by architecture.
 _SIDECARS = {
     "mmproj": ("the vision or audio part of a model", "Give the language model itself."),
     "clip": ("the vision or audio part of a model", "Give the language model itself."),
@@ -160,7 +160,7 @@ def loads_without_texts(header: ModelHeader) -> bool:
 
 
 def _find_sidecar(header: ModelHeader, role: Role, kind: DraftKind) -> Finding | None:
-    """The finding for a file that is no model, but stored beside one."""
+    """The finding for a file that is not a model, but belongs to one."""
     known = _sidecar_by_name(header, role, kind)
     if known is None and kind.is_model and (header.type or "model") != "model":
         known = f"a file of type '{one_line(header.type or '')}'", ""

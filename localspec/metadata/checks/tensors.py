@@ -48,7 +48,7 @@ def type_faults(header: ModelHeader) -> Iterator[str]:
 def shape_faults(header: ModelHeader) -> Iterator[str]:
     """The first matrix of attention that does not have the heads that the header names.
 
-    Latent attention, and layers with a state beside it, use some of the names for other sizes.
+    Latent attention, and layers that also have a state, use some of the names for other sizes.
     """
     if not draft_kind(header).is_model:
         return
@@ -80,7 +80,7 @@ def _fits(tensor: TensorInfo) -> bool:
 
 
 def _has_heads(header: ModelHeader, tensor: TensorInfo, name: str, layer: int) -> bool:
-    """Whether a matrix has a whole number of heads' rows; True where the header does not say."""
+    """Whether a matrix has a whole number of heads' rows; True if the header does not give it."""
     dimension, count, lengths = _HEADS[name]
     heads = _of_layer(header, f"attention.{count}", layer)
     sizes = {whole_number(header, f"attention.{length}") for length in lengths}

@@ -33,7 +33,7 @@ _MAYBE_UNROTATED = frozenset(
 
 
 def value_faults(header: ModelHeader) -> Iterator[str]:
-    """What is wrong, each as a sentence without its subject."""
+    """The faults, each as a sentence without its subject."""
     yield from _layer_faults(header)
     yield from _expert_faults(header)
     yield from _rope_faults(header)

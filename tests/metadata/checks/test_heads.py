@@ -173,13 +173,13 @@ FIT_NOT: dict[str, tuple[bytes, bytes, str, str]] = {
         target_bytes("llama", heads=0),
         eagle3_bytes(layers=(1, 2, LAYERS)),
         "heads-unsupported",
-        "hidden states of llama behind its last layer",
+        "hidden states of llama after its last layer",
     ),
     "no tap behind the last layer for dflash": (
         target_bytes(),
         dflash_bytes(layers=(0, LAYERS)),
         "heads-unsupported",
-        "hidden states of qwen35 behind its last layer",
+        "hidden states of qwen35 after its last layer",
     ),
     "eagle3 of a wider model": (
         target_bytes("llama", heads=0),
