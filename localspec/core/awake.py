@@ -7,7 +7,7 @@ import time
 class AwakeClock:
     """Seconds in which this process ran, if one thread calls `tick` every ``period`` seconds.
 
-    Where no tick comes in time, the machine slept or the process was stopped: two periods count.
+    If no tick comes in time, the machine slept or the process was stopped: two periods count.
     """
 
     def __init__(self, period: float = math.inf) -> None:

@@ -26,7 +26,7 @@ class Loop(Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a turn would do something."""
+        """Whether a turn has work to do."""
 
     def turn(self) -> None:
         """Do the next part of the work."""
@@ -41,8 +41,8 @@ class Loop(Protocol):
 class ComputeThread:
     """Runs calls and the turns of loops one after the other.
 
-    It is the thread that is inside `adopted`, which runs the loops while it waits in `run_until`,
-    or else a thread of its own, started at the first call. Methods are thread-safe.
+    This is the thread inside `adopted`, which runs the loops while it waits in `run_until`, or
+    else a thread of its own, started at the first call. Methods are thread-safe.
     """
 
     def __init__(self) -> None:
@@ -75,14 +75,14 @@ class ComputeThread:
                 self.release()
 
     def release(self) -> None:
-        """End an adoption early, so that computing has a thread of its own: for event loops."""
+        """End an adoption early, so that a separate thread computes: for event loops."""
         if self.is_current and self._thread is None:
             self._owner = None
             if any(loop.is_busy for loop in self._living()):
                 self._start()
 
     def add(self, loop: Loop) -> None:
-        """Give this loop turns whenever it is busy, until `remove` or its last reference goes."""
+        """Give this loop turns whenever it is busy, until `remove` or until it is freed."""
         with self._lock:
             self._loops = [ref(each) for each in (*self._living(), loop)]
 
@@ -100,7 +100,7 @@ class ComputeThread:
         self._start()
 
     def call(self, act: Callable[[], T]) -> T:
-        """The result of ``act()`` in the compute thread; raises what it raises.
+        """The result of ``act()`` in the compute thread; raises its exceptions.
 
         Context variables are the caller's. Ctrl-C in the calling thread ends it as `stopped_when`
         does, and is raised then.
@@ -139,7 +139,7 @@ class ComputeThread:
             self._step()
 
     def _step(self) -> None:
-        """One call, or a turn of each busy loop; waits for a call where there is neither."""
+        """One call, or a turn of each busy loop; waits for a call if there is neither."""
         busy = [each for each in self._living() if each.is_busy]
         if not busy or not self._calls.empty():
             self._calls.get()()

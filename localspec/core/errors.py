@@ -48,15 +48,15 @@ class NotNumbers(EngineError):
 
 
 class NotEnoughMemory(LocalspecError, MemoryError):
-    """What was asked for does not fit into this machine's memory."""
+    """The requested work does not fit into this machine's memory."""
 
 
 class HubProblem(LocalspecError, OSError):
-    """The Hub cannot be reached, has no such model, or does not hand it out."""
+    """The Hub cannot be reached, has no such model, or denies access to it."""
 
 
 class DownloadProblem(LocalspecError, OSError):
-    """A file could not be fetched, or differs from what was recorded."""
+    """A file could not be fetched, or differs from its record."""
 
 
 class UnknownPair(LocalspecError, FileNotFoundError):
@@ -80,7 +80,7 @@ class WorkerLost(LocalspecError, RuntimeError):
 
 
 class PromptTooLong(LocalspecError, ValueError):
-    """The prompt does not fit into the context; the tokens of both, where they are known."""
+    """The prompt does not fit into the context; with the tokens of both, if they are known."""
 
     def __init__(
         self, message: str, hint: str = "", *, n_prompt: int | None = None, n_ctx: int | None = None

@@ -53,19 +53,19 @@ def size_of(path: Path) -> int | None:
 
 
 def did_you_mean(missing: Path) -> str:
-    """The file beside a missing one whose name is nearest to it, as a question; "" for none."""
+    """The file next to a missing one whose name is nearest to it, as a question; "" for none."""
     if os.path.exists(missing):
         return ""
     suffix = (
         missing.suffix if missing.suffix[1:].isalpha() else ""
-    )  # what follows "1." in 1.5B is none
+    )  # the part after "1." in 1.5B is not a suffix
     try:
         some = islice(missing.parent.iterdir(), _COMPARED_FILES)
-        beside = {each.stem: each for each in some if suffix in ("", each.suffix)}
+        there = {each.stem: each for each in some if suffix in ("", each.suffix)}
     except OSError:
         return ""
-    near = get_close_matches(missing.name.removesuffix(suffix), beside, 1, 0.75)
-    return f"Did you mean {one_line(str(beside[near[0]]))}? " if near else ""
+    near = get_close_matches(missing.name.removesuffix(suffix), there, 1, 0.75)
+    return f"Did you mean {one_line(str(there[near[0]]))}? " if near else ""
 
 
 def read_at_most(path: Path, most: int) -> bytes:
@@ -132,7 +132,7 @@ def file_problem(what: str, hint: str) -> Iterator[None]:
 def require_kind(path: Path, magic: bytes, refusal: FileProblem) -> None:
     """Raise ``refusal`` for a path that holds anything but a file that begins with ``magic``.
 
-    An empty file, and none, are right too. What a killed process left of its save is removed.
+    An empty file, and a missing one, are accepted. Remains of a killed process's save are removed.
     """
     remove_abandoned(path)
     with file_problem(f"{path} cannot be read", "Name another."):
@@ -174,7 +174,7 @@ def appearing_when_complete(
 
     Several processes may write at once. Links are followed, and a replaced file passes on its
     permissions. A device or an open stream is written in place; a pipe without a reader is an
-    OSError. What killed processes left of their writes to `destination` is removed.
+    OSError. Remains of writes to `destination` by killed processes are removed.
     """
     place = destination if itself else Path(os.path.realpath(destination))
     is_stream = str(destination).startswith(("/dev/", "/proc/"))  # a rename would replace it
@@ -205,7 +205,7 @@ def temporary_beside(destination: Path, mode: int = 0o666) -> Iterator[Path]:
         name = f".{destination.name}.{os.getpid()}-{secrets.token_hex(4)}"
         path = destination.with_name(name)
         with FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode), "r+") as file:
-            if os.name != "posix":  # where an open file could not be renamed
+            if os.name != "posix":  # there an open file cannot be renamed
                 file.close()
             elif not lock(file):
                 continue  # another process is about to remove it
@@ -218,7 +218,7 @@ def temporary_beside(destination: Path, mode: int = 0o666) -> Iterator[Path]:
 
 
 def _claim(partial: Path, destination: Path) -> None:
-    """Give the file its name, which of several processes one takes; raises FileExistsError."""
+    """Give the file its name, which only one of several processes gets; raises FileExistsError."""
     try:
         os.link(partial, destination)
     except FileExistsError:
@@ -243,9 +243,9 @@ def remove_abandoned(destination: Path, *, all_names: bool = False) -> None:
 
 
 def lock(file: IO[Any], *, sure: bool = False) -> bool:
-    """Lock an open file until it is closed; False where another process, or handle, has it.
+    """Lock an open file until it is closed; False if another process, or handle, has locked it.
 
-    True also where files cannot be locked, unless the lock must be ``sure``.
+    True also if files cannot be locked here, unless the lock must be ``sure``.
     """
     try:
         from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
@@ -282,5 +282,5 @@ def add_keys(path: Path, *keys: str) -> None:
 
 
 def or_stream(path: Path, stream: Literal["stdin", "stdout"]) -> Path:
-    """The file, or where it is called "-" a standard stream of this process."""
+    """The file, or if it is called "-", a standard stream of this process."""
     return Path("/dev", stream) if str(path) == "-" else path

@@ -1,4 +1,4 @@
-"""Cancellation: Ctrl-C, delayed where it would do harm, or a request from another thread."""
+"""Cancellation: Ctrl-C, delayed if it would do harm, or a request from another thread."""
 
 import os
 import signal
@@ -46,7 +46,7 @@ def require_wanted() -> None:
 def held_interrupt() -> Iterator[list[bool]]:
     """Delay Ctrl-C to the end of the block; the yielded list is not empty once it was pressed.
 
-    Ctrl-Z is delayed too where `on_suspension` handles it. In a ctypes callback a KeyboardInterrupt
+    Ctrl-Z is delayed too if `on_suspension` handles it. In a ctypes callback a KeyboardInterrupt
     is printed and lost; while drawing it leaves half of the drawing on the screen.
     """
     pressed: list[bool] = []
@@ -76,9 +76,9 @@ def held_interrupt() -> Iterator[list[bool]]:
 
 @contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
-    """Let SIGTERM do in the block what Ctrl-C does; only in the main thread.
+    """Let SIGTERM act like Ctrl-C in the block; only in the main thread.
 
-    A shell's script starts background commands with SIGINT ignored: it then counts again.
+    A shell's script starts background commands with SIGINT ignored: here it is handled again.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -97,7 +97,7 @@ def terminated_as_interrupted() -> Iterator[None]:
 
 
 def on_suspension(before: Callable[[], None], after: Callable[[], None]) -> None:
-    """Call ``before`` when Ctrl-Z is to suspend this process, and ``after`` when it goes on.
+    """Call ``before`` when Ctrl-Z is to suspend this process, and ``after`` when it continues.
 
     Until `end_suspension`; only the first call in the main thread counts.
     """

@@ -1,4 +1,4 @@
-"""Limits of a process, and errors for what the system refuses it: memory, files, threads, disk."""
+"""Limits of a process, and errors for resources that the system refuses: memory, files, threads."""
 
 import contextlib
 import errno
@@ -46,8 +46,8 @@ def raise_open_files(wanted: int) -> None:
 
 
 def refusal(error: BaseException) -> LocalspecError | None:
-    """What the system refused, as an error for the user; None for any other error."""
-    while isinstance(error, BaseExceptionGroup):  # of tasks that went on at the same time
+    """The system's refusal, as an error for the user; None for any other error."""
+    while isinstance(error, BaseExceptionGroup):  # of tasks that ran at the same time
         error = error.exceptions[0]
     number = error.errno if isinstance(error, OSError) else None
     if number is not None and number in _DISK:
@@ -69,7 +69,7 @@ def refusal(error: BaseException) -> LocalspecError | None:
     if lacks_memory or (_NO_THREAD not in text and NO_MEMORY.search(text)):
         return _no_memory()
     if number == errno.EAGAIN or _NO_THREAD in text:
-        if allowed("RLIMIT_AS") is not None:  # which the stack of a thread counts towards
+        if allowed("RLIMIT_AS") is not None:  # the stack of a thread counts towards it
             return _no_memory()
         return _no_more("start no more threads or processes", "RLIMIT_NPROC", "ulimit -u", 4096)
     return None
@@ -91,9 +91,9 @@ def _no_memory() -> LocalspecError:
 
 def _no_more(what: str, name: str, command: str, enough: int) -> LocalspecError:
     most = allowed(name)
-    told = "the system allows no more" if most is None else f"this shell allows {most} ({command})"
+    bound = "the system allows no more" if most is None else f"this shell allows {most} ({command})"
     return LocalspecError(
-        f"This process can {what}: {told}.",
+        f"This process can {what}: {bound}.",
         f"End other programs, or raise the limit: {command} {enough}.",
     )
 

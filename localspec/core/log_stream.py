@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO, cast
 
-_MOST = 2**20  # characters that wait: without a bound they would fill the memory
+_MOST = 2**20  # characters of queued lines: without a bound they would fill the memory
 _END_SECONDS = 0.5  # to write the last lines: without a limit an unread pipe blocks the exit
 
 
 class LogStream(io.TextIOBase):
     """A text stream to the descriptor of another one; `write` never waits, and never fails.
 
-    Lines that cannot be written, or that wait in too large a number, are dropped, and counted in a
-    line of their own once writing works again.
+    Lines that cannot be written, or that exceed the bound of the queue, are dropped, and counted in
+    a line of their own once writing works again.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -55,7 +55,7 @@ class LogStream(io.TextIOBase):
         return len(text)
 
     def end(self, seconds: float) -> None:
-        """Wait so long at most until all is written, or dropped."""
+        """Wait until all is written, or dropped; at most so many ``seconds``."""
         with self._changed:
             self._ended = True
             self._changed.notify()
@@ -83,7 +83,7 @@ class LogStream(io.TextIOBase):
         while data:
             try:
                 data = data[os.write(self._descriptor, data) :]
-            except BlockingIOError:  # who made the pipe may have made it so
+            except BlockingIOError:  # the pipe may have been opened without blocking
                 select.select([], [self._descriptor], [])
 
 
@@ -93,7 +93,7 @@ def _lines(text: str) -> int:
 
 @contextmanager
 def unblocked_stderr() -> Iterator[None]:
-    """Let stderr be a `LogStream` while the block runs; one without a descriptor stays."""
+    """Let stderr be a `LogStream` while the block runs; one without a descriptor is kept."""
     before = sys.stderr
     try:
         log = LogStream(before)

@@ -119,7 +119,7 @@ def _words(folder: Path, *names: str) -> list[str]:
 
 
 def _output(*command: str) -> str:
-    """Output of a command; empty where it cannot be run."""
+    """Output of a command; empty if it cannot be run."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=5).stdout
     except (OSError, subprocess.SubprocessError):
@@ -172,7 +172,7 @@ def _cgroup_memory() -> tuple[int, int] | None:
             ("memory.high", "memory.current"),
             ("memory.limit_in_bytes", "memory.usage_in_bytes"),
         ):
-            with suppress(OSError, ValueError):  # "max" is no number, and no limit
+            with suppress(OSError, ValueError):  # "max" is not a number, and means no limit
                 limit, used = map(int, _words(folder, *names))
                 found.append((max(0, limit - used + _reclaimable(folder)), limit))
     if not found:
@@ -216,7 +216,7 @@ def is_busy(seconds: float = 0.05) -> bool:
 
 
 def cores_in_use(seconds: float) -> float | None:
-    """Cores that other processes use, observed for so long; None if unknown."""
+    """Cores that other processes use, observed for ``seconds``; None if unknown."""
     try:
         before = _working_ticks()
         time.sleep(seconds)
@@ -226,7 +226,7 @@ def cores_in_use(seconds: float) -> float | None:
 
 
 def other_work() -> str | None:
-    """A sentence on other processes that take half a core or more; None where none is known to."""
+    """A sentence on other processes that take half a core or more; None if none is known."""
     cores, most = cores_in_use(_LONG_LOOK), logical_cores()
     if cores is None or cores < _BUSY:
         return None

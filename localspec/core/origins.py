@@ -1,4 +1,4 @@
-"""Table of origins: where a token of an answer comes from, and how that is named and shown.
+"""Table of origins: the sources of an answer's tokens, and how they are named and shown.
 
 A new kind of draft is a row here and a `speculative.drafters.Lookup`, whose groups of candidates
 begin with the row's name.
@@ -11,9 +11,9 @@ class Origin(NamedTuple):
     """One origin.
 
     ``name`` stands in answers, statistics and metrics, and is the CSS class. ``label`` is in
-    legends; ``drafter`` names in figures what drafted the tokens, empty where nothing did.
-    ``marks`` stand around the text in a pipe, ``style`` is rich's. ``light`` and ``dark`` are
-    colours of the page, ``line`` is the kind of its underline.
+    legends; ``drafter`` names in figures the source that drafted the tokens, empty if there is
+    none. ``marks`` stand around the text in a pipe, ``style`` is rich's. ``light`` and ``dark``
+    are colours of the page, ``line`` is the kind of its underline.
     """
 
     name: str
@@ -31,7 +31,7 @@ DRAFT = "draft"  # by draft model or heads; others are named in the table alone
 # Colours of the terminal after the palette of Okabe and Ito (2008), distinct with any colour
 # vision, on dark and on light ground; the purple is stronger, or 16 colours would make it white.
 _ROWS = (
-    # Accepted tokens by what drafted them: the draft model or heads, prompt lookup, an earlier
+    # Accepted tokens by their drafter: the draft model or heads, prompt lookup, an earlier
     # answer, a grammar that allows one token only.
     Origin(DRAFT, "drafted", "draft model", "[]", "#56b4e9", "#0a5c9e", "#7cc4f2", "dotted"),
     Origin(
@@ -43,7 +43,7 @@ _ROWS = (
         "#7a5200", "#f0b43c", "dashed",
     ),
     Origin("forced", "forced", "grammar", "||", "#2ca02c", "#00694d", "#3fd6a7", "dotted"),
-    # The target's token where a drafted one was rejected, and where nothing was drafted.
+    # The target's token if a drafted one was rejected, and if nothing was drafted.
     Origin(
         "corrected", "corrected", "", "<>", "underline #d55e00", "#a33c00", "#ff9f66", "solid 2px"
     ),

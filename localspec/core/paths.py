@@ -1,4 +1,4 @@
-"""Where models, the demo pair and caches lie."""
+"""Paths of models, the demo pair, caches and settings."""
 
 import os
 import sys
@@ -34,7 +34,7 @@ def is_bundled(path: Path) -> bool:
 
 
 def bundled_folder() -> Path:
-    """Where the bundled models are."""
+    """Folder of the bundled models."""
     return CHECKOUT / "models" / "demo" if in_checkout() else PACKAGE / "demo_pair"
 
 
@@ -49,7 +49,7 @@ def _bundled(name: str) -> Path:
 
 
 def models_folder() -> Path:
-    """Where downloaded models go: LOCALSPEC_MODELS, the checkout's models/, or user data."""
+    """Folder of downloaded models: LOCALSPEC_MODELS, the checkout's models/, or user data."""
     chosen = os.environ.get("LOCALSPEC_MODELS")
     if chosen:
         return _expand(chosen)
@@ -57,29 +57,29 @@ def models_folder() -> Path:
 
 
 def history_file() -> Path:
-    """Where the chat keeps what was typed."""
+    """File of the chat's input history."""
     return _own_folder("data") / "chat_history"
 
 
 def conversations_folder() -> Path:
-    """Where chats are saved."""
+    """Folder of saved chats."""
     return _own_folder("data") / "conversations"
 
 
 def config_file() -> Path:
-    """Where settings stay: LOCALSPEC_CONFIG, else in the user's config folder."""
+    """File of saved settings: LOCALSPEC_CONFIG, else in the user's config folder."""
     chosen = os.environ.get("LOCALSPEC_CONFIG")
     return _expand(chosen) if chosen else _own_folder("config") / "config.toml"
 
 
 def cache_folder() -> Path:
-    """Where files that can be made again go: LOCALSPEC_CACHE, else the user's cache folder."""
+    """Folder of files that can be made again: LOCALSPEC_CACHE, else the user's cache folder."""
     chosen = os.environ.get("LOCALSPEC_CACHE")
     return _expand(chosen) if chosen else _own_folder("cache")
 
 
 def hub_cache_folder() -> Path:
-    """Where huggingface_hub keeps what it downloaded: HF_HUB_CACHE, else `hub` in HF_HOME."""
+    """Folder of huggingface_hub's downloads: HF_HUB_CACHE, else `hub` in HF_HOME."""
     if chosen := folder_from("HF_HUB_CACHE") or folder_from("HUGGINGFACE_HUB_CACHE"):
         return chosen
     caches = xdg_folder("cache") or Path(os.path.expanduser("~/.cache"))
@@ -93,17 +93,17 @@ def folder_from(variable: str) -> Path | None:
 
 
 def home() -> Path:
-    """The user's home folder; "~", which no folder has, where it is unknown."""
+    """The user's home folder; "~", which no folder is called, if it is unknown."""
     return Path(os.path.expanduser("~"))
 
 
 def state_folder() -> Path:
-    """Where running processes record themselves."""
+    """Folder in which running processes record themselves."""
     return _own_folder("state")
 
 
 def system_folder(kind: Kind) -> Path:
-    """Where the programs of this user keep caches, settings, data or their state."""
+    """Folder in which this user's programs keep caches, settings, data or their state."""
     if sys.platform == "darwin":
         return home() / "Library" / ("Caches" if kind == "cache" else "Application Support")
     folders = {"data": ".local/share", "state": ".local/state"}

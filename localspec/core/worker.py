@@ -36,7 +36,7 @@ _KILLS = {getattr(signal, name, None) for name in ("SIGKILL", "SIGTERM", "SIGHUP
 
 
 class Limits(NamedTuple):
-    """Limits of a worker; where the system does not enforce them, the parent checks them."""
+    """Limits of a worker; if the system does not enforce them, the parent checks them."""
 
     seconds: float  # of processor time for each question
     memory: int  # bytes of address space
@@ -49,7 +49,7 @@ class Limits(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """How a child ended: its exit code, None where it took too long, and its last lines."""
+    """How a child ended: its exit code, None if it took too long, and its last lines."""
 
     code: int | None
     output: str
@@ -63,7 +63,7 @@ class Ended(NamedTuple):
 
     @property
     def cause(self) -> Cause:
-        """What ended it."""
+        """The cause of its end."""
         if self.exceeded is not None:
             return self.exceeded
         if self.code is None or self.code == -getattr(signal, "SIGPROF", sys.maxsize):
@@ -76,7 +76,7 @@ class Ended(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """The signal's name, or what else ended it."""
+        """The signal's name, or another reason of its end."""
         if self.code is None:
             return NO_ANSWER
         with contextlib.suppress(ValueError):
@@ -88,14 +88,14 @@ class Ended(NamedTuple):
         """How the process ended, as a sentence with the last line of its log."""
         lines = [line.strip() for line in self.log.splitlines() if line.strip()]
         last = f": {lines[-1][:300].rstrip('.')}" if lines else ""
-        told = {
+        sentences = {
             "time": f"It gave {NO_ANSWER}",
             "memory": "It ran out of memory",
             "killed": f"It was killed from outside ({self.reason})",
             "crash": f"It crashed ({self.reason}){last}",
             "error": f"It failed ({self.reason}){last}",
         }
-        return told[self.cause] + "."
+        return sentences[self.cause] + "."
 
 
 class WorkerEnded(Exception):
@@ -106,14 +106,14 @@ class WorkerEnded(Exception):
         self.ended = ended
 
     def excess(self, limits: Limits) -> str:
-        """What the question did, as the end of a sentence."""
+        """The effect of the question, as the end of a sentence."""
         return {
             "time": f"took more than {limits.seconds:g} seconds of processor time",
             "memory": f"needed more than {limits.memory // 2**20} MiB of memory",
         }.get(self.ended.cause, f"ended the process that reads it ({self.ended.reason})")
 
     def outside(self, limits: Limits) -> WorkerLost | None:
-        """The error where the question is not at fault."""
+        """The error if the question is not at fault."""
         cause, memory = self.ended.cause, limits.allowed_memory
         if cause == "memory" and memory < limits.memory:
             return WorkerLost(
@@ -220,9 +220,9 @@ class Worker:
     def ask(self, question: object) -> Any:
         """The reply to a question.
 
-        Raises WorkerEnded, Cancelled where `stopped_when` ends the work, and TypeError, ValueError
+        Raises WorkerEnded, Cancelled if `stopped_when` ends the work, and TypeError, ValueError
         or RecursionError for a question that is not JSON. After all of them but the last the child
-        is gone.
+        has ended.
         """
         line = encoded(question)
         try:
@@ -326,17 +326,17 @@ class Channel:
     def __init__(self) -> None:
         self._questions: BinaryIO = sys.stdin.buffer
         self._replies = os.fdopen(os.dup(1), "wb")
-        os.dup2(2, 1)  # what a library prints is no reply
+        os.dup2(2, 1)  # output of a library is not a reply
 
     def receive(self) -> Any:
-        """The next message of the parent; ends the process when the parent is gone."""
+        """The next message of the parent; ends the process when the parent has ended."""
         line = self._questions.readline()
         if not line.endswith(b"\n"):
             os._exit(0)
         return json.loads(line)
 
     def send(self, message: object) -> None:
-        """Give the parent a message."""
+        """Send the parent a message."""
         self._replies.write(encoded(message))
         self._replies.flush()
 
@@ -380,7 +380,7 @@ def _wait_for_end() -> None:
 
 
 def limit_memory(n_bytes: int) -> None:
-    """In the child: let allocations fail beyond ``n_bytes``, where the system has such a limit.
+    """In the child: let allocations fail beyond ``n_bytes``, if the system has such a limit.
 
     Mapped files do not count (RLIMIT_DATA).
     """

@@ -1,4 +1,4 @@
-"""What one answer is generated with, beside its prompt."""
+"""Options of one answer: sampling, drafting and limits."""
 
 import math
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from localspec.core.options.sampling_params import SamplingParams, require_fixed
 
 
 class LoadedModels(Protocol):
-    """What a draft length depends on: whether there is a draft, and whether lookups can be used."""
+    """The basis of a draft length: whether there is a draft, and whether lookups work."""
 
     @property
     def draft(self) -> object | None: ...
@@ -30,7 +30,7 @@ class GenerateOptions:
     answer obeys; an empty one is none. ``logprobs`` asks for the probabilities of that many
     likeliest tokens at each place: those of the model, or with ``sampled_logprobs`` those that the
     token was drawn by.
-    Without ``cache_prompt`` the whole prompt is read again. ``max_seconds`` behind its first token
+    Without ``cache_prompt`` the whole prompt is read again. ``max_seconds`` after its first token
     an answer with a line break ends at the next token. Raises UsageError for a value of a wrong
     type, or out of bounds.
     """

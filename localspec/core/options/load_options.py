@@ -15,7 +15,7 @@ from localspec.core.options.option import AUTO, Bounds, DraftFlag, option, requi
 MAX_DRAFT_TOKENS = 62
 MAX_ROWS = MAX_DRAFT_TOKENS + 2  # of logits that a pass gives (`n_outputs_max`)
 DEFAULT_CTX_SIZE = 8192
-TRAINED_CTX_SIZE = 0  # as a context in tokens: what the model was trained for
+TRAINED_CTX_SIZE = 0  # as a context in tokens: the trained one
 ALL_LAYERS = 2**31 - 1
 DEFAULT_BATCH = 512  # tokens
 MAX_THREADS = 512  # GGML_MAX_N_THREADS; llama.cpp aborts beyond it
@@ -29,7 +29,7 @@ RopeScaling = Literal["none", "linear", "yarn"]
 
 
 class KeyValue(NamedTuple):
-    """A metadata key of a GGUF file, and the value it is given instead."""
+    """A metadata key of a GGUF file, and the value that replaces its own."""
 
     key: str
     value: int | float | bool | str
@@ -47,7 +47,7 @@ class Shares(tuple[float, ...]):
 
 
 class RpcServer(NamedTuple):
-    """Where a worker of llama.cpp's RPC listens: a name or an IP address, and a port."""
+    """Address of a worker of llama.cpp's RPC: a name or an IP address, and a port."""
 
     host: str
     port: int
@@ -97,7 +97,7 @@ def parse_key_value(text: str) -> KeyValue:
             raise ValueError("a bool is true or false")
         return KeyValue(key, value == "true")
     number = int(value) if kind == "int" else float(value)
-    if not -(2**63) <= number < 2**63:  # also of what is no number
+    if not -(2**63) <= number < 2**63:  # also of a text that is not a number
         raise ValueError("a number has at most 64 bits")
     return KeyValue(key, number)
 
@@ -140,7 +140,7 @@ def _rpc_server(text: str) -> RpcServer:
 
 
 def parse_shares(text: str) -> Shares:
-    """Read shares such as ``3,1`` or ``3/1``, of which one must not be 0; raises ValueError."""
+    """Read shares such as ``3,1`` or ``3/1``, at least one above 0; raises ValueError."""
     shares = Shares(float(part) for part in re.split("[,/]", text))
     if not all(0 <= share <= 1e6 for share in shares) or not any(shares):
         raise ValueError("expected shares such as 3,1")
@@ -155,7 +155,7 @@ _rope = partial(option, None, panel="Rope and adapters")
 
 @dataclass(frozen=True, slots=True)
 class RopeOptions:
-    """Rotary position embedding in place of the model's own; None is what the file says.
+    """Rotary position embedding in place of the model's own; None: as in the file.
 
     Names are those of `llama_context_params`.
     """
@@ -202,8 +202,8 @@ class LoadOptions:
     Sizes are in tokens, threads in operating-system threads. ``ctx_size`` 0 is the context the
     model was trained for. ``window_copies`` keeps copies of sliding windows, for later prompts to
     return to. ``own_cells`` gives each slot's text cells of its own in the cache, where they stay
-    in the order of its tokens, on which rounding depends. ``exact`` makes all passes of widths that
-    round alike, because llama.cpp's kernels round differently at different widths; they are found
+    in the order of its tokens, on which rounding depends. ``exact`` uses only pass widths with
+    identical rounding, as llama.cpp's kernels round differently at different widths; they are found
     once per file and machine. ``row_kernels`` holds for the process: the target that is loaded last
     decides. ``load_heads`` also loads the MTP (NextN) heads that the file may have. ``parallel`` is
     the number of slots, each with a context of ``ctx_size``. ``branches`` is the most candidates at
@@ -225,7 +225,7 @@ class LoadOptions:
         draft=DraftFlag(
             "--draft-ctx-size -cd",
             "Context of the draft in tokens; of a longer text it sees the most recent part. "
-            "Default: the target's, at most 4096 and what the draft was trained for.",
+            "Default: the target's, at most 4096 and the draft's trained one.",
             stored=True,
             takes_words=False,
         ),
@@ -305,16 +305,16 @@ class LoadOptions:
     exact: bool = _loading(
         False,
         "--exact",
-        "Identical text for every draft length and any state of the caches: all passes have widths "
-        "that round alike, found at the first start. Free where row kernels compute the model; "
-        "elsewhere slower, with no drafts where plain decoding is faster.",
+        "Identical text for every draft length and any state of the caches: uses only pass widths "
+        "with identical rounding, measured at the first start. Free if row kernels compute the "
+        "model; else slower, with no drafts if plain decoding is faster.",
         stored=True,
     )
     row_kernels: bool = _loading(
         True,
         "--row-kernels",
-        "On the CPU, compute with localspec's own kernels, where llama.cpp was built with them: "
-        "passes of several tokens are cheap, and round alike at any width. Default: on.",
+        "On the CPU, compute with localspec's own kernels, if llama.cpp was built with them: "
+        "passes of several tokens are cheap, with identical rounding at any width. Default: on.",
         metavar="on|off",
         words={"on": True, "off": False},
         stored=True,
@@ -371,7 +371,7 @@ class LoadOptions:
     main_gpu: int = _devices(
         0,
         "--main-gpu -mg",
-        "The only GPU with --split-mode none; with row, the one for what cannot be split.",
+        "The only GPU with --split-mode none; with row, the one for tensors that cannot be split.",
         bounds=Bounds(0, 1023),
     )
     rpc: RpcServers = _devices(
@@ -419,19 +419,19 @@ class LoadOptions:
     def sequences(self) -> int:
         """Most sequences of its context: those of the texts, or the paths of a tree of one text.
 
-        A tree's tokens may lie in other cells than those of a chain, and round otherwise.
+        A tree's tokens may lie in other cells than those of a chain, which changes rounding.
         """
         has_trees = self.branches != 1 and self.parallel == 1 and not self.exact
         return MAX_PATHS if has_trees else self.parallel
 
     @property
     def filling(self) -> int:
-        """Tokens of room that passes need behind the text to be filled up."""
+        """Tokens of room that passes need after the text for padding."""
         return MAX_ROWS if self.exact else 0
 
     @property
     def copies_windows(self) -> bool:
-        """Whether windows are copied: they return in other cells, whose order decides rounding."""
+        """Whether windows are copied: they return in other cells, whose order affects rounding."""
         return self.window_copies and not self.exact
 
     @property
@@ -441,7 +441,7 @@ class LoadOptions:
 
 
 def load_options(document: Mapping[str, Any]) -> LoadOptions:
-    """The options that `dataclasses.asdict` and JSON made this of, without RPC servers."""
+    """The options that `dataclasses.asdict` and JSON turned into this, without RPC servers."""
     typed = {
         "path": Path(document["path"]),
         "override_tensors": tuple(document["override_tensors"]),

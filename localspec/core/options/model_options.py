@@ -21,32 +21,32 @@ _ODD_NUMBER = re.compile(r"-[\d.,]+|\d*\.\d+")  # meant as a length, and never a
 
 @dataclass(frozen=True, slots=True)
 class DraftOptions:
-    """Which draft model, as it was named, and how many tokens it proposes in a round (0: none)."""
+    """The draft model, as it was named, and how many tokens it proposes in a round (0: none)."""
 
     model: str | None = None
     lengths: tuple[DraftTokens, ...] = ()
 
     def over(self, model: str | None, kept: object) -> "DraftOptions":
-        """This model of a pair, with its stored length where none was asked for."""
+        """This model of a pair, with its stored length if none was asked for."""
         lengths = () if kept is None else parse_draft_tokens(str(kept)) or ()
         return DraftOptions(model, self.lengths or lengths)
 
     def length_for(self, params: SamplingParams) -> DraftTokens:
-        """The single length asked for, or the default; UsageError for what `params` forbid."""
+        """The single length asked for, or the default; UsageError if ``params`` forbid it."""
         length = self.one_length(default_length(params))
         return self.lengths_for(params, (length,))[0]
 
     def lengths_for(
         self, params: SamplingParams, usual: tuple[DraftTokens, ...]
     ) -> tuple[DraftTokens, ...]:
-        """The lengths asked for, or the usual ones; UsageError for what ``params`` forbid."""
+        """The lengths asked for, or the usual ones; UsageError if ``params`` forbid one."""
         lengths = self.lengths or usual
         for length in lengths:
             require_fixed_length(length, params)
         return lengths
 
     def one_length(self, default: DraftTokens) -> DraftTokens:
-        """The single length asked for; raises UsageError where a list was given."""
+        """The single length asked for; raises UsageError if a list was given."""
         if len(self.lengths) > 1:
             raise UsageError(
                 "This command takes one draft length, not a list.", "Give one number, auto or off."
@@ -56,7 +56,7 @@ class DraftOptions:
 
 @dataclass(frozen=True, slots=True)
 class PairOptions:
-    """Which models are a pair, and the draft length, as they were named."""
+    """The models of a pair, and the draft length, as they were named."""
 
     target: str | None = option(
         None,
@@ -83,7 +83,7 @@ class PairOptions:
     draft_tokens: str | None = _drafting(
         None,
         "--draft-tokens",
-        "Draft length. Default: auto, what pays.",
+        "Draft length. Default: auto, as many as pay off.",
         metavar="N|auto|off",
         everyday=True,
     )
@@ -96,19 +96,18 @@ class PairOptions:
     )
 
     def draft_options(self) -> DraftOptions:
-        """What ``--draft`` and its long forms mean together."""
+        """The draft model and length by ``--draft`` and its long forms together."""
         return choose_draft(list(self.draft), self.draft_model, self.draft_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions(PairOptions):
-    """Which models, and what may be drafted."""
+    """The models, and the sources of drafts."""
 
     branches: int = _drafting(
         1,
         "--branches",
-        "With a fixed draft length, most drafted tokens that compete for one place in the same "
-        "pass.",
+        "With a fixed draft length, maximum alternatives per position (tree verification).",
         metavar="N",
         bounds=BRANCHES,
         stored=True,
@@ -116,7 +115,7 @@ class ModelOptions(PairOptions):
     prompt_lookup: bool = _lookup(
         True,
         "--prompt-lookup",
-        "Let auto draft what followed the same n-gram earlier in the text. Default: on.",
+        "Let auto draft the tokens that followed the same n-gram earlier in the text. Default: on.",
         metavar="on|off",
         words={"on": True, "off": False},
         hidden_flag="--suffix",
@@ -148,7 +147,7 @@ def parse_draft_tokens(text: str) -> tuple[DraftTokens, ...] | None:
         length: DraftTokens = "auto" if part == "auto" else 0 if part == "off" else int(part[:9])
         if length != "auto" and (length > MAX_DRAFT_TOKENS or len(part) > 9):
             raise UsageError(
-                f"A draft of {part[:99]} tokens exceeds what we verify, {MAX_DRAFT_TOKENS}.",
+                f"A draft of {part[:99]} tokens exceeds the maximum, {MAX_DRAFT_TOKENS}.",
                 "Draft lengths that pay are between 1 and 16; try --draft 4.",
             )
         lengths.append(length)
@@ -156,7 +155,7 @@ def parse_draft_tokens(text: str) -> tuple[DraftTokens, ...] | None:
 
 
 def choose_draft(either: list[str], model: str | None, lengths: str | None) -> DraftOptions:
-    """Sort the values of ``--draft`` into a model and a length, beside the explicit flags.
+    """Sort the values of ``--draft`` into a model and a length, together with the explicit flags.
 
     A value that reads as a length (``8``, ``auto``, ``off``, ``0,2,4``) is one; anything else
     names a model. Raises UsageError when two values compete for the same meaning.

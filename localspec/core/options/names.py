@@ -51,7 +51,7 @@ _OTHERS = {
     "guided_regex": "regex",
     "speculative_config": "draft",
 }
-# What other libraries have as options, and we as calls.
+# Options of other libraries that are calls here.
 _CALLS = {
     "stream": "Model.stream(prompt) gives the pieces of an answer.",
     "n": "Model.generate_many([prompt] * n) gives several answers.",
@@ -72,7 +72,7 @@ _FLAGS = {
     "--yes": "download_large=True",
 }
 _DRAFTS = ("auto", "find", "mtp", "off", "self")
-# A command line and code stay; a flag may have a value behind it. Commands of a chat go.
+# A command line and code stay; a flag may be followed by a value. Commands of a chat are removed.
 _MENTION = re.compile(
     r"(?:localspec|ggml-rpc-server) [a-z-].*?(?=[.;,] |$)|`[^`]*`|"
     r"(?P<chat>, or /[a-z]+ \S+ in chat)|"
@@ -104,7 +104,7 @@ def unknown_option(
 
 
 def in_python(text: str) -> str:
-    """A sentence with arguments of the library where it names flags of the commands."""
+    """A sentence with the library's arguments in place of the commands' flags."""
     return _MENTION.sub(_written, text)
 
 
@@ -125,7 +125,7 @@ def _written(found: re.Match[str]) -> str:
     if value is None or "=" in name or not (value in words or _VALUE.fullmatch(value)):
         return found[0].replace(flag, name)
     if name == "draft" and value.isdecimal():
-        name = "draft_tokens"  # which an answer has too
+        name = "draft_tokens"  # the argument of an answer
     return f"{name}={value if re.fullmatch(r'[0-9.]+', value) else json.dumps(value)}"
 
 

@@ -63,11 +63,11 @@ class Option:
     help leaves out. ``everyday`` options are in the short help. ``words`` map words that stand for
     values, ``parse`` reads the text of any other value and raises ValueError.
 
-    ``bounds`` are those of the value; ``asked`` are wider ones of what users may write for it.
+    ``bounds`` are those of the value; ``asked`` are wider ones for the text that users may write.
     ``stored``: a pair's file may hold it. ``request``: a request of the server may hold it, within
     narrower bounds if there are any. ``gguf_key`` below `general.sampling.` recommends it.
-    ``llama_cpp`` says whether llama.cpp has a flag of the first spelling. ``affects_speed``:
-    speed or results depend on it, so what is learnt of a pair is stored apart for each value;
+    ``llama_cpp``: llama.cpp has a flag of the first spelling. ``affects_speed``: speed or results
+    depend on it, so measurements of a pair are stored separately for each value;
     ``state``: saved states of tokens depend on it by more than rounding.
 
     ``name``, ``default`` and the rest come from the field: ``item`` is the type of the value, or of
@@ -100,7 +100,7 @@ class Option:
 
     @property
     def help_text(self) -> str:
-        """The help with the default, where there is one that the help does not name."""
+        """The help with the default, if there is one that the help does not name."""
         if "Default" in self.help or self.default is None or isinstance(self.default, bool | tuple):
             return self.help
         value = f"{self.default:g}" if isinstance(self.default, float) else self.default
@@ -170,7 +170,7 @@ def _options(*groups: Any) -> dict[str, Option]:
 
 
 def _typed(row: Option, hint: Any) -> Option:
-    """The row with what the type of its field says."""
+    """The row completed from the type of its field."""
     is_union = get_origin(hint) in (Union, types.UnionType)
     kinds = [kind for kind in (get_args(hint) if is_union else [hint]) if kind is not type(None)]
     literals = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
@@ -198,7 +198,7 @@ def _draft_row(row: Option, draft: DraftFlag) -> Option:
 
 
 def _is_a(value: object, kind: Any) -> bool:
-    """`isinstance`, but True and False are no numbers."""
+    """`isinstance`, but True and False are not numbers."""
     return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
 
 

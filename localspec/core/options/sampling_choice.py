@@ -22,7 +22,7 @@ _SEQUENCE = "penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature"
 
 
 class ChosenSampling(NamedTuple):
-    """Parameters, which of their fields the model's recommendation decided, and what it could not.
+    """Parameters, the fields that the model recommended, and the recommendations that were ignored.
 
     ``ignored`` names each recommendation with its value.
     """
@@ -39,7 +39,7 @@ def choose_sampling(
 
     ``given`` maps our field names to a value or None; ``recommended`` maps keys below
     `general.sampling.` as read from the file. A recommendation for a sampler that is not here, or
-    outside its range, is ignored, since the file is a stranger's. Without a seed, or with -1, a
+    outside its range, is ignored, since the file is untrusted. Without a seed, or with -1, a
     random one is chosen. Raises UsageError for a flag outside its range.
     """
     params = _with(SamplingParams(), "seed", RANDOM_SEED)
@@ -72,15 +72,15 @@ def _has_no_effect(key: str, recommended: Mapping[str, float | int | str]) -> bo
 
 
 def recommendation(key: str, value: float | int | str) -> str:
-    """A key and its value as they are shown."""
+    """A key and its value for display."""
     return one_line(f"{key} {value}" if isinstance(value, str) else f"{key} {value:g}")
 
 
 def change_sampling(params: SamplingParams, name: str, text: str) -> SamplingParams:
     """The parameters with one of them read from text; it is named as in `sampling_field`.
 
-    Several texts are told apart by blanks. Raises UsageError for a name that is none, or a value
-    that does not fit it.
+    Several texts are separated by blanks. Raises UsageError for an unknown name, or a value that
+    does not fit it.
     """
     field = sampling_field(name)
     kind = type(getattr(SamplingParams(), field))  # 0 may stand for 0.0 in the ones given
@@ -93,7 +93,7 @@ def change_sampling(params: SamplingParams, name: str, text: str) -> SamplingPar
 
 
 def described(params: SamplingParams, name: str) -> str:
-    """The value of a parameter, what it does and what it may be; raises UsageError."""
+    """The value of a parameter, its meaning and its allowed values; raises UsageError."""
     row = options(SamplingParams)[sampling_field(name)]
     values = ", ".join(row.choices) or ("on, off" if isinstance(row.default, bool) else "")
     if row.bounds is not None:

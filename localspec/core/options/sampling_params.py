@@ -44,10 +44,10 @@ class SamplingParams:
     ``logit_bias`` holds texts as llama.cpp's flag takes them, ID+BIAS, ID-BIAS or ID-inf. Of
     ``dry_sequence_breakers``, texts of up to 40 bytes, "none" drops those before it.
 
-    ``acceptance`` is the rule for drafted tokens: "coupled", where target and draft draw with the
-    same noise; "match", where the draft's likeliest token must be the one the target draws;
-    "rejection", the p/q test, by which the text for a seed depends on the draft. Each leaves the
-    distribution of the text the target's own. Raises UsageError for a value outside its range.
+    ``acceptance`` is the rule for drafted tokens: "coupled": target and draft draw with the same
+    noise; "match": the draft's likeliest token must be the one that the target draws; "rejection":
+    the p/q test, by which the text for a seed depends on the draft. Each preserves the target's
+    distribution of texts. Raises UsageError for a value outside its range.
     """
 
     temperature: float = _sampling(
@@ -257,7 +257,7 @@ class SamplingParams:
 
     @property
     def draft_greedy(self) -> "SamplingParams":
-        """The same for a draft that proposes the likeliest token of what truncation leaves."""
+        """The same for a draft that proposes the likeliest token that truncation leaves."""
         return replace(self, temperature=0.0, dynatemp_range=0.0)
 
 
@@ -290,21 +290,21 @@ def parse_logit_bias(text: str) -> tuple[int, float]:
 
 
 def default_length(params: SamplingParams) -> DraftTokens:
-    """The draft length where none is named: auto, unless the rule of acceptance forbids it."""
+    """The draft length if none is named: auto, unless the rule of acceptance forbids it."""
     return "auto" if params.text_independent_of_draft else 4
 
 
 def require_fixed_length(length: DraftTokens, params: SamplingParams) -> None:
     """Raise UsageError for a length that would bias the text under this rule of acceptance.
 
-    auto verifies a token or not by how sure the draft was of it; the p/q test needs tokens that
-    were drawn from q alone.
+    auto verifies a token or not depending on the draft's confidence in it; the p/q test needs
+    tokens that were drawn from q alone.
     """
     if length == "auto" and not params.text_independent_of_draft:
         raise UsageError(
-            "With --acceptance rejection the draft length must be fixed: auto looks at what was "
-            "drafted, which would change the odds.",
-            "Give one: --draft 4, or /draft 4 in chat; or keep to another rule of acceptance.",
+            "With --acceptance rejection the draft length must be fixed: auto looks at the drafted "
+            "tokens, which would change the odds.",
+            "Give one: --draft 4, or /draft 4 in chat; or use another rule of acceptance.",
         )
 
 

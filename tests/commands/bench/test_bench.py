@@ -308,7 +308,7 @@ def test_results_survive_a_reader_that_leaves(tiny: TinyFiles, tmp_path: Path) -
         (["--report", "none/page.html"], 1, "cannot be written to none/page.html"),
         (["--repeats", "0"], 2, "whole number from 1 to"),
         (["--temp", "-1"], 2, "expected a number from 0 to 100, not '-1'."),
-        (["--draft", "99"], 2, "exceeds what we verify"),
+        (["--draft", "99"], 2, "exceeds the maximum"),
         (["-n", "9999"], 1, "it needs a context of"),
         (["-c", "8"], 1, "it needs a context of"),
     ],
