@@ -1,4 +1,4 @@
-"""What goes through a llama_decode: tokens, cut into batches, and the logits of a pass."""
+"""Input and output of a llama_decode: tokens, cut into batches, and the logits of a pass."""
 
 import ctypes
 from abc import ABC, abstractmethod
@@ -137,7 +137,7 @@ def are_numbers(rows: Logits) -> bool:
 
 
 def with_unknown_rows(first: Logits, rows: int) -> Logits:
-    """A row of logits and others, of candidates that were not read, which are not numbers."""
+    """A row of logits, and rows of NaN for candidates that were not read."""
     return np.pad(first, ((0, rows - 1), (0, 0)), constant_values=np.nan)
 
 
@@ -146,7 +146,7 @@ def chunks(
 ) -> list[tuple[Sequence[int], int]]:
     """Cut into batches of at most ``size``, with the rows wanted: all come from the last one.
 
-    That one is larger where more rows are wanted. With a ``step``, batches have so many tokens,
+    That one is larger if more rows are wanted. With a ``step``, batches have that many tokens,
     and the last one may be the `longest`.
     """
     step, begin = min(size, step or size), 0

@@ -24,10 +24,10 @@ def builtin_names() -> list[str]:
 
 @cache
 def builtin_template(name: str) -> str | None:
-    """The Jinja text of a chat template of llama.cpp; None for one that is unknown, or no Jinja.
+    """The Jinja text of a chat template of llama.cpp; None if it is unknown, or not expressible.
 
     llama.cpp writes these templates in C++. Those that write each message between two texts of its
-    role can be read off what they write; others are compared, and are none of ours.
+    role can be read off their output; others are compared with that, and left out.
     """
     user, answer = ("user", _MARK), ("assistant", _MARK)
     first = _rendered(name, [user])
@@ -46,7 +46,7 @@ def builtin_template(name: str) -> str | None:
 
 
 def _rendered(name: str, turns: _Turns, *, opens: bool = False) -> str | None:
-    """What llama.cpp writes for a conversation; None where it does not know the template."""
+    """llama.cpp's text of a conversation; None if it does not know the template."""
     import llama_cpp
 
     made = [llama_cpp.llama_chat_message(role.encode(), text.encode()) for role, text in turns]

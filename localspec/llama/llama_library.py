@@ -21,7 +21,7 @@ from localspec.core.interrupt import held_interrupt, is_unwanted, require_wanted
 
 # Iterations an idle libgomp thread spins before it sleeps, on a quiet machine and on a busy one;
 # see docs/hardware/cpu.md. Unbounded spinning, libgomp's default, stalls a token for up to a second
-# beside another busy process, and sleeping early costs up to 7 % where there is none.
+# next to another busy process, and sleeping early costs up to 7 % on a quiet machine.
 SPIN_COUNT, SPIN_COUNT_BUSY = "10000", "1000"
 
 # Mesa's Vulkan device in software. Shaders that llama.cpp fuses of several operations crash its
@@ -82,12 +82,12 @@ class NativeLog:
             self._lines.append((level, text))
 
     def lines(self) -> list[str]:
-        """What was logged since the last `watch` began, the oldest of very many left out."""
+        """The lines since the last `watch` began, the oldest of very many left out."""
         return [text for _, text in self._lines]
 
     @contextmanager
     def watch(self) -> Iterator[list[str]]:
-        """Collect what is logged as an error while the block runs."""
+        """Collect the lines that are logged as errors while the block runs."""
         errors: list[str] = []
         self._lines.clear()
         try:
@@ -133,8 +133,8 @@ def library() -> Any:
 def _load_backends(ggml: Any) -> None:
     """Load backends that are libraries of their own, the CPU's in the form for this processor.
 
-    llama.cpp by itself looks in the current folder too, where a stranger's library may lie.
-    Raises EngineError where no backend can be loaded.
+    llama.cpp by itself also looks in the current folder, which may hold an untrusted library.
+    Raises EngineError if no backend can be loaded.
     """
     ggml.ggml_backend_reg_count.restype = ctypes.c_size_t
     if ggml.ggml_backend_reg_count():
@@ -182,7 +182,7 @@ def backends(folder: Path) -> dict[str, str | None]:
     """The backends in a folder that are libraries of their own: None for one that is loaded.
 
     Otherwise the reason why not. Of the CPU's, one for each kind of processor, only the loaded
-    one is named; none at all where backends are part of llama.cpp.
+    one is named; none at all if backends are part of llama.cpp.
     """
     if not any(folder.glob("libggml-cpu-*.so")):
         return {}
@@ -226,9 +226,9 @@ def _reason(file: Path) -> str:
 def interruptible(context: Any) -> Iterator[None]:
     """Let Ctrl-C, or `stopped_when`, end a pass between two operations of its graph.
 
-    llama.cpp asks on the CPU and on Metal; elsewhere the pass is not begun, or its end is waited
-    for. For passes that take long: being asked 240 times adds 2 % to one token of a small model.
-    Raises KeyboardInterrupt or Cancelled, also where the pass was complete by then.
+    llama.cpp checks for it on the CPU and on Metal; elsewhere the pass is not begun, or its end is
+    waited for. For passes that take long: 240 checks add 2 % to one token of a small model.
+    Raises KeyboardInterrupt or Cancelled, also if the pass was complete by then.
     """
     llama = library()
     require_wanted()
@@ -326,7 +326,7 @@ def choose_devices(names: str) -> list[Device]:
                 f"There is no device {name.strip()!r}.",
                 f"This build knows: {', '.join(d.name for d in known.values())}, none."
                 if known
-                else "This build has no GPU: leave --device out. What is here: localspec doctor",
+                else "This build has no GPU: leave --device out. See localspec doctor for devices",
             )
         chosen.append(device)
     return chosen
@@ -370,7 +370,7 @@ def leave_out_amx() -> None:
 
 
 def identity() -> list[str]:
-    """What tells the installed llama.cpp from others, without loading it."""
+    """Data that distinguish the installed llama.cpp from others, without loading it."""
     files = sorted(libraries().glob("*"))
     return [f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files]
 

@@ -63,15 +63,15 @@ _ALIKE = 0.05  # of the greatest logit: a state that is wrong changes them far m
 class LlamaModel:
     """One GGUF model with its context: a TokenModel of the loop.
 
-    Passes are filled up to multiples of ``min_width`` tokens with others, taken back at once, and
+    Passes are padded to a multiple of ``min_width``; the padding is rolled back immediately. They
     are no wider than ``max_width``: llama.cpp's kernels round differently at different widths; see
     `pass_class`. Prompts are read in passes of about ``prompt_step`` tokens. ``memory`` is what
-    llama.cpp allocated; of a ``weightless`` one, which can do nothing else, what it would allocate.
+    llama.cpp allocated; of a ``weightless`` one, which cannot decode, what it would allocate.
     ``context`` and ``vocab`` are llama.cpp's handles, valid until this is closed; ``overridden``
     are the keys whose values it took from ``options.override_kv`` instead of the file.
-    ``rounding`` says whether passes of all widths round alike, where that was found out.
+    ``rounding`` shows whether passes of all widths round alike, if that was measured.
     ``listener`` is called after each pass with its tokens, the position of the first and how many
-    rows of logits it gave, and when all that was read is replaced, with no tokens and how many
+    rows of logits it gave, and when all tokens are replaced, with no tokens and how many
     there are now; see `heads`.
     ``rollback`` is the first of the ``strategies`` that works, after `Trim`.
     Raises EngineError, with llama.cpp's own reason, when the model cannot be loaded.
@@ -104,7 +104,7 @@ class LlamaModel:
         self.threads = options.threads or machine.physical_cores()
         self.prompt_step = prompt_step(header, options, self.threads)
         self.tokens: list[int] = []  # in the cache; not to be changed by others
-        self._held = 0  # so many of the tokens are in llama.cpp's cache
+        self._held = 0  # how many of the tokens are in llama.cpp's cache
         self._torn = False  # true while our list and llama.cpp's cache may differ
         self._first_row = 0  # of the logits that were asked for, among those of the last pass
         self.listener: PassListener | None = None
@@ -134,7 +134,7 @@ class LlamaModel:
 
     @property
     def tree(self) -> LlamaTrees | None:
-        """How it verifies trees; None also where heads read along, whose texts are chains."""
+        """How it verifies trees; None also if heads read along, whose texts are chains."""
         return self._trees if self.listener is None else None
 
     @property
@@ -149,7 +149,7 @@ class LlamaModel:
 
     @property
     def fills_passes(self) -> bool:
-        """Whether verifications may be filled up: tokens are forgotten at no cost, at any width."""
+        """Whether verifications may be padded: tokens are forgotten at no cost, at any width."""
         return FILLED_PASSES in self.remedies and self.trims and self.passes == NATURAL
 
     @property
@@ -164,7 +164,7 @@ class LlamaModel:
 
     @property
     def window_cells(self) -> int:
-        """How many cells sliding layers have and use again; 0 where they have all of the context.
+        """How many cells sliding layers have and reuse; 0 if they have all of the context.
 
         As `llama_kv_cache_iswa` has them; with ``exact`` they have all.
         """
@@ -193,16 +193,16 @@ class LlamaModel:
     def gives_prompt_row(self) -> bool:
         """Whether the prompt's last chunk may include its last token.
 
-        It may where rollback is free and the width of a pass need not be fixed, but not where a
-        file stores the state (``keeps_prompts``): a sliding window that ends behind the
-        prompt's last token cannot return to it.
+        It may if rollback is free and the width of a pass need not be fixed, but not if a file
+        stores the state (``keeps_prompts``): a sliding window that ends after the prompt's last
+        token cannot return to it.
         """
         fixed = self.min_width > 1 or (self.options.exact and not self.rounds_alike)
         return self.trims and not (fixed or self.keeps_prompts)
 
     @property
     def pending(self) -> int:
-        """How many of the tokens the next pass reads again, because a rollback undid them."""
+        """How many of the tokens the next pass decodes again, because a rollback undid them."""
         return len(self.tokens) - self._held
 
     @property
@@ -213,8 +213,8 @@ class LlamaModel:
     def decode(self, tokens: Sequence[int], rows: int) -> Logits:
         """Append ``tokens``; logits after the last ``rows``, valid until the next call.
 
-        Raises EngineError when llama.cpp refuses; the cache then holds what it held before. After
-        Ctrl-C, or Cancelled where `stopped_when` ends it, it also holds the batches that were read.
+        Raises EngineError when llama.cpp refuses; the cache is then as before. After Ctrl-C, or
+        Cancelled if `stopped_when` ends it, it also holds the batches that were read.
 
         A NaN may stay in a freed cell and spoil every later text. If logits are not numbers, the
         cache is cleared and the tokens are decoded again: all of them if a state came from a file,
@@ -249,7 +249,7 @@ class LlamaModel:
         return row
 
     def _decode(self, tokens: Sequence[int], rows: int) -> Logits:
-        """`decode` without a look at the logits."""
+        """`decode` without a check of the logits."""
         self._recover()
         if rows > self.max_width:
             return self._decode_in_parts(tokens, rows)
@@ -296,7 +296,7 @@ class LlamaModel:
                 self._torn = False
 
     def begin_tree(self) -> int:
-        """Let `LlamaTrees` write behind the text until `commit_tree`, or else that is undone.
+        """Let `LlamaTrees` write after the text until `commit_tree`, or else that is undone.
 
         Returns the length of the text; raises EngineError as `decode` does.
         """
@@ -305,14 +305,14 @@ class LlamaModel:
         return self._held
 
     def decode_tree(self, batch: Any, position: int) -> Logits:
-        """Decode a llama_batch behind the text; logits of all its tokens, valid until the next."""
+        """Decode a llama_batch after the text; logits of all its tokens, valid until the next."""
         code = decode(self._llama, self.context, batch)
         self._require_decoded(code, batch.n_tokens, position)
         self._first_row = 0
         return self._logits(batch.n_tokens)
 
     def commit_tree(self, tokens: Sequence[int]) -> None:
-        """Count these as read: the cache holds them behind the text, and nothing else."""
+        """Count these as read: the cache holds them after the text, and nothing else."""
         self.tokens += tokens
         self._held = len(self.tokens)
         self._torn = False
@@ -325,12 +325,12 @@ class LlamaModel:
         return self.rollback.returns_to(length, self._held)
 
     def reusable_lengths(self) -> ReusableLengths:
-        """To which lengths a copy of its `state` can return."""
+        """Lengths to which a copy of its `state` can return."""
         self._recover()
         return self.rollback.reusable_lengths(len(self.tokens))
 
     def state_bytes(self) -> int:
-        """How large `state` is, but for tokens that it reads again first."""
+        """Size of `state`, without the tokens that it reads again first."""
         return int(self._llama.llama_state_seq_get_size(self.context, TEXT_SEQUENCE))
 
     def state(self) -> NDArray[np.uint8]:
@@ -341,7 +341,7 @@ class LlamaModel:
     def restore(
         self, tokens: Sequence[int], state: NDArray[np.uint8], copies: Sequence[Copy] = ()
     ) -> bool:
-        """Hold ``tokens`` with what `state` said of them; False, and empty, if it does not fit.
+        """Restore a saved `state` of ``tokens``; False, and an empty cache, if it does not fit.
 
         ``copies`` are those of `reusable_lengths` when the state was taken.
         """
@@ -368,7 +368,7 @@ class LlamaModel:
     # -- vocabulary ------------------------------------------------------------------------
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        """Token ids of ``text``; ``add_special`` adds BOS where the model wants one.
+        """Token ids of ``text``; ``add_special`` adds BOS if the model wants one.
 
         Raises PromptTooLong, before it is tokenized, for text that no context could hold.
         """
@@ -393,7 +393,7 @@ class LlamaModel:
         )
 
     def suppressed(self) -> list[int]:
-        """Ids that the file says are never to be generated."""
+        """Ids that are never to be generated, by the file."""
         count = ctypes.c_int32()
         ids = self._llama.llama_vocab_get_suppress_tokens(self.vocab, ctypes.byref(count))
         return [ids[i] for i in range(count.value)]
@@ -403,7 +403,7 @@ class LlamaModel:
         return bool(self._llama.llama_vocab_is_eog(self.vocab, token))
 
     def fim_tokens(self) -> dict[str, int]:
-        """Tokens of fill-in-the-middle prompts: pre, suf, mid, rep, sep, where the model has them.
+        """Tokens of fill-in-the-middle prompts: pre, suf, mid, rep, sep, if the model has them.
 
         llama.cpp finds them by their ids in the file, or by their texts.
         """
@@ -413,8 +413,8 @@ class LlamaModel:
     def control_tokens(self) -> ControlTokens:
         """The texts that ``parse_special`` makes control tokens.
 
-        llama.cpp makes ones of known marks, such as ``<|im_end|>``, whatever the file says; to ask
-        it for each of a quarter million tokens takes 0.1 s.
+        llama.cpp adds known marks, such as ``<|im_end|>``, whatever the file says; to ask it for
+        each of a quarter million tokens takes 0.1 s.
         """
         vocab = self.header.vocab
         if vocab is None:
@@ -430,14 +430,14 @@ class LlamaModel:
         return "" if token is None else self.piece(token, special=True).decode("utf-8", "replace")
 
     def settings(self) -> dict[str, object]:
-        """What a result obtained with this model depends on, as plain data."""
+        """The settings that a result obtained with this model depends on, as plain data."""
         settings = self.weights.settings(self.n_ctx, self.threads)
         if self.options.exact or self.rounds_alike:  # states of other passes must not be used
             settings |= {"passes": str(self.passes), "build": llama_library.identity()}
         return settings | {"rollback": self.rollback.name, "branches": self.options.branches}
 
     def make_batch(self) -> AnyBatch:
-        """What takes tokens into a context of this model, at most `LoadOptions.batch_size`."""
+        """A new batch for a context of this model, of at most `LoadOptions.batch_size` tokens."""
         return Batch(self._llama, self.options.batch_size)
 
     def by_id(self, rows: Logits) -> Logits:
@@ -467,7 +467,7 @@ class LlamaModel:
     def _choose_rollback(self, strategies: Sequence[str]) -> Rollback:
         """The first strategy that works on a real context of this model; the context stays.
 
-        A context for trees comes first, where they are wanted; where they do not work, none are.
+        A context for trees comes first, if they are wanted; if they do not work, none are used.
         """
         if self.weights.is_stateful or self.weights.is_sliding:
             self.options = replace(self.options, branches=1)
@@ -486,7 +486,7 @@ class LlamaModel:
     def _works(self, strategy: Rollback) -> bool:
         """Whether it can undo tokens, as a few passes show; a list would go out of date.
 
-        A cache that drops cells is believed; a state that came back must give the same logits.
+        Dropping cells needs no further test; a restored state is tested by comparing logits.
         """
         self.rollback = strategy
         first, others = ([(7919 * i + 1) % self.n_vocab for i in pair] for pair in ((0, 1), (2, 3)))
@@ -505,7 +505,7 @@ class LlamaModel:
         return works
 
     def _trees_work(self) -> bool:
-        """Whether cells are dropped, and a row of a tree is what a chain gives in its place.
+        """Whether cells are dropped, and a row of a tree equals that of a chain in its place.
 
         Not all caches mask by sequence.
         """
@@ -567,11 +567,11 @@ class LlamaModel:
     # -- passes ----------------------------------------------------------------------------
 
     def _read(self, tokens: Sequence[int], rows: int) -> None:
-        """Read what is pending and ``tokens`` behind it.
+        """Read the pending tokens, then ``tokens``.
 
-        Ctrl-C ends a slow pass in the middle, and waits for the end of others: what a short pass
-        computed is known then, and need not be read again. In a prompt there are places to return
-        to, for the next one.
+        Ctrl-C ends a slow pass in the middle, and waits for the end of others: the results of a
+        short pass are known then, and need not be computed again. In a prompt there are places to
+        return to, for the next one.
         """
         unread, read = [*self.tokens[self._held :], *tokens], 0
         if self.rollback.keeps_copies and rows <= int(self.trims):  # else a step, not a prompt
@@ -590,8 +590,8 @@ class LlamaModel:
     def _chunks(self, tokens: Sequence[int], rows: int) -> list[tuple[Sequence[int], int]]:
         """Passes of these tokens, with the rows wanted of each.
 
-        Where tokens are not forgotten at no cost, only the last pass is filled up: all of a pass
-        that was is read again. With `SINGLE_STEPS`, a draft that was accepted whole reads its two
+        If forgetting tokens has a cost, only the last pass is padded: a padded pass is read again
+        as a whole. With `SINGLE_STEPS`, a draft that was accepted whole reads its two
         unread tokens in passes of the same shape as all its steps.
         """
         if rows == 1 and len(tokens) == 2 and SINGLE_STEPS in self.remedies:
@@ -604,11 +604,11 @@ class LlamaModel:
         return chunks(tokens[:whole], 0, most, step) + [(tokens[whole:], rows)]
 
     def _filled(self, width: int) -> int:
-        """The widest pass up to ``width`` to which no tokens need be added."""
+        """The widest pass up to ``width`` that needs no padding."""
         return width // self.min_width * self.min_width or width
 
     def _added(self, width: int, rows: int) -> int:
-        """How many tokens fill up a pass of ``width``."""
+        """How many tokens pad a pass of ``width``."""
         if self.passes.alone and (rows or not self.passes.step):
             return 0
         added = min(-width % self.min_width, self.most_tokens - width)
@@ -621,10 +621,10 @@ class LlamaModel:
             self._read([], 0)
 
     def _read_chunk(self, chunk: Sequence[int], outputs: int, slow: bool) -> None:
-        """One pass, of which all may be undone where Ctrl-C may end it."""
+        """One pass; all of it may be undone if Ctrl-C may end it."""
         self._torn = True  # until the list agrees with llama.cpp's cache again
         begin, added = self._held, self._added(len(chunk), outputs)
-        if outputs != 1 or added:  # else nothing of it is taken back
+        if outputs != 1 or added:  # else nothing of it is rolled back
             self.rollback.checkpoint(begin, len(chunk) if slow else max(0, outputs - 1, added))
         self._decode_chunk(chunk, begin, outputs, added)
         self._held += len(chunk)
@@ -653,7 +653,7 @@ class LlamaModel:
         """One llama_decode, in which the last token is repeated ``added`` times.
 
         The last layer is only as wide as the rows wanted of it: these too are a multiple of
-        ``min_width``, with earlier tokens of the pass in front and the added ones behind.
+        ``min_width``, with earlier tokens of the pass before them and the added ones after them.
         """
         if self._batch is None:
             raise EngineError("The model is closed.", "Load it again.")
@@ -669,7 +669,7 @@ class LlamaModel:
         self.rollback.observe(len(filled))
 
     def _require_decoded(self, code: int, count: int, position: int) -> None:
-        """Raise EngineError where llama.cpp's code of a pass says so."""
+        """Raise EngineError if llama.cpp's code of a pass reports a failure."""
         if code != 0:
             raise EngineError(
                 f"llama.cpp could not decode {count} tokens at position {position} of "

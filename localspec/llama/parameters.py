@@ -16,8 +16,8 @@ from localspec.metadata.checks.values import MAX_LAYERS
 from localspec.metadata.gguf_file import GGML_TYPES_BY_NAME
 from localspec.metadata.header import ModelHeader
 
-# Draft steps are one token wide, also after full acceptance; verifications are filled up to the
-# width of the last pass where that costs less than a change.
+# Draft steps are one token wide, also after full acceptance; verifications are padded to the
+# width of the last pass if that costs less than a change.
 SINGLE_STEPS, FILLED_PASSES = "single", "filled"
 REMEDIES = frozenset((SINGLE_STEPS, FILLED_PASSES))
 _FLASH = {"auto": -1, "off": 0, "on": 1}
@@ -41,9 +41,9 @@ class _TensorOverride(ctypes.Structure):
 
 
 def model_parameters(options: LoadOptions, *, weightless: bool = False) -> Any:
-    """`llama_model_params`, to be kept while the model is: it owns what it points to.
+    """`llama_model_params`, to be kept as long as the model: it owns the memory it points to.
 
-    The row kernels read weights as they lie in the file: other layouts are left out, so that the
+    The row kernels read weights in the layout of the file: other layouts are left out, so that the
     weights stay mapped.
     Raises UsageError for a device, a buffer type or a pattern that llama.cpp would not take.
     """
@@ -129,7 +129,7 @@ def _kv_overrides(given: tuple[KeyValue, ...]) -> Any:
 
 
 def prompt_step(header: ModelHeader, options: LoadOptions, threads: int) -> int:
-    """Tokens of a prompt in one pass: what is lost of the reading when it is cancelled.
+    """Tokens of a prompt in one pass: the part of the reading that a cancellation loses.
 
     On a CPU as few as are read at full speed; a device reads a whole batch in a moment. It depends
     on no measurement, so that the same prompt is always read, and rounded, in the same way.
@@ -156,8 +156,8 @@ def uses_devices(options: LoadOptions) -> bool:
 def width_remedies(options: LoadOptions) -> frozenset[str]:
     """The remedies for changing widths of passes that LOCALSPEC_PASS_WIDTHS names, of `REMEDIES`.
 
-    On a device llama.cpp prepares a pass of another width than the last anew, for up to a third of
-    its time. Remedies are off where no device computes, and unless they are named: their gain was
+    On a device llama.cpp prepares a pass of another width than the last again, for up to a third of
+    its time. Remedies are off if no device computes, and unless they are named: their gain was
     not measured yet. Raises UsageError for an unknown name.
     """
     named = frozenset(os.environ.get("LOCALSPEC_PASS_WIDTHS", "").replace(",", " ").split())
@@ -170,7 +170,7 @@ def width_remedies(options: LoadOptions) -> frozenset[str]:
 
 
 def _devices(options: LoadOptions) -> list[int] | None:
-    """Handles of the devices that take layers; None where that is left to llama.cpp.
+    """Handles of the devices that take layers; None if that is left to llama.cpp.
 
     It would take every RPC server that it knows, for every model. Those of ``options.rpc`` come
     first, then the GPUs here, or else an integrated one (`llama_prepare_model_devices`).
@@ -192,7 +192,7 @@ def _devices(options: LoadOptions) -> list[int] | None:
 
 
 def _tensor_overrides(options: LoadOptions) -> list[_TensorOverride]:
-    """`--n-cpu-moe` and `--override-tensor PATTERN=BUFFER` as llama.cpp wants them."""
+    """`--n-cpu-moe` and `--override-tensor PATTERN=BUFFER` in llama.cpp's form."""
     pairs = [
         (rf"blk\.{i}{_EXPERTS}", "CPU") for i in range(min(options.cpu_moe_layers, MAX_LAYERS))
     ]
@@ -213,7 +213,7 @@ def _tensor_overrides(options: LoadOptions) -> list[_TensorOverride]:
 
 
 def _check_pattern(pattern: str) -> None:
-    """Raise UsageError for what is no regular expression, or is one that llama.cpp dies of."""
+    """Raise UsageError for an invalid regular expression, or one that would crash llama.cpp."""
     flag = f"--override-tensor {pattern if len(pattern) <= 80 else pattern[:80] + '…'!r}"
     hint = r"Expected PATTERN=BUFFER, such as blk\.1\..*=CPU."
     depths = itertools.accumulate({"(": 1, ")": -1}.get(character, 0) for character in pattern)
@@ -227,5 +227,5 @@ def _check_pattern(pattern: str) -> None:
         re.compile(pattern)
     except (re.error, OverflowError) as error:
         raise UsageError(
-            f"{flag}: the pattern is no regular expression ({error}).", hint
+            f"{flag}: the pattern is not a regular expression ({error}).", hint
         ) from error

@@ -1,4 +1,4 @@
-"""Which passes round alike: widths at which a token's logits are the same bit for bit.
+"""Pass widths with bit-identical logits of a token.
 
 llama.cpp chooses kernels by the number of tokens in a pass, so that the same token may have other
 logits in a pass of another width. The widths depend on types, processor, build, attention, threads
@@ -16,20 +16,20 @@ from localspec.core.options.load_options import MAX_ROWS
 from localspec.speculative.loop import Clock, Logits
 
 SAME_TEXT = "the drafted text is the plain text, to the last bit"
-STEPS = (1, 2, 4, 8, 16, 32)  # tokens: all passes are filled up to a multiple of one of these
+STEPS = (1, 2, 4, 8, 16, 32)  # tokens: all passes are padded to a multiple of one of these
 _GROUPS = (8, 1, 3, 2, 4, 5, 9, 17, 56)  # real tokens of the passes that are compared
-_FEW_GROUPS = (17, 1, 3)  # of these where all widths are expected to round alike
+_FEW_GROUPS = (17, 1, 3)  # of these if all widths are expected to round alike
 _FEW_BEFORE = 96  # tokens before these; a target of 7B reads some twenty a second
-_FILLED = (1, 3)  # of these where a pass is filled up
+_FILLED = (1, 3)  # of these if a pass is padded
 _COMPARED = 9  # tokens that are read in each way, or fewer in narrow groups
 _REPEATS = 4  # passes of a narrow group
-_SHORT, _LONG = 24, 530  # tokens before them; kernels change where threads share 512 and more
+_SHORT, _LONG = 24, 530  # tokens before them; kernels change if threads share 512 and more
 _TAIL, _NARROW = 24, 5  # the last tokens: read in one pass, and in passes of _NARROW tokens
 _WIDEST = 56  # tokens of a pass with logits: flash attention changes at 64
-_READ = 128  # tokens of a pass of a prompt, where these round alike too
+_READ = 128  # tokens of a pass of a prompt, if these round alike too
 _PROMPT = _READ + _READ // 4  # tokens of one: its last pass may be longer
-_ACCEPTANCE = 0.8  # of drafted tokens, to weigh filled passes against plain ones
-_DRAFT_COST = 0.2  # of a plain pass: what a drafted token costs
+_ACCEPTANCE = 0.8  # of drafted tokens, to weigh padded passes against plain ones
+_DRAFT_COST = 0.2  # of a plain pass: the cost of a drafted token
 _WEIGHED = (1, 2, 4)  # steps in a pass
 _MOST_WEIGHED = 16  # tokens of a pass
 _TRIES, _MOST_TRIES = 2, 20  # of each width
@@ -89,7 +89,7 @@ class Rounding:
 
 
 class ClassedModel(Protocol):
-    """What the search needs of a model; see `model.LlamaModel`."""
+    """The part of a model that the search needs; see `model.LlamaModel`."""
 
     @property
     def n_ctx(self) -> int: ...
@@ -145,14 +145,14 @@ def all_alike(model: ClassedModel) -> bool:
             return False
         text.hold_past(narrow)  # its beginning was read in one pass
         rows = text.rows(_COMPARED, _COMPARED)
-        return np.array_equal(rows, text.rows_behind(narrow))
+        return np.array_equal(rows, text.rows_after(narrow))
     finally:
         model.use_class(NATURAL)
         model.truncate(0)
 
 
 class _Text:
-    """A test text: ``past`` tokens, and those behind them that passes of many widths read."""
+    """A test text: ``past`` tokens, and those after them that passes of many widths read."""
 
     def __init__(self, model: ClassedModel, past: int) -> None:
         self._model = model
@@ -167,7 +167,7 @@ class _Text:
         self._model.decode(self._tokens[: self._base], 0)
 
     def hold_past(self, passes: PassClass, size: int = _TAIL) -> None:
-        """Hold the past, whose end is read in passes of ``size`` tokens and of a class."""
+        """Hold the past; its end is read in passes of ``size`` tokens and of a class."""
         if self._model.trims and self._read == (passes, size):
             self._model.truncate(self._past)
             return
@@ -181,11 +181,11 @@ class _Text:
         self._read = passes, size
 
     def rows(self, group: int, count: int) -> Logits:
-        """Logits of ``count`` tokens behind the past, read in groups."""
+        """Logits of ``count`` tokens after the past, read in groups."""
         parts = _parts(self._tokens[self._past : self._past + count], group)
         return np.concatenate([self._model.decode(part, len(part)).copy() for part in parts])
 
-    def rows_behind(self, passes: PassClass) -> Logits:
+    def rows_after(self, passes: PassClass) -> Logits:
         """Logits after the past, which is read again from its beginning in passes of a class."""
         self._model.truncate(0)
         self._model.use_class(passes)
@@ -193,15 +193,15 @@ class _Text:
         return self.rows(_COMPARED, _COMPARED)
 
     def reads_alike(self, first: PassClass, second: PassClass) -> bool:
-        """Whether a prompt that is read in passes of two classes goes on alike."""
+        """Whether a prompt that is read in passes of two classes has the same logits after it."""
         count = min(_PROMPT, self._past)
         rows = []
         for passes in (first, second):
             self._model.truncate(0)
             self._model.use_class(passes)
             self._model.decode(self._tokens[:count], 0)
-            behind = self._tokens[count:][:MAX_ROWS]
-            rows.append(self._model.decode(behind, len(behind)).copy())
+            rest = self._tokens[count:][:MAX_ROWS]
+            rows.append(self._model.decode(rest, len(rest)).copy())
         return np.array_equal(rows[0], rows[1])
 
 
@@ -215,7 +215,7 @@ def _narrow(step: int) -> PassClass:
 
 
 def _alike(text: _Text, passes: PassClass, tried: Sequence[int] = _GROUPS) -> bool:
-    """Whether tokens have the same logits in whatever passes of a class they are read."""
+    """Whether tokens have the same logits in all passes of a class."""
     known = np.empty((0, 0), np.float32)
     groups = [each for each in tried if each in _FILLED or each >= passes.step]
     for size, group in [*((_TAIL, group) for group in groups), (_NARROW, _COMPARED)]:
@@ -229,7 +229,7 @@ def _alike(text: _Text, passes: PassClass, tried: Sequence[int] = _GROUPS) -> bo
 
 
 def _pays(text: _Text, step: int, clock: Clock) -> bool:
-    """Whether drafts in passes that are filled up may be faster than one token at a time."""
+    """Whether drafts in padded passes may be faster than one token at a time."""
     widths = [width for n in _WEIGHED if (width := n * step) <= max(step, _MOST_WEIGHED)]
     seconds = _seconds(text, sorted({1, *widths}), clock)
     costs = (seconds[w] + (w - 1) * _DRAFT_COST * seconds[1] for w in widths)

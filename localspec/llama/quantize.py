@@ -42,7 +42,7 @@ def quantize(source: Path, output: Path, type_name: str, *, without: Sequence[in
 def write_quantized(
     source: Path, output: Path, type_name: str, *, without: Sequence[int] = ()
 ) -> None:
-    """`quantize` straight into ``output``, which holds a part where it fails."""
+    """`quantize` straight into ``output``, which holds a part if it fails."""
     asked = {
         "source": str(source),
         "output": str(output),
@@ -59,7 +59,7 @@ def write_quantized(
 
 
 def require_type(name: str) -> str:
-    """The type as llama-quantize calls it; raises UsageError for one that cannot be made."""
+    """The type by llama-quantize's name; raises UsageError for one that cannot be made."""
     known = name.upper()
     known = _ALIASES.get(known, known)
     if known in _NEED_MATRIX:
@@ -95,7 +95,7 @@ def _work() -> None:
         "max_buf_size": _MOST_ROWS,
         "prune_layers": ctypes.cast(without, ctypes.POINTER(ctypes.c_int32)),
     }
-    # A name that is not there would be set on the Python object, and never reach llama.cpp.
+    # An unknown name would be set on the Python object, and never reach llama.cpp.
     unknown = settings.keys() - {field[0] for field in params._fields_}
     if unknown:
         sys.exit(f"failed to quantize: this build does not know {', '.join(sorted(unknown))}")

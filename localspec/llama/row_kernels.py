@@ -1,4 +1,4 @@
-"""Row kernels: localspec's own kernels in llama.cpp's CPU backend, where a build has them.
+"""Row kernels: localspec's own kernels in llama.cpp's CPU backend, if a build has them.
 
 They compute a row of a pass with the same bits whatever the width of the pass, and unpack weights
 once for several rows (`kernels/`). One setting holds for the process: that of the target which was
@@ -45,7 +45,7 @@ class LeftOperation(NamedTuple):
     type_name: str
 
     def __str__(self) -> str:
-        if self.operation == _ATTENTION:  # whose first operand are the queries
+        if self.operation == _ATTENTION:  # its first operand is the queries
             return _WORDS[_ATTENTION]
         return f"{self.type_name} in {_WORDS.get(self.operation, self.operation)}"
 
@@ -79,12 +79,12 @@ class RowKernels:
         return any(self._functions["takes"](number) for number in found)
 
     def wrong_type(self) -> str | None:
-        """The first type whose reference product is wrong here; None where all are right."""
+        """The first type whose reference product is wrong here; None if all are right."""
         found = int(self._functions["check"]())
         return None if found < 0 else _type_name(found)
 
     def reset(self) -> None:
-        """Forget which operations were left to llama.cpp's own code."""
+        """Forget the operations that were left to llama.cpp's own code."""
         self._functions["reset"]()
 
     def left(self) -> list[LeftOperation]:
@@ -107,7 +107,7 @@ def _built_in() -> RowKernels | None:
 
 
 def form() -> str | None:
-    """The instruction set of the kernels; empty where this build has none for its processors.
+    """The instruction set of the kernels; empty if this build has none for its processors.
 
     None in a build without the functions.
     """
@@ -116,7 +116,7 @@ def form() -> str | None:
 
 
 def find() -> RowKernels | None:
-    """The kernels of the loaded llama.cpp; None where it has none."""
+    """The kernels of the loaded llama.cpp; None if it has none."""
     found = _built_in()
     return found if found is not None and found.form else None
 
@@ -142,7 +142,7 @@ def in_use(options: LoadOptions) -> bool:
 
 
 def effective(options: LoadOptions) -> LoadOptions:
-    """The options with ``row_kernels`` as it holds on this machine."""
+    """The options with the effective value of ``row_kernels`` on this machine."""
     used = in_use(options)
     return options if used == options.row_kernels else replace(options, row_kernels=used)
 

@@ -27,7 +27,7 @@ _OVERRIDE = re.compile(r"Using metadata override \( *\w+\) '(.+)' =")
 
 
 class Weights:
-    """What llama.cpp loaded from a file, for any number of contexts.
+    """A file as llama.cpp loaded it, for any number of contexts.
 
     ``handle`` and ``vocab`` are llama.cpp's, valid until this is closed. ``overridden`` are the
     keys whose values llama.cpp took from ``options.override_kv`` instead of the file. ``memory`` is
@@ -59,17 +59,17 @@ class Weights:
 
     @property
     def is_stateful(self) -> bool:
-        """Whether llama.cpp says that layers keep a state in place of keys and values."""
+        """Whether layers keep a state in place of keys and values, by llama.cpp."""
         is_recurrent = self._llama.llama_model_is_recurrent(self.handle)
         return bool(is_recurrent or self._llama.llama_model_is_hybrid(self.handle))
 
     @property
     def is_sliding(self) -> bool:
-        """Whether llama.cpp says that layers keep only a window of the text."""
+        """Whether layers keep only a window of the text, by llama.cpp."""
         return bool(self._llama.llama_model_n_swa(self.handle))
 
     def new_context(self, params: Any) -> tuple[Any, MemoryUse]:
-        """A context with the adapters, and what llama.cpp allocated for it.
+        """A context with the adapters, and the memory that llama.cpp allocated for it.
 
         Raises EngineError, with llama.cpp's reason.
         """
@@ -90,7 +90,7 @@ class Weights:
         return context, memory
 
     def settings(self, n_ctx: int, threads: int) -> dict[str, object]:
-        """Which file is loaded, and how it is run, as plain data."""
+        """The file and how it is run, as plain data."""
         header, load = self.header, self.options
         settings: dict[str, object] = {
             "file": str(header.path),

@@ -88,7 +88,7 @@ class SharedHeads:
     ) -> Head:
         """The head of a slot, which reads along with ``model``, a sequence of ``target``."""
         cache = HeadSequence(self, sequence, handle)
-        return self._head.beside(model, cache, _SlotTap(self.tap, target, sequence))
+        return self._head.for_text(model, cache, _SlotTap(self.tap, target, sequence))
 
     def read(self, entries: Sequence[HeadEntry]) -> list[Logits]:
         """A pass for each kind of entry; the rows of logits of each are copies.

@@ -48,7 +48,7 @@ class TreeRows(NamedTuple):
 
 
 class TreeTarget(Protocol):
-    """What verifying a tree needs of a model; see `model.LlamaModel`."""
+    """The part of a model that verifying a tree needs; see `model.LlamaModel`."""
 
     min_width: int
 
@@ -72,12 +72,12 @@ class LlamaTrees:
 
     A token sees the cells that carry the first of its sequences, up to its own position
     (`llama_kv_cache::set_input_kq_mask`): one that carries all the paths that lead through it sees
-    the text and what it follows. The text is in sequence `TEXT_SEQUENCE`. Others hold
+    the text and its own predecessors. The text is in sequence `TEXT_SEQUENCE`. Others hold
     a beginning of it, and the rest once a tree needs them: each call walks all cells of the
     context, so few are made.
 
     Tokens of a branch that was accepted lie in other cells than they would have without it, so that
-    later rows may round differently: nothing for ``--exact``.
+    later rows may round differently: not for ``--exact``.
     """
 
     paths = MAX_PATHS
@@ -88,14 +88,14 @@ class LlamaTrees:
         self._llama = llama_library.library()
         self._memory: Any = self._llama.llama_get_memory(context)
         self._batch = TreeBatch(self._llama, MAX_ROWS, MAX_PATHS)
-        self._tokens: list[int] = []  # of the last pass, its filling included
+        self._tokens: list[int] = []  # of the last pass, its padding included
         self._tree = TreeRows.of(())
         self._begin = 0  # position of its root
 
     def decode(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
         """See `TreeDecoder`; raises EngineError when llama.cpp refuses.
 
-        A pass is filled up to a multiple of the model's ``min_width`` behind its last leaf.
+        A pass is padded after its last leaf to a multiple of the model's ``min_width``.
         """
         self._begin = self._model.begin_tree()
         filling = min(-len(tokens) % self._model.min_width, MAX_ROWS - len(tokens))
@@ -121,8 +121,8 @@ class LlamaTrees:
     def commit(self, rows: Sequence[int]) -> None:
         """See `TreeDecoder`.
 
-        While passes are widened, to tell rounding from mistakes, tokens behind a row that is left
-        out are read again: so they lie in the cells that they would have without a tree.
+        While passes are padded, to distinguish rounding from mistakes, tokens after a row that is
+        left out are read again: so they lie in the cells that they would have without a tree.
         """
         accepted = [0, *(row for row in rows if row < len(self._tokens))]  # those that were read
         in_order = [row for place, row in enumerate(accepted) if row == place]  # a beginning of it
@@ -138,7 +138,7 @@ class LlamaTrees:
         self._batch.free()
 
     def _copy_text(self, paths: int) -> None:
-        """Let the sequences of so many paths hold the text."""
+        """Let the sequences of ``paths`` paths hold the text."""
         for path in range(1, paths):
             held = self._llama.llama_memory_seq_pos_max(self._memory, path) + 1
             if held < self._begin:
@@ -147,7 +147,7 @@ class LlamaTrees:
                 )
 
     def _drop_others(self, rows: Sequence[int]) -> None:
-        """Leave these rows of the last pass in the text; of other paths what they share with it."""
+        """Leave these rows of the last pass in the text; of other paths only the shared tokens."""
         tree, end = self._tree, self._begin + len(rows)
         if max(tree.lengths) > len(rows):
             self._llama.llama_memory_seq_rm(self._memory, EVERY, end, -1)

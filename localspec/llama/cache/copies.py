@@ -1,4 +1,4 @@
-"""States of a context copied to host memory, and where it can return to with them."""
+"""States of a context copied to host memory, and the lengths it can return to with them."""
 
 import ctypes
 import itertools
@@ -18,17 +18,17 @@ _QUESTION = 96  # tokens at the end of a prompt that another one may not share
 # those of the other attention layers, which can be truncated.
 _PARTIAL = 1
 
-Copy = tuple[int, NDArray[np.uint8]]  # the number of tokens, and the partial state behind them
+Copy = tuple[int, NDArray[np.uint8]]  # the number of tokens, and the partial state after them
 
 
 class ReusableLengths(NamedTuple):
-    """To which lengths a copied state can return: all from ``first`` on, and those of copies."""
+    """Lengths to which a copied state can return: all from ``first`` on, and those of copies."""
 
     first: int = 0
     copies: tuple[Copy, ...] = ()
 
     def last(self, length: int) -> int:
-        """The greatest reusable length up to ``length``; 0 where all must be read again."""
+        """The greatest reusable length up to ``length``; 0 if all must be read again."""
         if length >= self.first:
             return length
         return max((at for at, _ in self.copies if at <= length), default=0)
@@ -40,7 +40,7 @@ class ReusableLengths(NamedTuple):
 
 
 class PromptPlace(NamedTuple):
-    """A place in the unread tokens of a prompt; ``shared`` where another prompt had the same."""
+    """A place in the unread tokens of a prompt; ``shared`` if another prompt had the same."""
 
     offset: int
     shared: bool
@@ -68,8 +68,8 @@ class StateCheckpoints:
     """Copies of a sequence's partial state in host memory, up to ``most`` and ``limit`` bytes.
 
     A conversation returns there when an answer is written again, its reasoning is left out, or
-    another question follows it. Where there are too many, the one goes without which the fewest
-    tokens are read again; those at the ends of beginnings that prompts shared go last.
+    another question follows it. If there are too many, the copy is evicted whose loss costs the
+    fewest tokens to read again; those at the ends of shared beginnings of prompts go last.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class StateCheckpoints:
         return len(self._copies) <= self.most and (self._limit is None or n_bytes <= self._limit)
 
     def restore(self, length: int) -> int:
-        """Return to the last copy of no more than ``length`` tokens; 0 where that fails.
+        """Return to the last copy of no more than ``length`` tokens; 0 if that fails.
 
         Copies of more tokens are forgotten: others will follow instead.
         """
@@ -159,13 +159,13 @@ class StateCheckpoints:
 
 
 def cut(llama: Any, memory: Any, length: int, sequence: int = TEXT_SEQUENCE) -> bool:
-    """Drop a sequence's cells behind ``length``; whether it then ends there."""
+    """Drop a sequence's cells after ``length``; whether it then ends there."""
     dropped = llama.llama_memory_seq_rm(memory, sequence, length, -1)
     return bool(dropped) and llama.llama_memory_seq_pos_max(memory, sequence) == length - 1
 
 
 def copy_state(llama: Any, context: Any, sequence: int, flags: int = 0) -> NDArray[np.uint8]:
-    """llama.cpp's state of a sequence; empty where it gives none."""
+    """llama.cpp's state of a sequence; empty if it returns none."""
     state = np.empty(llama.llama_state_seq_get_size_ext(context, sequence, flags), np.uint8)
     read = llama.llama_state_seq_get_data_ext(context, _pointer(state), len(state), sequence, flags)
     return state[:read]
@@ -174,10 +174,10 @@ def copy_state(llama: Any, context: Any, sequence: int, flags: int = 0) -> NDArr
 def restore_state(
     llama: Any, context: Any, sequence: int, state: NDArray[np.uint8], length: int
 ) -> bool:
-    """Let a sequence hold ``length`` tokens as a copied state says; whether it does.
+    """Let a sequence hold ``length`` tokens as in a copied state; whether it does.
 
-    llama.cpp checks sizes and types (`state_read_meta`, `state_read_data`), and here is checked
-    that there are cells up to the last token.
+    llama.cpp checks sizes and types (`state_read_meta`, `state_read_data`); checked here is that
+    there are cells up to the last token.
     """
     taken = write_state(llama, context, sequence, state)
     last = llama.llama_memory_seq_pos_max(llama.llama_get_memory(context), sequence)

@@ -1,8 +1,8 @@
-"""Rollback: how llama.cpp's memory of a context gives up the last tokens, by the kind of memory.
+"""Rollback: how a context's memory drops the last tokens, by the kind of memory.
 
-An attention cache drops cells. A recurrent state has no past to return to, nor has a sliding window
-that moved on: they are restored from a copy that was made before, and what follows the copy is read
-again.
+An attention cache drops cells. A recurrent state cannot be rewound, nor can a sliding window
+that moved on: they are restored from a copy that was made before, and the tokens after the copy
+are read again.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class Rollback:
     """The strategy that works on any memory, and the base of others: everything is read again.
 
     Lengths are numbers of tokens of its ``sequence`` from the beginning; other sequences of the
-    context are left as they are. ``copies`` are where it can return to if to nothing else.
+    context are left as they are. ``copies`` are the states that it can return to.
     """
 
     name: ClassVar[str] = "reread"
@@ -66,18 +66,18 @@ class Rollback:
 
     @property
     def widest_filled(self) -> int:
-        """Up to how many tokens a pass may be filled up; they are undone at no cost."""
+        """Width up to which a pass may be padded; the padding is rolled back at no cost."""
         return 1
 
     def disturb(self) -> None:
         """A pass of several other sequences was read, which may have moved this one's state."""
 
     def returns_to(self, length: int, held: int) -> int:
-        """What `rewind` to ``length``, less than ``held``, would leave at least."""
+        """Length that `rewind` to ``length``, less than ``held``, would leave at least."""
         return self._copies.last(length)
 
     def reusable_lengths(self, held: int) -> ReusableLengths:
-        """Where a copy of the state of the ``held`` tokens can return to."""
+        """Lengths that a copy of the state of the ``held`` tokens can return to."""
         return ReusableLengths(held, self._copies.copies)
 
     def restore_copies(self, copies: Sequence[Copy]) -> None:
@@ -92,14 +92,14 @@ class Rollback:
         """Undo everything at ``length`` and beyond; how many tokens the memory now holds.
 
         These are no more than ``length``; those between must be read again. ``held`` is how many
-        it held before, None where an interrupted pass may have changed it.
+        it held before, None if an interrupted pass may have changed it.
         """
         if (restored := self._copies.restore(length)) == 0:
             self._clear()
         return restored
 
     def _clear(self) -> None:
-        if self._is_alone:  # also of what a made-up state may have left under other names
+        if self._is_alone:  # also cells that a forged state may have left in other sequences
             self._llama.llama_memory_clear(self._memory, True)
         else:
             self._llama.llama_memory_seq_rm(self._memory, self._sequence, 0, -1)
@@ -129,7 +129,7 @@ class Trim(Rollback):
         self._sliding = sliding
 
     def returns_to(self, length: int, held: int) -> int:
-        """See `Rollback`: anywhere, but where sliding layers lack the window before it."""
+        """See `Rollback`: anywhere, except if sliding layers lack the window before it."""
         return length if self.is_whole(length) else super().returns_to(length, held)
 
     def reusable_lengths(self, held: int) -> ReusableLengths:
@@ -144,7 +144,7 @@ class Trim(Rollback):
         return super().rewind(length, held)
 
     def is_whole(self, length: int) -> bool:
-        """Whether sliding layers still hold what the token at ``length`` attends to."""
+        """Whether sliding layers still hold all that the token at ``length`` attends to."""
         if not self._sliding or length == 0:
             return True
         first = int(self._llama.llama_memory_seq_pos_min(self._memory, self._sequence))
@@ -152,7 +152,7 @@ class Trim(Rollback):
 
 
 class _Anchored(Rollback):
-    """Returns to copies of a recurrent state, if to nothing else, also at all ends of texts."""
+    """Returns to copies of a recurrent state, also at the ends of all texts."""
 
     def __init__(self, llama: Any, context: Any, anchors: int, sequence: int) -> None:
         copies = StateCheckpoints(llama, context, anchors, sequence)
@@ -171,7 +171,7 @@ class Fork(_Anchored):
     one lets both sequences own its cell (`llama_memory_recurrent::seq_cp`); the next pass of the
     live sequence then writes into another cell. It costs no copy and a second state.
 
-    ``sliding`` is as for `Trim`: sliding layers reuse cells once a micro-batch was read behind the
+    ``sliding`` is as for `Trim`: sliding layers reuse cells once a micro-batch was read after the
     window, so that the shared state counts only near its checkpoint. Checkpoints hold such cells
     themselves (`llama_kv_cache_iswa::state_write`).
     """
@@ -184,7 +184,7 @@ class Fork(_Anchored):
         self._copy = sequence + llama.llama_n_seq_max(context) // self.per_text
         self._sliding = sliding
         self._checkpoint: int | None = None
-        self._since = 0  # tokens read behind the checkpoint
+        self._since = 0  # tokens read after the checkpoint
 
     def checkpoint(self, length: int, most: int) -> None:
         """Share the present state, unless the copy is that one already."""
@@ -195,11 +195,11 @@ class Fork(_Anchored):
         self._checkpoint, self._since = length, 0
 
     def observe(self, width: int) -> None:
-        """Count the tokens behind the checkpoint."""
+        """Count the tokens after the checkpoint."""
         self._since += width
 
     def rewind(self, length: int, held: int | None) -> int:
-        """Return to the shared state, or to an anchor that is behind it."""
+        """Return to the shared state, or to an anchor that is later."""
         if self._sliding and (held is None or self._since > self._ubatch):
             self._checkpoint = None  # sliding layers may have lost the window before it
         shared = self._checkpoint
@@ -223,11 +223,11 @@ class Fork(_Anchored):
 class Snapshots(_Anchored):
     """Lets llama.cpp keep the states after each of the last tokens of a pass (`n_rs_seq`).
 
-    Nothing is read again. `llama_memory_recurrent::seq_rm` would also agree to what no snapshot was
-    written for: a pass of ``n`` tokens writes n of them, older ones are of an earlier pass, and
-    each pass allows one rollback. Where more is to be undone, a copy is made before. A pass of
-    several other sequences may move the state to another cell, but leaves the snapshots behind
-    (`llm_graph_context::build_rs` copies what is extra without them).
+    Nothing is read again. `llama_memory_recurrent::seq_rm` would also accept lengths without a
+    snapshot: a pass of ``n`` tokens writes n of them, older ones are of an earlier pass, and each
+    pass allows one rollback. If more is to be undone, a copy is made before. A pass of several
+    other sequences may move the state to another cell, but does not move the snapshots
+    (`llm_graph_context::build_rs` copies extra states without them).
     """
 
     name = "snapshots"
@@ -238,7 +238,7 @@ class Snapshots(_Anchored):
         self._allowed = 0
 
     def checkpoint(self, length: int, most: int) -> None:
-        """Copy the state where the snapshots will not suffice."""
+        """Copy the state if the snapshots will not suffice."""
         if most > min(self._depth, self._ubatch - 1):
             self._copies.add(length, passing=True)
 
@@ -269,7 +269,7 @@ class Snapshots(_Anchored):
 
 
 def configure(params: Any, strategy: str) -> None:
-    """Set what a strategy needs in `llama_context_params`."""
+    """Set the parameters of a strategy in `llama_context_params`."""
     if strategy == Fork.name:
         params.n_seq_max, params.kv_unified = Fork.per_text * params.n_seq_max, True
     elif strategy == Snapshots.name:

@@ -33,10 +33,10 @@ FORMAT = 3
 _MAGIC = b"localspec state\n"
 _START = struct.Struct("<16sI")
 _MAX_HEADER = 2**16  # bytes
-_TRIED = 4  # tokens behind a restored state
+_TRIED = 4  # tokens decoded after a restored state
 _MOST_COPIES = 8
 _SAMPLE = 2**14  # bytes of a tensor that identify it, all of a norm: reading all takes too long
-_CELL = 64  # bytes llama.cpp writes of a cell besides keys and values, or more
+_CELL = 64  # bytes llama.cpp writes of a cell in addition to keys and values, or more
 # Settings of a model that its state does not depend on; the file has a fingerprint.
 _FREE = {"file", "name", "parameters", "quantization", "rollback", "branches"}.union(
     name for name, row in options(LoadOptions).items() if not row.state
@@ -65,21 +65,21 @@ class StateHolder(Protocol):
     def restore(
         self, tokens: Sequence[int], state: NDArray[np.uint8], copies: Sequence[Copy] = ()
     ) -> bool:
-        """Load a state; False, and no tokens, where it does not fit."""
+        """Load a state; False, and no tokens, if it does not fit."""
 
     @property
     def doubted(self) -> Callable[[], None] | None:
-        """What to call if a state that came from a file turns out to be bad; None without one."""
+        """Callback for a state from a file that turns out to be bad; None without one."""
 
     def doubt(self, report: Callable[[], None]) -> None:
-        """Call ``report`` where later logits are not numbers, after all tokens are read again.
+        """Call ``report`` if later logits are not numbers, after all tokens are read again.
 
-        To be called behind `restore`.
+        To be called after `restore`.
         """
 
 
 def require_state_file(path: Path) -> None:
-    """Raise FileProblem for what must not be replaced by a state, or cannot be."""
+    """Raise FileProblem for a path that must not be replaced by a state, or cannot be."""
     if not os.path.isdir(path.parent):
         raise FileProblem(f"There is no folder {path.parent}.", "Make it, or name another.")
     refusal = f"{path} is no prompt cache, and would be overwritten."
@@ -90,7 +90,7 @@ def write_state(path: Path, model: LlamaModel, holder: StateHolder | None = None
     """Write the tokens and state of the model, or of ``holder``, one of its sequences.
 
     Returns the bytes. Only the user may read a new file. Raises OSError when it cannot be written;
-    whatever was there is then unchanged.
+    the old file is then unchanged.
     """
     with appearing_when_complete(path, private=True) as partial:
         return write_partial(partial, model, holder or model)
@@ -120,7 +120,7 @@ def read_state(
 ) -> int:
     """Restore the model, or ``holder``, from the file; returns the bytes.
 
-    A state can be bad without a sign of it in the next tokens: where later logits are not numbers,
+    A state can be bad without a sign of it in the next tokens: if later logits are not numbers,
     all tokens are read again, and ``report`` is called.
 
     Raises OSError when it cannot be read, and ValueError with the reason, a clause, for a file that
@@ -148,12 +148,12 @@ def read_state(
         raise ValueError("it holds tokens that the model does not have")
     copies = list(zip(lengths, parts[2:], strict=True))
     _require_layout(holder, model, tokens.tolist(), state, copies)
-    for length, copy in copies:  # which may be bad too
+    for length, copy in copies:  # a copy may be bad too
         if holder.restore(tokens.tolist(), state, [(length, copy)]):
             holder.truncate(length)
             _require_numbers(holder)
     if not holder.restore(tokens.tolist(), state, copies):
-        holder.doubt(lambda: None)  # which may have left a part of it in cells
+        holder.doubt(lambda: None)  # a part of it may be left in cells
         raise ValueError("llama.cpp does not take its state")
     _require_numbers(holder)
     holder.doubt(report)
@@ -187,7 +187,7 @@ def _require_layout(
 def _require_numbers(holder: StateHolder) -> None:
     """Raise ValueError, and leave no tokens, if the next tokens have no logits.
 
-    NaN or infinity anywhere spoils all behind it. Several tokens are tried, since an infinite key
+    NaN or infinity anywhere spoils all later tokens. Several tokens are tried: an infinite key
     hides from a query of the opposite sign.
     """
     length, room = len(holder.tokens), holder.n_ctx - len(holder.tokens)
@@ -218,7 +218,7 @@ def _read_header(file: BinaryIO) -> dict[str, Any]:
 
 
 def _require_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Raise ValueError with the first difference between what two states were made with."""
+    """Raise ValueError with the first difference between the settings of two states."""
     if found.get("format") != wanted["format"]:
         raise ValueError("another version of localspec wrote it")
     if found.get("model") != wanted["model"]:
@@ -264,7 +264,7 @@ def _copies(
 
 
 def _identity(model: LlamaModel) -> dict[str, Any]:
-    """What a state depends on, as it comes back from JSON."""
+    """The settings that a state depends on, as they come back from JSON."""
     settings = {name: value for name, value in model.settings().items() if name not in _FREE}
     header, loras = model.header, [lora.path for lora in model.options.loras]
     settings["loras"] = [lora.scale for lora in model.options.loras]
@@ -287,7 +287,7 @@ def _identity(model: LlamaModel) -> dict[str, Any]:
 def _fingerprint(paths: Sequence[Path], whole: ModelHeader | None = None) -> str:
     """`fingerprint`, and a sample of each tensor: a fine-tune may differ in few of them.
 
-    ``whole`` is the header of the only file, where that is read already.
+    ``whole`` is the header of the only file, if that is read already.
     """
     digest = hashlib.sha256(fingerprint(paths).encode())
     for part in [whole] if whole else map(read_part, paths):

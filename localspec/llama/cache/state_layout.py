@@ -1,4 +1,4 @@
-"""Which cells a copied state describes, checked before llama.cpp gets a state from a file.
+"""Cells that a copied state describes, checked before llama.cpp gets a state from a file.
 
 llama.cpp takes any position (`llama_kv_cache::state_read_meta`), and a cell outside of 0 to
 2^31 - 2 stays when its sequence is emptied: it would be read with the texts of later requests. A
@@ -58,15 +58,15 @@ class _Reader:
 
 
 def require(right: bool) -> None:
-    """Raise ValueError where a state is not as expected."""
+    """Raise ValueError if a state is not as expected."""
     if not right:
         raise ValueError("its cells are not those of its tokens")
 
 
 def learn_layout(state: NDArray[np.uint8], at: int = _HEAD) -> tuple[Part, ...] | None:
-    """The parts of a state of one token that llama.cpp wrote; None where they are of no known kind.
+    """The parts of a state of one token that llama.cpp wrote; None if their kind is unknown.
 
-    ``at`` is where the first of them begins.
+    ``at`` is the beginning of the first of them.
     """
     if at == len(state):
         return ()
@@ -107,7 +107,7 @@ def _recurrent(reader: _Reader) -> Part:
 
 
 def _tensor(reader: _Reader, transposed: bool) -> tuple[bytes, int]:
-    """What precedes a tensor, and its bytes for one cell, which are skipped."""
+    """The bytes before a tensor, and the number of its own for one cell, which are skipped."""
     begin = bytes(reader.take(_TENSOR))
     element, rows = struct.unpack("<4xII", begin)
     size = element * rows if transposed else element + (rows << 32)

@@ -40,10 +40,10 @@ class HeadRows:
 
 
 class HeadContext:
-    """A context beside the target's, on the target's own file or on that of a sidecar.
+    """A context next to the target's, on the target's own file or on that of a sidecar.
 
-    ``memory`` is what llama.cpp allocated for it. ``mtp``: what it computes are the MTP layers of
-    the file, not the whole of it. The target must live longer. It has as many sequences as
+    ``memory`` is what llama.cpp allocated for it. ``mtp``: it computes the MTP layers of the file,
+    not the whole of it. The target must live longer. It has as many sequences as
     ``options.parallel``, which share their cells unless each has ``own_cells``. Raises EngineError,
     with llama.cpp's reason, when it cannot be made.
     """
@@ -97,7 +97,7 @@ class HeadContext:
             raise
 
     def settings(self) -> dict[str, object]:
-        """Which file is loaded, and how, as plain data."""
+        """The file and how it is loaded, as plain data."""
         own = {name: getattr(self._options, name) for name in _OF_CONTEXT}
         return self._weights.settings(self._n_ctx, self._threads) | own
 
@@ -105,20 +105,20 @@ class HeadContext:
         """One pass over rows of one sequence.
 
         Raises EngineError when llama.cpp refuses, KeyboardInterrupt after Ctrl-C, and Cancelled
-        where `stopped_when` ends it; the cache may then hold a part of them.
+        if `stopped_when` ends it; the cache may then hold a part of them.
         """
         self.compute([rows])
 
     def compute(self, parts: Sequence[HeadRows]) -> None:
         """One pass over rows of several sequences: all with tokens or none, and so with states.
 
-        Raises what `decode` does.
+        Raises the errors of `decode`.
         """
         self._fill(parts)
         self._process(self._llama.LLAMA_PROCESS_TYPE_DECODE, parts)
 
     def encode(self, features: States, sequence: int = TEXT_SEQUENCE) -> States:
-        """What the encoder makes of each row, valid until the next pass: shape (rows, width)."""
+        """The encoder's output for each row, valid until the next pass: shape (rows, width)."""
         end = self._llama.llama_memory_seq_pos_max(self._memory, sequence) + 1  # it ignores them
         parts = [HeadRows(None, range(end, end + len(features)), features, len(features), sequence)]
         self._fill(parts)
@@ -141,7 +141,7 @@ class HeadContext:
         return found if self._kept is None else self._kept.by_id(found)
 
     def own_state(self, index: int) -> States:
-        """The head's own state behind the token at ``index`` of the last pass; a copy."""
+        """The head's own state after the token at ``index`` of the last pass; a copy."""
         row = unstable().llama_get_embeddings_nextn_ith(self.handle, index)
         return np.ctypeslib.as_array(row, (self.width,)).copy()
 
@@ -162,19 +162,19 @@ class HeadContext:
         return write_state(self._llama, self.handle, sequence, state)
 
     def clear(self) -> None:
-        """Forget all sequences, and what their cells hold."""
+        """Forget all sequences, and the contents of their cells."""
         self._llama.llama_memory_clear(self._memory, True)
 
     def forget(self, position: int, sequence: int = TEXT_SEQUENCE) -> None:
-        """Forget what is at ``position`` and beyond."""
+        """Forget the tokens at ``position`` and beyond."""
         if not self._llama.llama_memory_seq_rm(self._memory, sequence, position, -1):
             raise EngineError(
-                f"llama.cpp cannot drop the tokens behind position {position} of this head.",
+                f"llama.cpp cannot drop the tokens after position {position} of this head.",
                 "Run without a draft: --draft off.",
             )
 
     def close(self) -> None:
-        """Free everything but what is the target's; harmless when called twice."""
+        """Free everything that is not the target's; harmless when called twice."""
         if self._batch:
             self._llama.llama_batch_ext_free(self._batch)
         if self.handle:

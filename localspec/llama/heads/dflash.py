@@ -13,7 +13,7 @@ from localspec.speculative.loop import Logits
 
 
 class DFlashHead(Head):
-    """Its cache holds the target's features; a pass fills in what is masked behind the last token.
+    """Its cache holds the target's features; a pass fills the masked places after the last token.
 
     The features at p - 1 are written when token x_p is read, at position p - 1. The pass reads the
     last token and ``block`` masks, and is forgotten (`common_speculative_impl_draft_dflash`).
@@ -29,15 +29,15 @@ class DFlashHead(Head):
         self.block_size = self._masks = min(block - 1, MAX_DRAFT_TOKENS)
         self._block, self._mask = block, mask
         self._written = 0  # the end of the features in the cache
-        self._said = np.empty((0, self.n_vocab), np.float32)
+        self._found = np.empty((0, self.n_vocab), np.float32)
 
-    def beside(self, target: HeardTarget, context: HeadCache, tap: StateSource) -> Self:
+    def for_text(self, target: HeardTarget, context: HeadCache, tap: StateSource) -> Self:
         return type(self)(target, context, tap, self._block, self._mask)
 
     def _pass(self, tokens: Sequence[int], begin: int, states: States, outputs: int) -> None:
         """See `Head._pass`. Of several rows each takes a pass of its own, with a single mask."""
-        if 0 < self._written < begin - 1:  # behind drafted tokens, which have no features
-            self._said = np.zeros((outputs, self.n_vocab), np.float32)
+        if 0 < self._written < begin - 1:  # after drafted tokens, which have no features
+            self._found = np.zeros((outputs, self.n_vocab), np.float32)
             return
         quiet = len(tokens) - outputs
         self._write(begin, states[:quiet])
@@ -47,13 +47,13 @@ class DFlashHead(Head):
             masks = self._masks if outputs == 1 else 1
             block = self._fill([tokens[i], *[self._mask] * masks], begin + i)
             blocks.append(block if outputs == 1 else block.copy())  # the next pass overwrites it
-        self._said = blocks[0] if outputs == 1 else np.concatenate((self._said[:0], *blocks))
-        self._ahead = self._said[1:] if outputs == 1 else None
+        self._found = blocks[0] if outputs == 1 else np.concatenate((self._found[:0], *blocks))
+        self._ahead = self._found[1:] if outputs == 1 else None
 
     def _draft(self, tokens: Sequence[int], begin: int, ahead: States) -> None:
-        """See `Head._draft`: it was said before. Nothing is known behind the block."""
-        self._said = ahead if len(ahead) else np.zeros((1, self.n_vocab), np.float32)
-        self._ahead = self._said[1:]
+        """See `Head._draft`: the logits of the block are known already; zeros after the block."""
+        self._found = ahead if len(ahead) else np.zeros((1, self.n_vocab), np.float32)
+        self._ahead = self._found[1:]
 
     def _write(self, begin: int, states: States) -> None:
         """Write the features before each position from ``begin`` on; the first token has none."""
@@ -64,7 +64,7 @@ class DFlashHead(Head):
             self.context.decode(HeadRows(None, range(begin - 1, self._written), states, 0))
 
     def _fill(self, tokens: Sequence[int], position: int) -> Logits:
-        """What may stand at the masked places behind the first token, valid until the next pass.
+        """Logits of the masked places after the first token, valid until the next pass.
 
         Shape (masks, n_vocab).
         """
@@ -83,4 +83,4 @@ class DFlashHead(Head):
         self._written = min(self._written, max(0, length - self.offset))
 
     def _logits(self, rows: int) -> Logits:
-        return self._said[:rows]
+        return self._found[:rows]

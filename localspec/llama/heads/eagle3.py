@@ -1,4 +1,4 @@
-"""EAGLE3: a head of one layer, which reads what goes into three layers of the target."""
+"""EAGLE3: a head of one layer, which reads the inputs of three layers of the target."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from localspec.speculative.loop import Logits
 
 
 class Eagle3Head(Head):
-    """Reads token x_p with what its encoder makes of the target's features at p - 1.
+    """Reads token x_p with its encoder's output for the target's features at p - 1.
 
     The pair stands at position p - 1 of its cache, and the first token has none (arXiv 2503.01840,
     `common_speculative_impl_draft_eagle3`). A head with a reduced vocabulary gives minus infinity
@@ -27,7 +27,7 @@ class Eagle3Head(Head):
             self._compute(tokens, begin, self.context.encode(states[first:]).copy(), outputs)
 
     def _logits(self, rows: int) -> Logits:
-        """See `Head._logits`; nothing is known behind the first token of all."""
-        said = super()._logits(min(rows, self._outputs))
-        unknown = np.zeros((rows - len(said), self.n_vocab), np.float32)
-        return np.concatenate((unknown, said)) if len(unknown) else said
+        """See `Head._logits`; zeros after the first token of all."""
+        known = super()._logits(min(rows, self._outputs))
+        unknown = np.zeros((rows - len(known), self.n_vocab), np.float32)
+        return np.concatenate((unknown, known)) if len(unknown) else known

@@ -18,7 +18,7 @@ from localspec.speculative.loop import BatchShare, Logits, PassListener
 from localspec.speculative.prefix import common_prefix
 
 LOST = 32  # tokens whose states are forgotten that may still count as unread
-ROOM = MAX_DRAFT_TOKENS + 2  # tokens behind the target's context, so that no window ever moves
+ROOM = MAX_DRAFT_TOKENS + 2  # tokens more than the target's context, so that no window ever moves
 _NARROW = 16  # tokens that cost less in the next pass with logits than in one of their own
 _WIDEST_VERIFICATION = MAX_DRAFT_TOKENS + 10  # with tokens that are read again in front of it
 
@@ -36,7 +36,7 @@ class HeardTarget(Protocol):
 
 
 class HeadCache(Protocol):
-    """What computes a head for one text: a `HeadContext`, or one of its sequences."""
+    """Context that computes a head for one text: a `HeadContext`, or one of its sequences."""
 
     @property
     def header(self) -> ModelHeader: ...
@@ -81,7 +81,7 @@ class HeadCache(Protocol):
 
 
 class StateSource(Protocol):
-    """Where the target's states come from: see `Tap`."""
+    """Source of the target's states: see `Tap`."""
 
     width: int
 
@@ -105,7 +105,7 @@ class HeadState(NamedTuple):
 
 
 class Head:
-    """A TokenModel that reads a token together with the target's state behind the one before it.
+    """A TokenModel that reads a token together with the target's state after the one before it.
 
     The head hears what its target reads (`_listen`) and reads it as well: a prompt chunk by chunk,
     what was verified in the first step of the next proposal. One that nobody asked for longer than
@@ -114,7 +114,7 @@ class Head:
     taken by what the target makes of them. Tokens whose states are not known, such as those of a
     prompt cache's file, count as read; the head begins behind them, unless `restore` follows.
 
-    A subclass says how tokens are read: `_pass`, `_draft`. ``memory`` is what llama.cpp allocated
+    A subclass defines how tokens are read: `_pass`, `_draft`. ``memory`` is what llama.cpp reserved
     for the head alone, ``header`` that of its file.
     """
 
@@ -130,7 +130,7 @@ class Head:
         return len(self.tokens)
 
     block_size: int | None = None  # most tokens of a proposal that is paid with its first
-    offset = 0  # how much less the position of a token is in llama.cpp's cache
+    offset = 0  # difference between a token's position and that in llama.cpp's cache
 
     has_cache = True  # of its own
 
@@ -139,8 +139,8 @@ class Head:
         self.context = context
         self.tap = tap
         self._states = HiddenStates(tap.width)
-        self._ahead: States | None = None  # what the last pass says for a token drafted by it
-        self.tokens: list[int] = []  # read, or before the first one heard of; not to be changed
+        self._ahead: States | None = None  # state after the last pass, for a token drafted by it
+        self.tokens: list[int] = []  # read, or before the first known state; not to be changed
         self._true = 0  # how many of them were read with the target's own states
         self._torn = False  # true while our list and llama.cpp's cache may differ
         self._heard = False
@@ -153,7 +153,7 @@ class Head:
         tap.switch(True)
         target.listener = self._listen
 
-    def beside(self, target: HeardTarget, context: HeadCache, tap: StateSource) -> Self:
+    def for_text(self, target: HeardTarget, context: HeadCache, tap: StateSource) -> Self:
         """The same head for another text."""
         return type(self)(target, context, tap)
 
@@ -163,7 +163,7 @@ class Head:
         return self.context.batch_share
 
     def settings(self) -> dict[str, object]:
-        """What a result obtained with this head depends on, as plain data."""
+        """The settings that a result obtained with this head depends on, as plain data."""
         kind = draft_kind(self.header)
         spec_type = "draft-mtp" if kind.is_model else kind.spec_type  # of a whole model: its own
         return self.context.settings() | {"spec_type": spec_type}
@@ -173,20 +173,20 @@ class Head:
     def decode(self, tokens: Sequence[int], rows: int) -> Logits:
         """Append ``tokens``; logits after the last ``rows``, valid until the next call.
 
-        Raises EngineError when llama.cpp refuses. It and Ctrl-C leave what was read before. Raises
-        NotNumbers, and leaves no tokens, for logits that are not numbers.
+        Raises EngineError when llama.cpp refuses. After it, and after Ctrl-C, earlier tokens stay.
+        Raises NotNumbers, and leaves no tokens, for logits that are not numbers.
         """
         self._mend()
         if rows:
             self._unasked = 0
-        self._states.truncate(len(self._target.tokens))  # those behind belong to rejected tokens
+        self._states.truncate(len(self._target.tokens))  # later ones belong to rejected tokens
         self._read(tokens, rows)
         self._states.trim()
         found = self._logits(rows)
         if not are_numbers(found):
             self._cut(0)
             if self.has_cache:
-                self.context.clear()  # of all slots: a cell that was left may spoil their heads too
+                self.context.clear()  # of all slots: a remaining cell may spoil their heads too
             raise NotNumbers("The heads returned logits that are not numbers.", "Use --draft off.")
         return found
 
@@ -196,7 +196,7 @@ class Head:
         self._cut(min(length, self._true))
 
     def checkpoint(self) -> None:
-        """Nothing to prepare: tokens may always be taken back."""
+        """Nothing to prepare: tokens can always be rolled back."""
 
     def state_bytes(self) -> int:
         """Size of `state`."""
@@ -235,7 +235,7 @@ class Head:
     def _listen(self, tokens: Sequence[int], position: int, rows: int) -> None:
         """Take the target's states of tokens from ``position`` on.
 
-        Without any, all before ``position`` took the place of what was read, and no state is known.
+        Without any, all before ``position`` replaced the tokens read, and no state is known.
         """
         self._mend()
         states = self.tap.rows(len(tokens))
@@ -256,12 +256,12 @@ class Head:
             self._read(unread, 0)
         self._states.trim()
         if self._states.begin - len(self.tokens) > LOST:
-            self._begin_behind(self._target.tokens[: self._states.begin])
+            self._begin_after(self._target.tokens[: self._states.begin])
 
-    _reads_at_once = False  # tokens that may still be rejected are read as well
+    _reads_at_once = False  # whether tokens that may still be rejected are read as well
 
-    def _begin_behind(self, tokens: Sequence[int]) -> None:
-        """Count tokens as read whose states nobody knows, in place of what was read."""
+    def _begin_after(self, tokens: Sequence[int]) -> None:
+        """Replace the cache by tokens that count as read although their hidden states are gone."""
         self._cut(0)
         self.tokens.extend(tokens)
         self._true = len(tokens)
@@ -271,7 +271,7 @@ class Head:
     def _read(self, tokens: Sequence[int], rows: int) -> None:
         unknown = min(max(0, self._states.begin - len(self.tokens)), len(tokens) - rows)
         if unknown > 0:
-            self._begin_behind([*self.tokens, *tokens[:unknown]])
+            self._begin_after([*self.tokens, *tokens[:unknown]])
             tokens = tokens[unknown:]
         for chunk, outputs in chunks(tokens, rows, self.context.size):
             begin, ahead = len(self.tokens), self._ahead
@@ -293,11 +293,11 @@ class Head:
         self._compute(tokens, begin, states, outputs)
 
     def _draft(self, tokens: Sequence[int], begin: int, ahead: States) -> None:
-        """Read the token that the last pass led to."""
+        """Read the token drafted by the last pass."""
         self._compute(tokens, begin, ahead[None], 1)
 
     def _compute(self, tokens: Sequence[int], begin: int, states: States, outputs: int) -> None:
-        """Read tokens, and have logits of the last ``outputs``.
+        """Read tokens, and compute logits of the last ``outputs``.
 
         Of a pass all tokens have outputs, or none: with some, llama.cpp hands out the first rows of
         a graph that computes all (EAGLE3's logits, the own states of many MTP graphs).
@@ -313,7 +313,7 @@ class Head:
             self._ahead = self.context.own_state(len(tokens) - 1)
 
     def _logits(self, rows: int) -> Logits:
-        """Behind the last ``rows`` tokens of those just read."""
+        """Logits after the last ``rows`` tokens of those just read."""
         return self.context.logits(self._outputs)[self._outputs - rows :]
 
     def _cut(self, length: int) -> None:
@@ -325,7 +325,7 @@ class Head:
             self._torn = False
 
     def _mend(self) -> None:
-        """After Ctrl-C in the middle of something: let llama.cpp hold what our list does."""
+        """After Ctrl-C in the middle of a change: let llama.cpp's cache agree with our list."""
         if self._torn:
             self._ahead, self._true = None, min(self._true, len(self.tokens))
             self._forget(len(self.tokens))

@@ -1,4 +1,4 @@
-"""Hidden states of a target: where llama.cpp gives them (taps), and those of the last tokens."""
+"""Hidden states of a target: the taps at which they are read, and those of the last tokens."""
 
 import ctypes
 import functools
@@ -45,7 +45,7 @@ _BOUND = (
 
 @functools.cache
 def unstable() -> Any:
-    """Those functions by name. Raises EngineError where this build lacks one of them."""
+    """Those functions by name. Raises EngineError if this build lacks one of them."""
     library = llama_library.library()._lib
     try:
         from llama_cpp import llama_cpp_ext
@@ -72,10 +72,10 @@ def _bind(library: Any, result: Any, arguments: list[Any], names: tuple[str, str
 
 
 class Tap:
-    """A place in a target where hidden states are taken, or several side by side.
+    """One or several places of a target at which hidden states are taken.
 
-    Of each of the ``layers`` what goes into it, or for None what the last one gives: ``each``
-    numbers a token.
+    Of each of the ``layers`` its input, or for None the output of the last one: ``each`` numbers
+    a token.
     """
 
     def __init__(self, context: Any, layers: Sequence[int | None], each: int) -> None:
@@ -85,7 +85,7 @@ class Tap:
         self.width = len(self._layers) * each
 
     def switch(self, on: bool) -> None:
-        """Let the target's passes store these states, or no longer."""
+        """Let the target's passes store these states, or stop that."""
         for layer in self._layers:
             if layer is None:
                 unstable().llama_set_embeddings_nextn(self._context, on, False)
@@ -119,7 +119,7 @@ def _view(pointer: Any, count: int, width: int) -> States:
 
 
 class HiddenStates:
-    """The rows of positions ``begin`` to ``end``, of which only the last `KEPT` stay.
+    """The rows of positions ``begin`` to ``end``; only the last `KEPT` of them stay.
 
     The target handed out all rows up to ``end``, whether or not they are still here.
     """
@@ -144,9 +144,9 @@ class HiddenStates:
         self.begin, self.rows = begin, [*rows]
 
     def add(self, position: int, rows: States) -> None:
-        """Take the rows of the tokens from ``position`` on, in place of those that were there.
+        """Take the rows of the tokens from ``position`` on, replacing earlier ones there.
 
-        What lies before a gap is forgotten. The rows are copied.
+        Rows before a gap are forgotten. The rows are copied.
         """
         self.truncate(position)
         if position > self.end:
@@ -168,8 +168,7 @@ class HiddenStates:
     def inputs(self, begin: int, end: int) -> States:
         """For each position from ``begin`` to ``end`` the row of the one before it.
 
-        Zeros stand where nothing is known, and before the first token of all. Shape (end - begin,
-        width).
+        Unknown rows, and the one before the first token, are zeros. Shape (end - begin, width).
         """
         rows = np.zeros((end - begin, self._width), np.float32)
         for position in range(max(begin - 1, self.begin), min(end - 1, self.end)):

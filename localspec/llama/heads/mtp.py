@@ -1,4 +1,4 @@
-"""MTP (NextN) heads: trained layers behind a target's last one, in its file or in a sidecar."""
+"""MTP (NextN) heads: trained layers after a target's last one, in its file or in a sidecar."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -21,9 +21,9 @@ class MtpHead(Head):
 class ChainedHead(Head):
     """Several trained layers: the first drafts the first token, the second the next, and so on.
 
-    All of them read what the target read. Each drafts on what the ones before it said, which it has
-    to read itself: keys and values of all layers share the cells of a position. Behind as many
-    tokens as there are layers, the last one goes on (`common_speculative_impl_draft_mtp` ends).
+    All layers read the target's tokens. Each also consumes the tokens drafted by the previous
+    layers, which it has to read: keys and values of all layers share the cells of a position. After
+    as many tokens as layers, the last one continues (`common_speculative_impl_draft_mtp` ends).
     """
 
     def __init__(
@@ -32,23 +32,23 @@ class ChainedHead(Head):
         super().__init__(target, context, tap)
         self._layers = layers
         self._drafted: list[int] = []
-        self._said: list[States] = []  # own states, one before each drafted token
+        self._own_states: list[States] = []  # own states, one before each drafted token
         self._first = 0  # position of the first drafted token
 
-    def beside(self, target: HeardTarget, context: HeadCache, tap: StateSource) -> Self:
+    def for_text(self, target: HeardTarget, context: HeadCache, tap: StateSource) -> Self:
         return type(self)(target, context, tap, self._layers)
 
     def _pass(self, tokens: Sequence[int], begin: int, states: States, outputs: int) -> None:
-        self._drafted, self._said, self._first = [], [], begin + len(tokens)
+        self._drafted, self._own_states, self._first = [], [], begin + len(tokens)
         for layer in reversed(range(self._layers)):  # the first one last: its logits count
             self._choose(layer, begin)
             self._compute(tokens, begin, states, outputs if layer == 0 else 0)
 
     def _draft(self, tokens: Sequence[int], begin: int, ahead: States) -> None:
         self._drafted.extend(tokens)
-        self._said.append(ahead)
+        self._own_states.append(ahead)
         self._choose(min(len(self._drafted), self._layers - 1), self._first)
-        self._compute(self._drafted, self._first, np.stack(self._said), 1)
+        self._compute(self._drafted, self._first, np.stack(self._own_states), 1)
 
     def _choose(self, layer: int, begin: int) -> None:
         """Let a layer compute from position ``begin`` on, in the cells that others used."""
@@ -59,23 +59,23 @@ class ChainedHead(Head):
 class SharedHead(Head):
     """A head that attends to its target's own cache, and has none: Gemma 4's assistant.
 
-    It has nothing to catch up with, and stays at one position while it drafts.
+    It has no tokens to catch up with, and stays at one position while it drafts.
     """
 
     has_cache = False
     _reads_at_once = True
 
     def truncate(self, length: int) -> None:
-        """See `Head.truncate`; what the target took back has not to be read again either."""
+        """See `Head.truncate`; tokens that the target rolled back need not be read again either."""
         super().truncate(min(length, len(self._target.tokens)))
 
     def _compute(self, tokens: Sequence[int], begin: int, states: States, outputs: int) -> None:
-        """See `Head._compute`; only the last token says something."""
+        """See `Head._compute`; only the last token has outputs."""
         if outputs:
-            at = max(1, len(self._target.tokens))  # at 0 there is nothing to look at
+            at = max(1, len(self._target.tokens))  # at 0 there is no token to attend to
             self.context.decode(HeadRows(tokens[-1:], [at], states[-1:], 1))
             self._outputs = 1
             self._ahead = self.context.own_state(0)
 
     def _forget(self, length: int) -> None:
-        """There is nothing of its own to forget."""
+        """Nothing: it has no cache of its own."""

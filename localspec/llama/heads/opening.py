@@ -25,12 +25,12 @@ from localspec.metadata.header import ModelHeader
 
 
 def open_head(target: LlamaModel, header: ModelHeader | None, options: LoadOptions) -> Head:
-    """The heads of the file that ``header`` describes; of the target's own file where it is None.
+    """The heads of the file that ``header`` describes; of the target's own file if it is None.
 
     ``options`` say how they are loaded; a target with heads of its own was loaded with
     ``load_heads``. The head must be closed before the target. Raises IncompatiblePair for heads
-    that llama.cpp cannot run with this target, most of which it would abort at, and EngineError
-    where this build cannot run heads or refuses these.
+    that llama.cpp cannot run with this target (it would mostly abort), and EngineError if this
+    build cannot run heads or refuses these.
     """
     unstable()
     kind = draft_kind(header) if header is not None else DraftKind("mtp")
@@ -38,7 +38,7 @@ def open_head(target: LlamaModel, header: ModelHeader | None, options: LoadOptio
     if header is None and not target.options.load_heads:
         raise ValueError("the target was not loaded with load_heads")  # llama.cpp would abort
     shares_cache = (header or target.header).architecture in ASSISTANTS
-    if kind.kind == "eagle3":  # whose graph makes room for the logits of a whole batch
+    if kind.kind == "eagle3":  # its graph makes room for the logits of a whole batch
         options = replace(options, batch_size=BATCH.low, ubatch_size=BATCH.low)
     n_ctx = target.n_ctx + (0 if shares_cache else ROOM)
     options = _with_cache(options, target.options, shares_cache)
@@ -54,7 +54,7 @@ def open_head(target: LlamaModel, header: ModelHeader | None, options: LoadOptio
 
 
 def _with_cache(options: LoadOptions, target: LoadOptions, shares_cache: bool) -> LoadOptions:
-    """The options with a layout and types of the cache that llama.cpp takes beside the target's."""
+    """The options, with a cache layout and types that llama.cpp accepts next to the target's."""
     if shares_cache:
         return replace(
             options,
@@ -91,7 +91,7 @@ def _make_head(
         return MtpHead(target, context, tap)
     each = llama.llama_model_n_embd(model)
     if kind.kind == "eagle3":
-        # The id that is the number of layers means what the last one gives, had from the tap of MTP
+        # The id that is the number of layers means the output of the last one, from the tap of MTP
         # heads (`common_speculative_impl_draft_eagle3`; DFlash's does not do so).
         last = llama.llama_model_n_layer(model)
         taken = [None if layer == last else layer for layer in kind.target_layers]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from localspec.core.options.load_options import BATCH, CacheType, LoadOptions
 from localspec.metadata.header import ModelHeader
 
-# One to a few tokens behind 200 others cost the same with and without it on CPUs, of any geometry:
+# One to a few tokens after 200 others cost the same with and without it on CPUs, of any geometry:
 # see benchmarks/attention.py. A context of so many tokens is on average half full.
 _SHORT_CTX = 512
 _MOST_SCORES = 2**28  # bytes of attention scores of one pass without flash attention
@@ -31,10 +31,10 @@ def choose_attention(
     on_device: bool,
     row_kernels: bool = False,
 ) -> AttentionChoice:
-    """What ``--flash-attn auto`` means for a context of ``ctx_size`` tokens a text.
+    """The choice of ``--flash-attn auto`` for a context of ``ctx_size`` tokens a text.
 
-    llama.cpp turns flash attention on wherever it works, but its CPU kernel computes one row after
-    the other, which makes verification dear. ``on_device``: some layers are not on the CPU.
+    llama.cpp turns flash attention on if it works, but its CPU kernel computes one row after the
+    other, which makes verification expensive. ``on_device``: some layers are not on the CPU.
     ``row_kernels``: those are in use, see `llama.row_kernels`.
     """
     if options.flash_attention != "auto":
@@ -67,8 +67,8 @@ def with_attention(
 ) -> LoadOptions:
     """The options with flash attention on or off.
 
-    Without it a pass holds the scores of all its tokens at once; where flash attention was left
-    open, ``ubatch_size`` is lowered so that they stay within 256 MiB where that is possible.
+    Without it a pass holds the scores of all its tokens at once; if flash attention was left
+    open, ``ubatch_size`` is lowered so that they stay within 256 MiB if possible.
     """
     choice = choose_attention(
         header, options, ctx_size, on_device=on_device, row_kernels=row_kernels
@@ -88,7 +88,7 @@ def score_bytes(header: ModelHeader, batch: int, cells: int) -> int:
 
 
 def _has_uniform_values(header: ModelHeader) -> bool:
-    """Whether the values of all attention layers are equally wide, and stored as such.
+    """Whether the values of all attention layers are equally wide, and stored as they are.
 
     `llama_kv_cache` pads the others to the widest without flash attention; those of MLA are a part
     of the keys.

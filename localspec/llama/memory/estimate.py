@@ -32,10 +32,10 @@ _BLOCK = re.compile(r"blk\.(\d{1,4})\.")
 class MemoryEstimate:
     """Bytes of a model with a context: ``layers`` and ``kv`` hold one entry for each layer.
 
-    ``embedding`` stays in RAM; ``output`` is what follows the last layer. A model whose output
+    ``embedding`` stays in RAM; ``output`` is the part after the last layer. A model whose output
     matrix is its embedding again needs a copy of it on a GPU, of ``copied`` bytes. ``anchors`` are
     copies of states and windows, in RAM wherever the layers are. The last ``heads`` layers are
-    prediction heads beside the model's own.
+    prediction heads in addition to the model's own.
     """
 
     embedding: int
@@ -106,9 +106,9 @@ def estimate_run(
     """The most that generating takes, with all copies of states to return to.
 
     For ``options.parallel`` sequences at the same time, each of ``ctx_size`` tokens. ``heads`` is
-    how heads in its file are loaded, as the model where they are loaded and it is None.
+    how heads in its file are loaded: as the model if they are loaded and it is None.
     The rollback strategy is not known before the weights are loaded: `Snapshots` takes the most,
-    and one copy more than `Fork` (see `llama.cache.rollback`). Where no state is recurrent, copies
+    and one copy more than `Fork` (see `llama.cache.rollback`). If no state is recurrent, copies
     of sliding windows take no more than the cache.
     """
     heads = (heads or options) if options.load_heads else None
@@ -123,7 +123,7 @@ def estimate_run(
 
 
 def _window_bytes(header: ModelHeader, ctx_size: int, options: LoadOptions) -> int:
-    """Bytes of the windows of one sequence; 0 where all of the context fits into the cells."""
+    """Bytes of the windows of one sequence; 0 if all of the context fits into the cells."""
     options = with_attention(header, options, ctx_size, on_device=bool(options.gpu_layers))
     asked, window = options.parallel * ctx_size + options.filling, header.sliding_window or 0
     ubatch = min(options.batch_size, options.ubatch_size, asked)
@@ -145,16 +145,16 @@ def estimate_memory(
     snapshots: int = 0,
     heads: LoadOptions | None = None,
 ) -> MemoryEstimate:
-    """Estimate what ``header``'s model takes with ``ctx_size`` tokens of context.
+    """Estimate the memory of ``header``'s model with ``ctx_size`` tokens of context.
 
     Of ``options`` the cache types, the batch sizes, adapters, ``exact``, ``parallel`` and
     ``branches`` count: so many sequences of that length, and a row of logits for each or each path.
     Recurrent layers keep a state for each of the ``sequences`` (`n_seq_max`; the attention's cells
     they share, as with `kv_unified`), and each as many ``snapshots`` of it (`n_rs_seq`). With
-    ``heads``, NextN layers behind the model's own are loaded (`load_mtp`) and have a context of
+    ``heads``, NextN layers after the model's own are loaded (`load_mtp`) and have a context of
     their own, as long, with caches of these types.
     Repeats llama.cpp's arithmetic for weights and caches; the compute buffers follow a formula that
-    was fitted to what it logs. Recurrent layers have what they convolve twice in addition.
+    was fitted to its log. Recurrent layers have the input of their convolution twice in addition.
     """
     options = with_attention(header, options, ctx_size, on_device=bool(options.gpu_layers))
     alone = not draft_kind(header).is_model  # a file of heads holds nothing else
@@ -180,13 +180,13 @@ def estimate_memory(
     compute = _compute(header, at_once, cells + (windowed if any(slides) else 0), scores)
     compute += _FLOAT * options.sequences * (len(header.vocab) if header.vocab else 0)
     compute += 2 * _FLOAT * batch * convolved(header) * (not alone)
-    if with_heads and not alone:  # whose context has buffers too, and both hand over hidden states
+    if with_heads and not alone:  # their context has buffers too, and both store hidden states
         compute += _compute(header, batch, cells, scores) + 2 * _FLOAT * batch * (
             output_width(header) or 0
         )
     layers = tuple(sum(tensor.n_bytes for tensor in block) for block in blocks)
-    beside = len(kv) - own if with_heads and not alone else 0
-    return MemoryEstimate(embedding, layers, output, kv, compute, copied, heads=beside)
+    in_heads = len(kv) - own if with_heads and not alone else 0
+    return MemoryEstimate(embedding, layers, output, kv, compute, copied, heads=in_heads)
 
 
 def _cells(
@@ -233,9 +233,9 @@ def _shapes(block: Sequence[TensorInfo]) -> dict[str, tuple[int, ...]]:
 def _compute(header: ModelHeader, batch: int, cells: int, scores: int) -> int:
     """Bytes of intermediate results: of feed-forward, of attention, or of the last logits.
 
-    Fitted to what llama.cpp logged on CPUs for five models of half a million to 283 million
+    Fitted to llama.cpp's log on CPUs for five models of half a million to 283 million
     parameters: of each token four rows as wide as the model and three as its feed-forward part;
-    without flash attention also the ``scores``, beside seven rows, and masks twice as large. Found
+    without flash attention also the ``scores``, seven rows, and masks twice as large. Found
     again within 3 % for headers of five models of 0.6 to 27 billion with flash attention, and
     within 9 % for two of 8 and 27 billion without.
     """

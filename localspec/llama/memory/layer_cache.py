@@ -1,4 +1,4 @@
-"""What a layer keeps of the tokens read: keys and values, maybe of a window, or a state."""
+"""Data that a layer keeps of the tokens read: keys and values, maybe of a window, or a state."""
 
 from collections.abc import Collection, Mapping
 
@@ -8,14 +8,14 @@ from localspec.metadata.header import ModelHeader
 
 Shapes = Mapping[str, tuple[int, ...]]  # of a layer's tensors, by their names without its number
 
-SNAPSHOTS = 6  # states that llama.cpp keeps besides the present one: tokens undone without a copy
+SNAPSHOTS = 6  # earlier states that llama.cpp keeps: tokens undone without a copy
 ANCHORS = 4  # copies in RAM of the state of a sequence, for later prompts
 _CELLS = 256  # llama.cpp rounds the size of a cache up to a multiple of this
 _FLOAT = 4  # bytes; llama.cpp keeps states in F32
 _PARTS = ("ssm_", "time_mix", "shortconv")
 _BOTH = frozenset({"falcon-h1"})  # attention and a recurrent state in each layer
 
-# Which layers of an architecture slide, as its `load_arch_hparams` says: all but one of so many;
+# Layers of an architecture that slide, by its `load_arch_hparams`: all but one of so many;
 # with `first`, the one that sees everything comes first. A key in the file may say otherwise.
 _FULL_EVERY = {
     "afmoe": 4, "cohere2": 4, "exaone-moe": 4, "exaone4": 4, "gemma2": 2, "gemma3": 6, "gemma3n": 5,
@@ -27,7 +27,7 @@ _UNWINDOWED = frozenset({"phi3"})  # llama.cpp ignores the window its files stat
 
 def is_recurrent(header: ModelHeader, names: Collection[str]) -> bool:
     """Whether a layer with tensors of these names (without its number) keeps a state."""
-    if header.architecture == "minimax-01":  # whose linear attention is named as the other is
+    if header.architecture == "minimax-01":  # its linear attention has the other's names
         return "attn_norm_2.weight" in names
     return any(name.startswith(_PARTS) for name in names)
 
@@ -52,7 +52,7 @@ def state_bytes(header: ModelHeader) -> int:
 
 
 def convolved(header: ModelHeader) -> int:
-    """Width of what the convolution of a Mamba or delta net layer reads of each token."""
+    """Width of a token's input to the convolution of a Mamba or delta net layer."""
     groups, state = _size(header, "ssm.group_count"), _size(header, "ssm.state_size")
     return _size(header, "ssm.inner_size") + 2 * groups * state
 
@@ -79,7 +79,7 @@ def padded(cells: int) -> int:
 
 
 def window_cells(cells: int, window: int, sequences: int, ubatch: int) -> int:
-    """Cells of sliding layers where other layers have ``cells``: `llama_kv_cache_iswa`."""
+    """Cells of sliding layers if other layers have ``cells``: `llama_kv_cache_iswa`."""
     return min(cells, padded(sequences * window + ubatch))
 
 
@@ -106,7 +106,7 @@ def _kv_widths(header: ModelHeader, index: int, shapes: Shapes) -> tuple[int, in
         turned = header.get("rope.dimension_count")
         return rank + (turned if isinstance(turned, int) else 0), 0
     rows = [shapes.get(f"attn_{name}.weight", ()) for name in ("k", "v")]
-    if len(rows[0]) == 2:  # where values are the keys again, there is no projection of their own
+    if len(rows[0]) == 2:  # if values are the keys again, they have no projection
         return rows[0][1], rows[1][1] if len(rows[1]) == 2 else rows[0][1]
     if not {"attn_qkv.weight", "attn_kv_b.weight"} & set(shapes):
         return 0, 0
@@ -122,7 +122,7 @@ def _kv_widths(header: ModelHeader, index: int, shapes: Shapes) -> tuple[int, in
 
 
 def _size(header: ModelHeader, key: str) -> int:
-    """A number of the architecture; of a list, that of the first layer; 0 where there is none."""
+    """A number of the architecture; of a list, that of the first layer; 0 if there is none."""
     value = header.get(key)
     if isinstance(value, tuple):
         value = value[0] if value else 0

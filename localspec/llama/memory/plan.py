@@ -1,4 +1,4 @@
-"""Memory plan: the context and the GPU layers of a pair that fit into what is free."""
+"""Memory plan: the context and the GPU layers of a pair that fit into free memory."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -25,10 +25,10 @@ Estimate = Callable[[int, int], tuple[MemoryEstimate, MemoryEstimate | None]]
 
 @dataclass(frozen=True, slots=True)
 class FreeMemory:
-    """Bytes that are free: in RAM (None where the system does not say), and on each GPU.
+    """Bytes that are free: in RAM (None if the system does not report it), and on each GPU.
 
     ``workers`` are devices of RPC servers, which take layers of the target only. The memory is
-    ``limited`` where the shell allows a process less than there may be.
+    ``limited`` if the shell allows a process less than there may be.
     """
 
     ram: int | None
@@ -59,7 +59,7 @@ def _usable(devices: tuple[int, ...]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class MemoryRequest:
-    """What was asked for one pair; None is left to us. Contexts in tokens."""
+    """The options given for one pair; None if they are left to the plan. Contexts in tokens."""
 
     ctx_size: int | None
     draft_ctx_size: int | None
@@ -68,16 +68,16 @@ class MemoryRequest:
     locked: bool = False  # weights must stay in RAM
 
     def draft_context(self, draft: ModelHeader | None, target_ctx: int) -> int:
-        """The draft's context in tokens beside such a target; 0 without a draft."""
+        """The draft's context in tokens for such a target; 0 without a draft."""
         return self.draft_ctx_size or (draft_ctx_size(draft, target_ctx) if draft else 0)
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Contexts in tokens, layers on the GPU, bytes of both models, and what the user should know.
+    """Contexts in tokens, layers on the GPU, bytes of both models, and notes for the user.
 
     ``gpu_layers`` counts the output as one layer more, as llama.cpp does; without GPUs to place
-    layers on it is what was asked for. Without ``window_copies`` sliding windows are not copied.
+    layers on it is the number asked for. Without ``window_copies`` sliding windows are not copied.
     ``draft_kv`` are the bytes of the KV cache of the draft or the heads.
     """
 
@@ -95,23 +95,23 @@ class MemoryPlan:
 
 
 def default_ctx_size(header: ModelHeader) -> int:
-    """The target's context in tokens where memory allows: 8,192, or what it was trained for."""
+    """The target's context in tokens if memory allows: 8,192, or the trained one."""
     return max(SMALLEST_CTX, min(DEFAULT_CTX_SIZE, header.context_length or DEFAULT_CTX_SIZE))
 
 
 def asked_ctx_size(header: ModelHeader, ctx_size: int | None) -> int | None:
-    """The target's context in tokens as it was asked for; None where that is left to us."""
+    """The target's context in tokens as it was asked for; None if it is left to the plan."""
     if ctx_size != TRAINED_CTX_SIZE:
         return ctx_size
     return max(SMALLEST_CTX, header.context_length or DEFAULT_CTX_SIZE)
 
 
 def draft_ctx_size(header: ModelHeader, target_ctx: int) -> int:
-    """The draft's context in tokens where none is asked for.
+    """The draft's context in tokens if none is asked for.
 
-    As the target's, but no longer than the draft was trained for, nor than most of what it says
-    depends on: reading a long prompt with the draft takes time that drafting must win back. Heads
-    read with the target, at its positions.
+    As the target's, but no longer than the draft's trained one, nor than the tokens that most of
+    its predictions depend on: reading a long prompt with the draft takes time that drafting must
+    win back. Heads read with the target, at its positions.
     """
     if not draft_kind(header).is_model:
         return target_ctx
@@ -126,10 +126,10 @@ def plan(
     free: FreeMemory,
     estimate: Estimate,
 ) -> MemoryPlan:
-    """Choose what the request leaves open; ``estimate`` takes both contexts in tokens.
+    """Choose the values that the request leaves open; ``estimate`` takes both contexts in tokens.
 
-    Raises NotEnoughMemory, naming what would fit. Mapped weights that exceed the RAM are read from
-    the disk again and again, which is only told; a context of our own choice leaves them room.
+    Raises NotEnoughMemory, naming sizes that would fit. Mapped weights that exceed the RAM are
+    read from the disk again and again, which only adds a note; a default context leaves them room.
     """
 
     def at(ctx_size: int) -> MemoryPlan:
@@ -141,13 +141,13 @@ def plan(
         chosen = at(request.ctx_size)
         if not bearable(chosen, free):
             _refuse(target, chosen, _largest(at, request.ctx_size, free, bearable), free)
-        return _told(chosen, None, free)
+        return _with_notes(chosen, None, free)
     usual = default_ctx_size(target)
     for suits, least in ((_fits, _ENOUGH_CTX), (_leaves_room, LEAST_CTX), (bearable, LEAST_CTX)):
         chosen = at(usual)
         smaller = chosen if suits(chosen, free) else _largest(at, usual, free, suits)
         if smaller is not None and smaller.ctx_size >= min(usual, least):
-            return _told(smaller, usual, free)
+            return _with_notes(smaller, usual, free)
     _refuse(target, at(min(usual, LEAST_CTX)), smaller, free)
 
 
@@ -195,7 +195,7 @@ def _fits(chosen: MemoryPlan, free: FreeMemory) -> bool:
 
 
 def _leaves_room(chosen: MemoryPlan, free: FreeMemory) -> bool:
-    """Whether caches and buffers leave mapped weights most of the RAM that is free."""
+    """Whether caches and buffers leave mapped weights most of the free RAM."""
     if free.ram is None:
         return _runs(chosen, free)
     working = chosen.in_ram - chosen.weights_in_ram
@@ -252,8 +252,8 @@ def _refuse(
     )
 
 
-def _told(chosen: MemoryPlan, usual: int | None, free: FreeMemory) -> MemoryPlan:
-    """The plan with what the user should know of it."""
+def _with_notes(chosen: MemoryPlan, usual: int | None, free: FreeMemory) -> MemoryPlan:
+    """The plan with notes for the user."""
     notes = []
     where = free.where if free.workers else "GPUs"
     on_gpus = f", {size(sum(free.devices))} on {where}" if free.devices else ""

@@ -1,4 +1,4 @@
-"""Memory of a pair on this machine: estimated from headers, asked of llama.cpp where it is tight.
+"""Memory of a pair on this machine: estimated from headers, asked of llama.cpp if it is tight.
 
 It is also the child process in which llama.cpp plans a load without weights: a file that makes
 llama.cpp abort ends that process only.
@@ -31,31 +31,31 @@ from localspec.llama.memory.use import MemoryUse
 from localspec.llama.parameters import uses_devices
 from localspec.metadata.header import ModelHeader, read_header
 
-_TIGHT = 0.5  # of what is free: from there on llama.cpp is asked, which takes a second
+_TIGHT = 0.5  # of the free memory: from there on llama.cpp is asked, which takes a second
 _PATIENCE = 60  # seconds for the child
 _MOST_BYTES = 8 * 2**30  # in the child; half a GB is usual
 _WORTH_TELLING = 2**30  # bytes
 
 
 def free_memory(device: str | None = None) -> FreeMemory:
-    """What is free now, on the devices named as by ``--device``, or on all."""
+    """Memory that is free now, on the devices named as by ``--device``, or on all."""
     ram = machine.memory()
     chosen = llama_library.devices() if device is None else llama_library.choose_devices(device)
     gpus = [each for each in chosen if each.kind == "GPU"]
     workers = [each for each in chosen if each.kind == llama_library.RPC_SERVER]
-    # Apple's GPU works in the same memory, and what a backend does not tell cannot be planned with.
+    # Apple's GPU uses the same memory, and memory that a backend does not report cannot be planned.
     known = sys.platform != "darwin" and all(each.total for each in gpus)
-    told = all(each.total for each in workers)
+    reported = all(each.total for each in workers)
     return FreeMemory(
         None if ram is None else ram[0],
         tuple(each.free for each in gpus) if known else (),
-        tuple(each.free for each in workers) if told else (),
+        tuple(each.free for each in workers) if reported else (),
         limited=allowed("RLIMIT_AS") is not None,
     )
 
 
 def memory_for_models(*, total: bool = False) -> int | None:
-    """Bytes for models: RAM that is free, or all of it, and what GPUs have; None where unknown."""
+    """Bytes for models: free RAM, or all of it, and the memory of GPUs; None if unknown."""
     memory = machine.memory()
     if memory is None:
         return None
@@ -64,9 +64,9 @@ def memory_for_models(*, total: bool = False) -> int | None:
 
 
 def would_allocate(path: Path, options: LoadOptions) -> MemoryUse | None:
-    """What llama.cpp says it would take for a file, None when it does not say; no weights load."""
+    """llama.cpp's own figures for a file, None if it gives none; no weights are loaded."""
     try:
-        # A server answers one connection at a time, and that is ours.
+        # A server answers one connection at a time, and this process has that one.
         alone = replace(options, path=path, rpc=RpcServers())
         ended = worker.ask("localspec.llama.memory.probe", asdict(alone), _PATIENCE)
         return MemoryUse(**json.loads(ended.output))
@@ -83,8 +83,8 @@ def plan_here(
 ) -> MemoryPlan:
     """Contexts and GPU layers for a pair on this machine, as far as the options leave them open.
 
-    Where memory is tight, there are no copies of sliding windows: the context and the weights go
-    first. Raises NotEnoughMemory for what cannot fit.
+    If memory is tight, there are no copies of sliding windows: the context and the weights have
+    priority. Raises NotEnoughMemory for models that cannot fit.
     """
     free = free or free_memory(target_options.device)
     free = _placeable(free, target_options, draft_options)
@@ -126,9 +126,9 @@ def plan_here(
 
 
 def _with_flash(options: LoadOptions) -> LoadOptions:
-    """The options of a model; flash attention is on where layers may be on a device.
+    """The options of a model; flash attention is on if layers may be on a device.
 
-    And where row kernels compute it, of which an estimate from a header knows nothing.
+    It is on also if row kernels compute it; an estimate from a header does not know that.
     """
     if options.flash_attention != "auto":
         return options
@@ -137,9 +137,9 @@ def _with_flash(options: LoadOptions) -> LoadOptions:
 
 
 def _placeable(free: FreeMemory, target: LoadOptions, draft: LoadOptions | None) -> FreeMemory:
-    """What is free as far as layers can be placed there.
+    """Free memory on devices where layers can be placed.
 
-    Whoever places tensors or models knows better than an estimate by layers.
+    Explicit placement of tensors or models is better than an estimate by layers.
     """
     if target.split_mode == "none":
         free = replace(free, gpus=free.gpus[target.main_gpu :][:1])
@@ -156,7 +156,7 @@ def _placeable(free: FreeMemory, target: LoadOptions, draft: LoadOptions | None)
 def announcement(
     chosen: MemoryPlan, free: FreeMemory, draft: LoadOptions | None = None
 ) -> str | None:
-    """A line for before the weights are read, where reading them takes a while.
+    """A line to print before the weights are read, if reading them takes a while.
 
     ``draft`` is how the draft or the heads are loaded.
     """
@@ -181,9 +181,9 @@ def _is_tight(models: tuple[MemoryEstimate, MemoryEstimate | None], free: FreeMe
 
 
 def _is_hopeless(models: tuple[MemoryEstimate, MemoryEstimate | None], free: FreeMemory) -> bool:
-    """Whether caches and buffers would not fit though the estimate were twice too large.
+    """Whether caches and buffers would not fit even at half of their estimated size.
 
-    llama.cpp then need not be asked, which takes it memory and time in proportion to the context.
+    llama.cpp then need not be asked, which takes memory and time in proportion to the context.
     """
     if free.ram is None:
         return False
@@ -192,7 +192,7 @@ def _is_hopeless(models: tuple[MemoryEstimate, MemoryEstimate | None], free: Fre
 
 
 def _correction(header: ModelHeader, ctx_size: int, options: LoadOptions) -> tuple[float, float]:
-    """How many times the estimate's caches and buffers llama.cpp plans with, at one context."""
+    """llama.cpp's caches and buffers relative to the estimate's, at one context."""
     exact = would_allocate(header.path, replace(options, ctx_size=ctx_size))
     heads = options if options.load_heads else None
     rough = estimate_memory(header, ctx_size, options, sequences=2, heads=heads).use
@@ -215,7 +215,7 @@ def _answer() -> None:
 def limit_memory(n_bytes: int) -> None:
     """Limit this process's memory, so that it fails rather than take RAM from other processes.
 
-    Drivers of GPUs reserve far more than they use, so there it stays unbound.
+    Drivers of GPUs reserve far more than they use, so with a GPU there is no limit.
     """
     if not any(device.is_gpu for device in llama_library.devices()):
         worker.limit_memory(n_bytes)

@@ -39,7 +39,7 @@ class MemoryUse:
 
     @property
     def parts(self) -> str:
-        """What the total is made of, in words."""
+        """The parts of the total, in words."""
         return f"weights {size(self.weights)}, KV {size(self.kv)}, compute {size(self.compute)}"
 
     def __add__(self, other: "MemoryUse") -> "MemoryUse":
@@ -54,8 +54,8 @@ def read_buffers(log: Iterable[str]) -> MemoryUse:
     """Sum the buffers that llama.cpp's log lines announce.
 
     A model may have several buffers on one device, and several caches; all of them count. Compute
-    buffers are announced again whenever they are laid out anew: the last size on a device counts.
-    Caches that are only planned have buffers of size 0, but still say how large they would be.
+    buffers are announced again whenever they are laid out again: the last size on a device counts.
+    Caches that are only planned have buffers of size 0, but their size is logged.
     """
     sums = {"model": 0, "LoRA": 0, "KV": 0, "RS": 0, "output": 0}
     compute: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Where RPC servers are, and whether they may be spoken to without encryption."""
+"""Addresses of RPC servers, and whether they may be used without encryption."""
 
 import ipaddress
 import socket
@@ -38,7 +38,7 @@ def locate(server: RpcServer, *, trust_network: bool) -> RpcServer:
         raise UsageError(
             f"The RPC server {server}{named} is outside the private networks: weights and text "
             "would travel there unencrypted, and anyone on the way could change them.",
-            "Use a private address, a tunnel (ssh -L, WireGuard), or, where the network is known "
+            "Use a private address, a tunnel (ssh -L, WireGuard), or, if the network is known "
             "to be safe, --trust-rpc-network.",
         )
     for address in found:

@@ -30,7 +30,7 @@ def device_count(server: RpcServer) -> int:
         count = _introduce(server, connection)
     if not count:
         raise EngineError(
-            f"The RPC server {server} lends no device.", "See what it says when it starts."
+            f"The RPC server {server} lends no device.", "See its messages when it starts."
         )
     return count
 
@@ -38,7 +38,7 @@ def device_count(server: RpcServer) -> int:
 def reset_at_close(connection: socket.socket) -> None:
     """Let the connection end with a reset, whatever ends it.
 
-    ggml-rpc-server does not ignore SIGPIPE: what it answers to one that was closed in good order
+    ggml-rpc-server does not ignore SIGPIPE: writing to a connection that was closed in good order
     kills it. It would do so late, for instance when the program it is busy with has ended.
     """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -56,7 +56,7 @@ def _introduce(server: RpcServer, connection: socket.socket) -> int:
         ) from error
     except OSError as error:
         raise EngineError(
-            f"What listens at {server} is no RPC server of llama.cpp.",
+            f"The program at {server} is no RPC server of llama.cpp.",
             "Correct the address. " + _START,
         ) from error
 

@@ -1,4 +1,4 @@
-"""What a lost RPC server gives: one sentence and exit code 1, though llama.cpp would abort."""
+"""Loss of an RPC server: one sentence and exit code 1, though llama.cpp would abort."""
 
 import contextlib
 import ctypes
@@ -34,7 +34,7 @@ def expect() -> None:
 
 
 def _signals() -> int | None:
-    """A pipe that gets the numbers of signals; none where an event loop has one already."""
+    """A pipe that gets the numbers of signals; none if an event loop has one already."""
     if threading.current_thread() is not threading.main_thread():
         return None
     heard, signalled = os.pipe()
@@ -47,10 +47,10 @@ def _signals() -> int | None:
 
 
 def guard(server: RpcServer, connection: socket.socket) -> None:
-    """Let llama.cpp's connection to a server break where the other machine is gone.
+    """Let llama.cpp's connection to a server break if the other machine is gone.
 
-    A machine that is gone does not say so: keepalives find it out, while a server that is only slow
-    still answers them. Nor does the server die where this process is killed while it computes.
+    A machine that is gone does not say so: keepalives detect it, while a server that is only slow
+    still answers them. Nor does the server die if this process is killed while it computes.
     """
     _connections[server] = connection
     options = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
@@ -93,7 +93,7 @@ def _is_closed(connection: socket.socket) -> bool:
 def _watch_ctrl_c(signals: int) -> None:
     """End the process at a second Ctrl-C while the main thread waits in llama.cpp.
 
-    Python handles signals between its own instructions, of which the thread reaches none there.
+    Python handles signals between its own instructions, and the thread reaches none there.
     """
     while True:
         if os.read(signals, 1)[0] != signal.SIGINT:

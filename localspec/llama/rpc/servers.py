@@ -15,7 +15,7 @@ from localspec.llama.rpc import loss
 from localspec.llama.rpc.addresses import locate
 from localspec.llama.rpc.handshake import device_count
 
-_OTHERS = 2  # backends of a context beside its devices: the CPU, and BLAS
+_OTHERS = 2  # backends of a context in addition to its devices: the CPU, and BLAS
 _connected: dict[RpcServer, list[int]] = {}  # handles of the devices
 
 
@@ -102,7 +102,7 @@ def _add(server: RpcServer) -> None:
 
 
 def _sockets(server: RpcServer) -> list[socket.socket]:
-    """This process's connections to a server, where the system lists its open files."""
+    """This process's connections to a server, if the system lists its open files."""
     found = []
     with contextlib.suppress(OSError):
         for name in os.listdir("/dev/fd"):

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 
 class Tokenizer(Protocol):
-    """What tokenizes a text; see `model.LlamaModel`."""
+    """Tokenizer of a text; see `model.LlamaModel`."""
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]: ...
 
@@ -26,7 +26,7 @@ class ControlTokens:
         self._lengths = sorted({len(text) for text in self._texts}, reverse=True)
 
     def divided(self, value: Any, mark: str) -> Any:
-        """Plain data with the mark behind the first character of each control token."""
+        """Plain data with the mark after the first character of each control token."""
         if isinstance(value, str):
             cuts = [0, *(begin + 1 for begin, _ in self._matches(value)), len(value)]
             return mark.join([value[low:high] for low, high in pairwise(cuts)])
@@ -41,7 +41,7 @@ class ControlTokens:
     ) -> list[int]:
         """Token ids of the joined parts, in which no control token reaches over two parts.
 
-        What is between two control tokens, and has a part's end in it, is tokenized by itself:
+        A text between two control tokens that contains a part's end is tokenized by itself:
         `llama_tokenize` does so with every text between two control tokens.
         """
         text, tokens, at = "".join(parts), list[int](), 0
@@ -89,7 +89,7 @@ class ControlTokens:
 
 
 def new_mark() -> str:
-    """A text that no request can hold, as it is another each time, and that no template changes."""
+    """A text that no request can hold, as it is new each time, and that no template changes."""
     return secrets.token_hex(8)
 
 

@@ -1,4 +1,4 @@
-"""Token rules: what sampling parameters mean in the ids of a loaded model's vocabulary."""
+"""Token rules: sampling parameters in the ids of a loaded model's vocabulary."""
 
 from collections.abc import Iterator, Sequence
 from typing import Protocol
@@ -8,11 +8,11 @@ from localspec.core.options.sampling_params import SamplingParams, parse_logit_b
 from localspec.speculative.sampling.dry import Breakers
 from localspec.speculative.sampling.logit_changes import TokenRules
 
-_LONGEST_TAIL = 20  # tokens, of a sequence breaker behind its first
+_LONGEST_TAIL = 20  # tokens of a sequence breaker after its first
 
 
 class Vocabulary(Protocol):
-    """What is asked of a model about its tokens; see `model.LlamaModel`."""
+    """The part of a model that token rules need; see `model.LlamaModel`."""
 
     n_vocab: int
 
@@ -26,7 +26,7 @@ class Vocabulary(Protocol):
 
 
 def token_rules(vocabulary: Vocabulary, params: SamplingParams) -> TokenRules:
-    """The masked ids and the sequence breakers; takes up to a second where DRY is on."""
+    """The masked ids and the sequence breakers; takes up to a second if DRY is on."""
     masked = set(vocabulary.suppressed())
     if params.ignore_eos:
         masked.update(filter(vocabulary.is_stop, range(vocabulary.n_vocab)))
@@ -47,7 +47,7 @@ def require_known_tokens(params: SamplingParams, n_vocab: int) -> None:
 def _breakers(vocabulary: Vocabulary, texts: Sequence[str]) -> Breakers:
     """Tokens in whose text a breaker lies or begins, each with the ids that complete one.
 
-    As llama.cpp does (`get_overlapping_token_sequences`), except that a breaker is not found where
+    As llama.cpp does (`get_overlapping_token_sequences`), except that a breaker is not found if
     one of its characters is divided between tokens.
     """
     known = len(texts) - texts[::-1].index("none") if "none" in texts else 0
@@ -64,7 +64,7 @@ def _breakers(vocabulary: Vocabulary, texts: Sequence[str]) -> Breakers:
 
 
 def _missing(word: bytes, breaker: bytes) -> Iterator[bytes]:
-    """What may follow the word to complete the breaker; nothing more where it contains it."""
+    """Texts that complete the breaker after the word; nothing more if the word contains it."""
     if breaker in word:
         yield b""
         return

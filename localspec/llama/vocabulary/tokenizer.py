@@ -20,10 +20,10 @@ _sizing = threading.Lock()  # the size of new stacks is one figure for all threa
 
 
 def tokenize(llama: Any, vocab: Any, text: str, *, add_special: bool, special: bool) -> list[int]:
-    """Token ids of ``text`` by `llama_tokenize`; text of control tokens is one where ``special``.
+    """Token ids of ``text`` by `llama_tokenize`; control tokens are parsed if ``special``.
 
     Long text is tokenized in a thread with a stack of its own, which costs 30 microseconds and no
-    memory until it is used. Raises EngineError where the system does not give such a stack.
+    memory until it is used. Raises EngineError if the system does not provide such a stack.
     """
     data = text.encode("utf-8", "surrogatepass")
 
@@ -42,7 +42,7 @@ def tokenize(llama: Any, vocab: Any, text: str, *, add_special: bool, special: b
 
 
 def written_text(write: Callable[[Any, int], int]) -> bytes:
-    """What a function of llama.cpp writes, which returns minus the size that it needs, or uses."""
+    """The output of a function of llama.cpp, which returns its size, or minus the size it needs."""
     size = 64
     while True:
         buffer = ctypes.create_string_buffer(size)
@@ -55,8 +55,8 @@ def written_text(write: Callable[[Any, int], int]) -> bytes:
 def require_text_fits(text: str, n_ctx: int, longest: int) -> None:
     """Raise PromptTooLong for text that a context of ``n_ctx`` tokens cannot hold.
 
-    ``longest`` is the length of the longest token, in bytes or more. What is refused here need not
-    be tokenized first.
+    ``longest`` is the length of the longest token, in bytes or more. Text refused here need not be
+    tokenized first.
     """
     most = min(n_ctx * longest, MAX_CHARACTERS)
     if len(text) > most:
@@ -68,7 +68,7 @@ def require_text_fits(text: str, n_ctx: int, longest: int) -> None:
 
 
 def _on_stack(work: Callable[[], list[int]], size: int) -> list[int]:
-    """The result of ``work``, which a thread with a stack of ``size`` bytes does."""
+    """The result of ``work``, computed in a thread with a stack of ``size`` bytes."""
     found: list[list[int]] = []
     thread = threading.Thread(target=lambda: found.append(work()))
     with held_interrupt():  # the vocabulary must not be freed while the thread reads it

@@ -1,4 +1,4 @@
-"""A draft with a trimmed vocabulary, which speaks its target's ids: embeddings in, logits out."""
+"""A draft with a trimmed vocabulary, which uses its target's ids: embeddings in, logits out."""
 
 import ctypes
 import functools
@@ -87,8 +87,8 @@ class _TypeTraits(ctypes.Structure):
 class EmbeddingRows:
     """The embeddings of all tokens as the weights have them, mapped: only rows in use are read.
 
-    As floats they are what llama.cpp itself makes of them (`ggml_compute_forward_get_rows`). Raises
-    EngineError for a file that is no longer as its header said.
+    As floats they are the same as llama.cpp's (`ggml_compute_forward_get_rows`). Raises
+    EngineError for a file that no longer fits its header.
     """
 
     def __init__(self, header: ModelHeader, trimmed: TrimmedVocabulary) -> None:
@@ -109,7 +109,7 @@ class EmbeddingRows:
         return self._table.width
 
     def write(self, tokens: Sequence[int], out: NDArray[np.float32]) -> None:
-        """The embeddings of these tokens into ``out``, of shape (len(tokens), width or more)."""
+        """Write embeddings of these tokens to ``out``, of shape (len(tokens), width or more)."""
         stored = self._rows[np.asarray(tokens, np.intp)]
         write_floats(stored, self._table.type_id, out[:, : self._table.width])
         if self._table.scale != 1:
@@ -129,7 +129,7 @@ def write_floats(stored: NDArray[np.uint8], type_id: int, out: NDArray[np.float3
 class EmbeddingBatch(AnyBatch):
     """A batch of embeddings, in arrays of numpy.
 
-    Where rotary embedding has sections, llama.cpp expects the positions of each from embeddings,
+    If rotary embedding has sections, llama.cpp expects the positions of each from embeddings,
     though not from tokens (`llm_graph_input_pos`). Raises EngineError for rows that are
     wider than the model's.
     """
