@@ -4,7 +4,7 @@ from localspec.chat.stats import GenerationStats
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.core.origins import DRAFT
 
-_ENOUGH_DRAFTED = 40  # tokens of the draft model; below, a share says little
+_ENOUGH_DRAFTED = 40  # tokens of the draft model; with fewer, a share means little
 _ENOUGH_SAID = 64  # tokens of an answer
 _LOW = 0.35  # accepted of drafted
 _SLOW_STEP = 0.3  # of a plain pass, for one draft step
@@ -52,7 +52,7 @@ def advise(stats: GenerationStats, params: SamplingParams) -> str | None:
 
 
 def _draft_step(stats: GenerationStats) -> float | None:
-    """A draft step in plain passes of the target; None where no pass was plain."""
+    """A draft step in plain passes of the target; None if no pass was plain."""
     plain, model = stats.passes.get(1), stats.sources[DRAFT]
     if plain is None or not plain.passes or not plain.seconds:
         return None

@@ -34,7 +34,7 @@ class DoctorReport:
 def examine(say: Callable[[str], None] | None = None) -> DoctorReport:
     """Examine everything; failures become advice, not exceptions.
 
-    ``say`` hears before what may take minutes on a slow device.
+    ``say`` gets a note before a step that may take minutes on a slow device.
     """
     result = DoctorReport()
     facts = result.facts
@@ -49,7 +49,7 @@ def examine(say: Callable[[str], None] | None = None) -> DoctorReport:
         facts["models_folder"] = str(paths.models_folder())
         facts["cache_folder"] = str(paths.cache_folder())
         _examine_build(result)
-        exact = _exact(say)  # first: it says that it takes a while
+        exact = _exact(say)  # first: it notes that it takes a while
         facts["demo"] = _try_demo(result)
         facts["exact"] = exact
     except LocalspecError as error:
@@ -100,10 +100,10 @@ def _examine_build(result: DoctorReport) -> None:
 def _examine_kernels(result: DoctorReport) -> None:
     """The form of the row kernels; wrong ones are a failure, missing ones can be built."""
     form, refused = row_kernels.form(), row_kernels.refusal()
-    said = "not in this build"
+    kernels = "not in this build"
     if form is not None:
-        said = form or "none for the kind of processor that this build is for"
-    result.facts["row_kernels"] = said if refused is None else f"{said}, refused"
+        kernels = form or "none for the kind of processor that this build is for"
+    result.facts["row_kernels"] = kernels if refused is None else f"{kernels}, refused"
     if refused is not None:
         result.healthy = False
         result.advice.append(refused)
@@ -136,7 +136,7 @@ def _heads(result: DoctorReport) -> bool:
 
 
 def _exact(say: Callable[[str], None] | None) -> str:
-    """Which passes of the bundled target round alike: those that `--exact` makes."""
+    """Passes of the bundled target that round alike: those that `--exact` makes."""
     options = LoadOptions(paths.demo_pair()[0], ctx_size=128, threads=1, exact=True)
     with Engine.load(options, None, say=say) as engine:
         return str(engine.target.rounding or engine.target.passes)

@@ -58,9 +58,9 @@ class Engine:
     """A loaded target, perhaps with a draft, ready to generate.
 
     ``notes`` are for the user: findings of the pairing check, and why a draft is not used.
-    ``template`` writes the prompts of a conversation: the model's own, or ChatML where it has none,
-    as in llama.cpp; assign another to replace it. ``no_trees_reason`` says why the target
-    verifies no trees of candidates; None where it does, and where none were asked for.
+    ``template`` writes the prompts of a conversation: the model's own, or ChatML if it has none,
+    as in llama.cpp; assign another to replace it. ``no_trees_reason`` is the reason why the target
+    verifies no trees of candidates; None if it does, and if none were asked for.
 
     `encode_chat`, `encode_text`, `token_rules`, `piece`, `constraint` and `stream` are thread-safe.
     All else is for one thread at a time, also a constraint. llama.cpp computes in the one thread of
@@ -123,10 +123,10 @@ class Engine:
         say: Callable[[str], None] | None = None,
         trial: bool = True,
     ) -> "Engine":
-        """Check the files' headers and what fits, then load them; a path stands for its options.
+        """Check the files' headers and their fit, then load them; a path stands for its options.
 
-        The draft has as many slots as the target (`LoadOptions.parallel`), both one where passes
-        cannot be shared. ``lenient`` is that of `pairing.check_pair`; ``say`` hears notes before
+        The draft has as many slots as the target (`LoadOptions.parallel`), both one if passes
+        cannot be shared. ``lenient`` is that of `pairing.check_pair`; ``say`` gets notes before
         the weights are read, which can take minutes. With ``trial``, files that are new, and a pair
         that is new on a device, are tried in a child process first, since llama.cpp or a driver may
         crash. Raises FileProblem or NotAGGUF for
@@ -154,7 +154,7 @@ class Engine:
         ``on_prompt`` is called in the compute thread. With ``reports_progress``, pieces with a
         `Progress` precede the answer. Raises UsageError after `close`.
         """
-        _ = self.target  # raises UsageError where it is closed
+        _ = self.target  # raises UsageError if it is closed
         session = self._session
         if session is None or session.is_closed:
             session = self.open_session()
@@ -167,7 +167,7 @@ class Engine:
     ) -> Session:
         """The session that answers with this pair, in as many slots as it was loaded for.
 
-        There is one at a time; `stream` opens one without limits. Where there are several slots, a
+        There is one at a time; `stream` opens one without limits. If there are several slots, a
         pair that is new here is measured now, because no slot could.
         """
         assert self._session is None or self._session.is_closed
@@ -212,8 +212,8 @@ class Engine:
     def constraint(self, grammar: str, start: int, *, endless: bool = False) -> GrammarConstraint:
         """The constraint of a grammar from position ``start`` on; the last few stay compiled.
 
-        See `source.read_grammar` for the notations. An ``endless`` answer goes on while the grammar
-        allows anything but its end. Raises GrammarError for a bad grammar.
+        See `source.read_grammar` for the notations. An ``endless`` answer continues while the
+        grammar allows anything but its end. Raises GrammarError for a bad grammar.
         """
         matching = MatchingInChild(grammar, self._vocabulary)
         return GrammarConstraint(matching, start, endless=endless)
@@ -247,8 +247,8 @@ class Engine:
     ) -> tuple[GenerateOptions, ChosenSampling]:
         """The options of an answer with its sampling and the allowed draft length.
 
-        The fields ``sampling`` that were given count before the target's recommendation, and that
-        before the defaults. For ``without_draft`` and what is raised see `GenerateOptions.allowed`
+        The given fields of ``sampling`` have precedence over the target's recommendation, and that
+        over the defaults. For ``without_draft`` and the errors see `GenerateOptions.allowed`
         and `token_rules`.
         """
         chosen = choose_sampling(sampling, self.target.header.sampling)
@@ -257,10 +257,10 @@ class Engine:
         return options.allowed(self, without_draft), chosen
 
     def encode_text(self, text: str, *, special: bool = False) -> Prompt:
-        """Raw text as token ids, with one BOS where the model wants one.
+        """Raw text as token ids, with one BOS if the model wants one.
 
         Control tokens in it are parsed; with ``special``, those in the answer are shown. Raises
-        UsageError for a prompt that is no text.
+        UsageError for a prompt that is not a text.
         """
         if not isinstance(text, str):
             raise UsageError(f"{text!r:.60} is no text.", "Expected a str.")
@@ -283,14 +283,14 @@ class Engine:
         """A conversation as token ids up to the assistant's turn, never with two BOS.
 
         Messages, ``tools`` and ``tool_choice`` are in OpenAI's form; a call that ``tool_choice``
-        forces comes without reasoning. Unless ``parallel_tool_calls``, the answer ends behind its
+        forces comes without reasoning. Unless ``parallel_tool_calls``, the answer ends after its
         first call. ``thinking`` overrides the template's own setting,
         ``variables`` add to its variables or override them; for ``continues`` and ``generation``
         see `ChatTemplate.begin`. The texts of control tokens in messages and tools are texts.
         Raises UsageError for malformed arguments, a call that cannot be forced and an answer that
-        cannot go on, TemplateError where the template fails.
+        cannot be continued, TemplateError if the template fails.
         """
-        _ = self.target  # raises UsageError where it cannot be used
+        _ = self.target  # raises UsageError if it cannot be used
         template, offered, read = self.template, read_tools(tools), read_messages(messages)
         forced = forced_tools(tool_choice, offered)
         if tool_choice == "none":
@@ -329,14 +329,14 @@ class Engine:
         return Prompt(self._tokenize(text, mark), output)
 
     def system_notes(self, system: str) -> list[str]:
-        """Notes on what the template ignores of a system message, in sentences."""
+        """Notes on the parts of a system message that the template ignores, in sentences."""
         without = self.template.notes()
         return [note for note in self.template.notes(system) if note not in without]
 
     def _tokenize(self, text: str, mark: str = "") -> list[int]:
-        """Token ids of text, control tokens parsed, with one BOS where the model wants one.
+        """Token ids of text, control tokens parsed, with one BOS if the model wants one.
 
-        What the mark divides is no control token.
+        Text that the mark divides is not parsed as a control token.
         """
         bos = self.template.bos
         begins = not (bool(bos) and text.startswith(bos))
@@ -349,12 +349,12 @@ class Engine:
         return self.target.control_tokens()
 
     def _as_text(self, message: Message, mark: str) -> Message:
-        """The message with the mark in all that would be a control token."""
+        """Escape control-token texts inside a message by the mark."""
         divided = partial(self._control.divided, mark=mark)
         if divided(message["content"]) != message["content"] and message["role"] == "assistant":
             reasoning, content = parted(message, self.template.format)
             message = {**message, "content": content}
-            if reasoning:  # whose marks may be control tokens, which the template writes
+            if reasoning:  # its marks may be control tokens, which the template writes
                 message["reasoning_content"] = reasoning
         shown: Message = {**message, "content": divided(message["content"])}
         if "reasoning_content" in message:
@@ -385,10 +385,10 @@ class Engine:
 
     @property
     def text_equality(self) -> str | None:
-        """How drafted texts relate to plain ones, as far as `exact_passes` found out; a sentence.
+        """How drafted texts relate to plain ones, as far as `exact_passes` measured it; a sentence.
 
-        None where nothing was found out, and where the cells of a text may stand in another order:
-        with trees, and in slots that share their cells.
+        None if nothing was measured, and if the cells of a text may stand in another order: with
+        trees, and in slots that share their cells.
         """
         model, options = self.target, self.target.options
         is_shared = options.parallel > 1 and not options.own_cells
@@ -399,7 +399,7 @@ class Engine:
 
     @property
     def drafts_off_reason(self) -> str | None:
-        """Why nothing is drafted with `--exact`, in words; None where drafts are left on."""
+        """Why nothing is drafted with `--exact`, in words; None if drafts are left on."""
         passes = self.target.passes
         return str(passes) if passes.alone else None
 
@@ -410,7 +410,7 @@ class Engine:
 
     @contextmanager
     def widened(self, width: int) -> Iterator[None]:
-        """Fill passes of the target up to multiples of ``width`` tokens inside the block.
+        """Pad passes of the target to multiples of ``width`` tokens inside the block.
 
         The context must have room for ``width`` more tokens than are generated. Costs of such
         passes are not learnt.
@@ -425,7 +425,7 @@ class Engine:
 
     @property
     def min_width(self) -> int:
-        """The target's passes are filled up to multiples of this number of tokens."""
+        """The target's passes are padded to multiples of this number of tokens."""
         return self.target.min_width
 
     def close(self) -> None:
@@ -443,7 +443,7 @@ class Engine:
         COMPUTE.call(self._free)
 
     def __del__(self) -> None:
-        """Free what nothing refers to any more, without waiting: any thread may be here."""
+        """Free the models when the last reference is dropped, without waiting, from any thread."""
         owned = self._owns_models and not getattr(self, "_closed", True)
         if owned and self._process == os.getpid():
             COMPUTE.post(self._free)

@@ -53,13 +53,13 @@ class Profile(Protocol):
 
     @property
     def known(self) -> PairProfile | None:
-        """The profile as it is, without measuring; None where there is none."""
+        """The profile as it is, without measuring; None if there is none."""
 
     def learnt(self, clock: Clock) -> PairProfile:
-        """The profile; measured first where none is saved."""
+        """The profile; measured first if none is saved."""
 
     def introduce(self, say: Callable[[str], None]) -> None:
-        """Load or measure the profile, and tell ``say`` about it."""
+        """Load or measure the profile, and pass its notes to ``say``."""
 
     def save(self) -> None:
         """Save the profile."""
@@ -86,7 +86,7 @@ class TextEngine(Protocol):
         """The index of prompt lookup, shared by the answers of a chat."""
 
     history: AnswerHistory | None
-    """Earlier answers, which "auto" drafts from too; None where they are not used."""
+    """Earlier answers, which "auto" drafts from too; None if they are not used."""
 
     @property
     def conversations(self) -> Conversations:
@@ -120,8 +120,8 @@ def stream_generate(
 ) -> Generator[Piece, None, None]:
     """Generate after the token ids of ``prompt``; the last piece carries the finish reason.
 
-    Behind a `Prompt` of `Engine.encode_chat`, reasoning and tool calls are separated from the
-    answer, and stop strings apply to the answer alone; behind other ids, all text is the answer.
+    After a `Prompt` of `Engine.encode_chat`, reasoning and tool calls are separated from the
+    answer, and stop strings apply to the answer alone; after other ids, all text is the answer.
     ``on_prompt`` is called when the prompt was read, perhaps without its last token;
     ``on_progress`` before it is read, after each pass over it, and at the end. With ``max_tokens``
     0 the one piece is empty.
@@ -211,7 +211,7 @@ def _lookups(
 ) -> list[Lookup]:
     """Sources of candidates without a model: prompt lookup and history for "auto", and a grammar.
 
-    None where drafts are off, or the target cannot roll back.
+    None if drafts are off, or the target cannot roll back.
     """
     if options.draft_tokens == 0 or not engine.can_roll_back:
         return []
@@ -269,7 +269,7 @@ def _pieces(
 def _in_time(
     rounds: Iterator[Round], seconds: float, bytes_of: Callable[[int], bytes], clock: Clock
 ) -> Iterator[Round]:
-    """The rounds up to the first that ends too late, behind a line break."""
+    """The rounds up to the first that ends too late, after a line break."""
     began, has_line = None, False
     for outcome in rounds:
         began = clock() if began is None else began
@@ -330,7 +330,7 @@ class _Report:
         return False
 
     def end(self, cached: int) -> None:
-        """All is read but for a last token that the first round may read."""
+        """All is read except perhaps the last token, which the first round then reads."""
         self._note(cached if self._read < 0 else self._total)
         self._note(self._total)
 
@@ -345,7 +345,7 @@ class _Report:
 def make_sampler(
     params: SamplingParams, rules: TokenRules, constraint: Constraint | None = None
 ) -> Sampler:
-    """RejectionSampler where acceptance is "rejection", else Sampler; within a constraint."""
+    """RejectionSampler if acceptance is "rejection", else Sampler; within a constraint."""
     rejects = params.acceptance == "rejection" and not params.greedy
     sampler = RejectionSampler(params, rules) if rejects else Sampler(params, rules)
     return sampler if constraint is None else ConstrainedSampler(sampler, constraint)
@@ -414,11 +414,11 @@ def _make_controller(
 def _read(
     outcome: Round, stream: TextStream, piece: Callable[[int], bytes]
 ) -> tuple[tuple[TextPart, ...], Round]:
-    """The text of a round, and the round cut behind the token that completed a stop string."""
+    """The text of a round, and the round cut after the token that completed a stop string."""
     pieces: list[TextPart] = []
     for i, token in enumerate(outcome.tokens):
         if outcome.finish_reason == "stop" and i == len(outcome.tokens) - 1:
-            break  # the stop token itself is no text
+            break  # the stop token itself has no text
         origin = _origin(outcome, i)
         pieces += [TextPart(text, origin, part, i) for text, part in stream.push(piece(token))]
         if stream.stopped:
@@ -443,7 +443,7 @@ def _held(stream: TextStream) -> tuple[TextPart, ...]:
 
 
 def _origin(outcome: Round, i: int) -> str:
-    """Where the token at this place of the round came from, by name."""
+    """The origin, by name, of the token at this place of the round."""
     if i < outcome.accepted:
         return outcome.sources[i]
     return "corrected" if outcome.corrected else "plain"

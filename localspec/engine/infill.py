@@ -1,4 +1,4 @@
-"""Prompts of fill-in-the-middle models: text before and behind the cursor, and other files."""
+"""Prompts of fill-in-the-middle models: text before and after the cursor, and other files."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from localspec.engine.text_stream import OutputFormat, Prompt
 if TYPE_CHECKING:
     from localspec.engine.engine import Engine
 
-_PROJECT, _FILE = "myproject\n", "filename\n"  # as llama-server names what has no name
-_SNIPPET = "\n\n--- snippet ---\n\n"  # between files where the model has no mark for that
+_PROJECT, _FILE = "myproject\n", "filename\n"  # llama-server's names for files without one
+_SNIPPET = "\n\n--- snippet ---\n\n"  # between files if the model has no mark for that
 
 
 @dataclass(frozen=True, slots=True)
 class Infill:
-    """What is around the text to write, which begins with ``middle``.
+    """The text around the one to write, which begins with ``middle``.
 
     ``files`` are names and texts, the most important last.
     """
@@ -31,7 +31,7 @@ def infill_prompt(engine: "Engine", infill: Infill, answer_tokens: int | None) -
     """The prompt in the order that models were trained with: files, prefix, suffix, middle.
 
     As `format_prompt_infill` of llama-server, but its limits follow the context, not the batch:
-    what is too long loses the beginning of the files, then of the prefix, and the end of the
+    too long a prompt loses the beginning of the files, then of the prefix, and the end of the
     suffix; the prefix gets three quarters of the room. ``answer_tokens`` stay free (None: a
     quarter of the context). Raises UsageError for a model without FIM tokens.
     """
@@ -69,7 +69,7 @@ def _files(engine: "Engine", files: Sequence[tuple[str, str]], marks: dict[str, 
 
 
 def _begin(engine: "Engine") -> list[int]:
-    """BOS, where the model wants one before its text."""
+    """BOS, if the model wants one before its text."""
     vocab = engine.target.header.vocab
     added = engine.target.tokenize("", add_special=True, parse_special=False)
     return [token for token in added if vocab is not None and token == vocab.bos_id]

@@ -24,8 +24,8 @@ from localspec.speculative.control.valuation import LONGEST_AUTO
 from localspec.speculative.limits import ceiling
 from localspec.speculative.loop import Clock
 
-MEASURING = "New on this machine: measuring for about two seconds what drafting costs."
-_SHOWN = 4  # tokens of the pass whose cost is named where drafting does not pay
+MEASURING = "New on this machine: measuring the costs of drafting for about two seconds."
+_SHOWN = 4  # tokens of the pass whose cost is shown if drafting does not pay
 _CHECK_EVERY = 24 * 3600  # seconds
 LEAST_CEILING = 1.05  # times plain speed: below it not even a perfect draft pays
 
@@ -40,7 +40,7 @@ def latest(headers: list[ModelHeader]) -> PairProfile | None:
 
 
 def as_json(profile: PairProfile) -> dict[str, Any]:
-    """The part of the pair file that `from_json` takes up."""
+    """The part of the pair file that `from_json` restores."""
     return {
         "verify": profile.verify.as_json(),
         "draft": profile.draft.as_json(),
@@ -69,7 +69,7 @@ def _from_json(document: dict[str, Any]) -> PairProfile:
         raise ValueError(f"{reading} seconds to read a token, {replay} to read some again")
     company = float(document.get("company", 1))  # earlier profiles have none
     if not 0 <= company <= 1:
-        raise ValueError(f"{company} is no share of the other sequences")
+        raise ValueError(f"{company} is not a share of the other sequences")
     known = PairProfile(
         verify=PassCosts.from_json(document["verify"]),
         draft=PassCosts.from_json(document["draft"]),
@@ -94,7 +94,7 @@ def _from_json(document: dict[str, Any]) -> PairProfile:
 def _answers(document: dict[str, float]) -> dict[int, float]:
     found = {int(bits): float(tokens) for bits, tokens in document.items()}
     if not all(0 <= bits < 64 and 0 <= tokens < 1e9 for bits, tokens in found.items()):
-        raise ValueError("these are no lengths of answers")
+        raise ValueError("these are not lengths of answers")
     return found
 
 
@@ -105,7 +105,7 @@ def best_gain(known: PairProfile, *, drafts_block: bool = False) -> tuple[float,
 
 
 def _copies_gain(known: PairProfile) -> str:
-    """What prompt lookup, whose candidates cost nothing, still gains here; "" for nothing."""
+    """Gain of prompt lookup, whose candidates cost nothing; "" for none."""
     verify = [known.verify.seconds(1 + k, 0) for k in range(LONGEST_AUTO + 1)]
     most, _ = ceiling(verify, 0.0)
     pays = most >= LEAST_CEILING
@@ -115,7 +115,7 @@ def _copies_gain(known: PairProfile) -> str:
 class StoredProfile:
     """The profile of a loaded pair, read or measured when it is first asked for.
 
-    ``notes`` tell the user of a damaged file, or of costs that no longer hold.
+    ``notes`` inform the user of a damaged file, or of costs that no longer hold.
     """
 
     def __init__(self, target: LlamaModel, draft: LlamaModel | Head | None, file: PairFile) -> None:
@@ -127,14 +127,14 @@ class StoredProfile:
 
     @property
     def known(self) -> PairProfile | None:
-        """The profile as it is or was saved, without measuring; None where there is none."""
+        """The profile as it is or was saved, without measuring; None if there is none."""
         if self._profile is None:
             with contextlib.suppress(ValueError):
                 return from_json(self._file.parts.get("profile"))
         return self._profile
 
     def learnt(self, clock: Clock) -> PairProfile:
-        """The profile; measured, with a note, where none is saved or its costs no longer hold.
+        """The profile; measured, with a note, if none is saved or its costs no longer hold.
 
         Measuring needs empty caches.
         """
@@ -146,20 +146,20 @@ class StoredProfile:
         return self._profile
 
     def introduce(self, say: Callable[[str], None]) -> None:
-        """Load or measure the profile, and tell ``say`` about it."""
+        """Load or measure the profile, and pass its notes to ``say``."""
         if self._profile is not None:
             return
         if self._file.parts.get("profile") is None:
             say(MEASURING)
             if reason := _unwritable(self.path.parent):
                 say(f"It cannot be saved for the next time: {reason}.")
-        told = len(self.notes)
+        before = len(self.notes)
         known = self.learnt(time.perf_counter)
-        for sentence in [*self.notes[told:], *self._verdict(known)]:
+        for sentence in [*self.notes[before:], *self._verdict(known)]:
             say(sentence)
 
     def forget(self) -> None:
-        """Measure the pair anew, even where its file cannot be written."""
+        """Measure the pair again, even if its file cannot be written."""
         self._profile = self._file.problem = None
         self._file.update(profile=None)
 
@@ -170,7 +170,7 @@ class StoredProfile:
 
     @contextmanager
     def learning_nothing(self) -> Iterator[None]:
-        """Discard what is learnt inside the block."""
+        """Discard all that is learnt inside the block."""
         before = self._profile
         self._profile = copy.deepcopy(before)
         try:
@@ -184,7 +184,7 @@ class StoredProfile:
         return self._file.path
 
     def _read(self, clock: Clock) -> PairProfile | None:
-        """The saved profile, its costs measured again where they no longer hold; None without.
+        """The saved profile, its costs measured again if they no longer hold; None without.
 
         They are checked once a day, which may take two seconds.
         """
@@ -229,7 +229,7 @@ class StoredProfile:
 
 
 def _unwritable(folder: Path) -> str | None:
-    """Why nothing can be saved in a folder; None where it can."""
+    """Why nothing can be saved in a folder; None if it can."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

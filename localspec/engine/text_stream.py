@@ -13,7 +13,7 @@ from localspec.chat.tools.tool import Tool, ToolCall, ToolCallDelta, is_json
 
 @dataclass(frozen=True, slots=True)
 class OutputFormat:
-    """How the tokens behind a prompt become text.
+    """Format of the tokens after a prompt: how they become text.
 
     ``piece`` gives the bytes of a token, also of control tokens that are marks of ``form``, in
     whose ``state`` the answer begins; without a form, all text is the answer. ``stop`` are further
@@ -43,7 +43,7 @@ class OutputFormat:
 
 
 class Prompt(list[int]):
-    """Token ids, and how the tokens behind them become text."""
+    """Token ids, and how the tokens after them become text."""
 
     def __init__(self, tokens: Iterable[int], output: OutputFormat) -> None:
         super().__init__(tokens)
@@ -53,7 +53,7 @@ class Prompt(list[int]):
 class TextStream:
     """Turns the bytes of tokens into text that ends before the first stop string.
 
-    What may be the beginning of a stop string, a mark or a character is held back until it is
+    A possible beginning of a stop string, a mark or a character is held back until it is
     decided. Stop strings apply to the answer, not to reasoning (in llama.cpp's server they end
     both) nor to tool calls.
     """
@@ -71,7 +71,7 @@ class TextStream:
         self._deltas: list[ToolCallDelta] = []
         self._stop = [text for text in stop if text]
         self._held = ""
-        self._thoughts: list[str] = []  # where calls may be in them
+        self._thoughts: list[str] = []  # if calls may be in them
         self._answered = False  # the answer has text or a call
         self.stop_text: str | None = None  # the stop string that ended the answer
 

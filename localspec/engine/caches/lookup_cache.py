@@ -23,9 +23,9 @@ _MOST_FILES = 20_000
 class LookupCache:
     """Lets an engine draft from earlier answers, from those in ``path`` and from ``files``.
 
-    When it is left, all are saved to ``path``, readable by its owner only. The file is for one
-    vocabulary; ``say`` hears of one that cannot be used, which is overwritten. ``files`` may be
-    folders; raises FileProblem for what cannot be read.
+    On exit, all are saved to ``path``, readable by its owner only. The file is for one
+    vocabulary; ``say`` gets a note if it cannot be used and will be overwritten. ``files`` may be
+    folders; raises FileProblem for files that cannot be read.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class LookupCache:
             self._say(f"The lookup cache {path} cannot be used: {reason}; it will be overwritten.")
 
     def _load(self, data: bytes) -> None:
-        """Load a file's bytes; raises ValueError where it is damaged or for another vocabulary."""
+        """Load a file's bytes; raises ValueError if it is damaged or for another vocabulary."""
         start = len(_MAGIC)
         vocabulary, digest = data[start : start + _DIGEST], data[start + _DIGEST :][:_DIGEST]
         body = data[start + 2 * _DIGEST :]

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 WORTH_KEEPING = 64  # tokens: fewer are read again as fast as a state is copied
 _COPIED = 16  # tokens whose state is copied, out and in, in the time one is read; a low estimate
 _MOST = 2**33  # bytes: llama-server's default
-_UNKNOWN = 2**30  # bytes: where the system does not say what is free
+_UNKNOWN = 2**30  # bytes: if the system does not report free memory
 _SHARE = 4  # one in so many bytes that are free
 
 
 def default_limit(free: int | None) -> int:
-    """The default bound in bytes, given the RAM that is free beside the models."""
+    """The default bound in bytes, given the RAM that is free next to the models."""
     return _UNKNOWN if free is None else min(_MOST, free // _SHARE)
 
 
@@ -75,7 +75,7 @@ class PrefixCache:
 
     A state serves its owner alone, and of the owner whose states are largest the least recently
     used one is dropped first. Any number of slots of the same models share it, one at a time.
-    ``say`` hears once of states that are too large.
+    ``say`` gets one note about states that are too large.
     """
 
     def __init__(self, limit_bytes: int, say: Callable[[str], None] | None = None) -> None:
@@ -96,7 +96,7 @@ class PrefixCache:
     def restore_best(self, engine: TextEngine, prompt: list[int], owner: str = "") -> None:
         """Restore the owner's best states for the prompt, and save those that they replace.
 
-        What the engine holds must be the owner's too: see `vacate`. To be called before an answer,
+        The engine's caches must be the owner's too: see `vacate`. To be called before an answer,
         on the compute thread. Raises EngineError and Cancelled as a pass does: pending tokens
         are read before a state is copied.
         """
@@ -106,9 +106,9 @@ class PrefixCache:
             del models[0]
 
     def vacate(self, engine: TextEngine, owner: str) -> None:
-        """Save what an engine holds as the owner's, and leave nothing of it, for another owner.
+        """Save an engine's caches for their owner, and empty them, for another owner.
 
-        To be called, and raises, as `restore_best`; the engine holds nothing then either.
+        To be called, and raises, as `restore_best`; the caches are empty then too.
         """
         models = _restorable(engine, len(engine.target.tokens))
         try:
@@ -174,13 +174,13 @@ class PrefixCache:
             if _serves(model.tokens, reach, saved.tokens) == len(saved.tokens):
                 self._states.remove(saved)  # the new one serves as well
         self._make_room(sizes[0])
-        state = model.state()  # which may read pending tokens first
+        state = model.state()  # this may read pending tokens first
         reach, tokens = model.reusable_lengths(), list(model.tokens)
         known = None if head is None else head.state()
         self._add(_State(owner, role, tokens, state, reach, model.doubted, known))
 
     def _tell(self, tokens: int, n_bytes: int) -> None:
-        """Say once that a conversation is larger than the limit."""
+        """Note once that a conversation is larger than the limit."""
         if self._say is None:
             return
         say, self._say = self._say, None
@@ -197,7 +197,7 @@ class PrefixCache:
             self._make_room(0)
 
     def _make_room(self, n_bytes: int) -> None:
-        """Drop states of the owner who has most: one cannot push out another's."""
+        """Drop states of the owner who has most: no owner can push out another's."""
         while self._states and self.n_bytes + n_bytes > self._limit:
             held = Counter[str]()
             for state in self._states:
@@ -226,10 +226,10 @@ def _head(engine: TextEngine) -> Head | None:
 
 
 def _serves(held: list[int], reach: ReusableLengths, wanted: list[int]) -> int:
-    """How many tokens need not be read behind a state of ``held`` tokens."""
+    """How many tokens need not be read after a state of ``held`` tokens is restored."""
     return reach.last(common_prefix(held, wanted))
 
 
 def _pays(tokens: int, copied: int) -> bool:
-    """Whether reading so many tokens takes longer than copying a state of ``copied``."""
+    """Whether reading ``tokens`` takes longer than copying a state of ``copied``."""
     return tokens >= max(WORTH_KEEPING, copied // _COPIED)

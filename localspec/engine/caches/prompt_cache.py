@@ -14,9 +14,9 @@ from localspec.llama.model import LlamaModel
 class PromptCache:
     """Loads states from files when it is entered, and saves them when it is left.
 
-    The target's file is ``path``, the draft's has `.draft` behind its name. Without ``answers``
-    only the prompt is saved, by `save_prompt` before the answer begins. What a file holds already
-    is not written again. ``say`` hears of what was saved, and of files that cannot be used.
+    The target's file is ``path``, the draft's has `.draft` after its name. Without ``answers``
+    only the prompt is saved, by `save_prompt` before the answer begins. A state that a file holds
+    already is not written again. ``say`` gets notes on saved files, and on unusable ones.
     """
 
     def __init__(
@@ -32,14 +32,14 @@ class PromptCache:
         self._read_only = read_only
         self._answers = answers
         self._target = engine.target
-        # Heads have no state to save: they begin behind the target's.
+        # Heads have no state to save: they begin after the target's.
         self._draft = engine.draft if isinstance(engine.draft, LlamaModel) else None
         self._paths = _files(path)
         self._held: dict[Path, list[int]] = {}
         self._prompt_length: int | None = None
 
     def save_prompt(self) -> None:
-        """Save the target's state; to be called when it has read the prompt, and no more."""
+        """Save the target's state; to be called when it has read just the prompt."""
         self._prompt_length = len(self._target.tokens)
         if not self._answers:
             self._save(self._target, self._paths[0])
@@ -107,13 +107,13 @@ class PromptCache:
 
 
 def require_prompt_cache(path: Path) -> None:
-    """Raise FileProblem, before any model is loaded, for what cannot become a prompt cache."""
+    """Raise FileProblem, before any model is loaded, for a path that cannot be a prompt cache."""
     for file in _files(path):
         require_state_file(file)
 
 
 def _files(path: Path) -> tuple[Path, Path]:
-    return path, Path(f"{path}.draft")  # with_name knows no name for the root
+    return path, Path(f"{path}.draft")  # with_name fails for the root
 
 
 def _reason(error: OSError | ValueError) -> str:

@@ -21,7 +21,7 @@ class SlotFiles:
 
     The methods return the number of tokens and of bytes, and are called on the compute thread.
     They raise UsageError for a name that is no plain file name, for a file that cannot be used, and
-    for a slot without tokens. ``say`` hears of states that turned out to be bad in an answer.
+    for a slot without tokens. ``say`` gets notes on states that turn out to be bad in an answer.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class SlotFiles:
 
     def _report(self, file: Path) -> Callable[[], None]:
         sentence = (
-            f"The saved slot {file} is damaged: passes behind it gave logits that are not numbers, "
+            f"The saved slot {file} is damaged: passes after it gave logits that are not numbers, "
             "and the texts were read again. Save it again, or remove it."
         )
         return lambda: self._say(sentence)

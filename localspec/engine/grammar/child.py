@@ -17,7 +17,7 @@ _COMPILED = 8  # grammars that stay compiled
 
 
 class Steps:
-    """What the child does with grammars; results are plain data."""
+    """Steps of the child with grammars; results are plain data."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -33,7 +33,7 @@ class Steps:
         except GrammarError as error:
             return "refused", (error.message, error.hint)
         except BaseException as error:
-            if type(error).__name__ != "PanicException":  # of llguidance, which has no name for it
+            if type(error).__name__ != "PanicException":  # llguidance exports no name for it
                 raise
             return "refused", (f"The grammar cannot be read: {error}.", "Simplify it.")
 

@@ -111,7 +111,7 @@ class MatchingInChild:
 class GrammarConstraint:
     """The tokens that a grammar allows in the answer that begins at position ``start``.
 
-    An ``endless`` answer goes on where the grammar allows it. Caches the masks of the last
+    An ``endless`` answer continues if the grammar allows it. Caches the masks of the last
     positions: drafting and verifying ask for the same ones.
     """
 
@@ -143,7 +143,7 @@ class GrammarConstraint:
         return np.ones(self._matching.n_vocab, np.bool) if length < 0 else self._mask(length)
 
     def forced(self, position: int, history: Sequence[int]) -> list[int]:
-        """The only possible tokens from ``position`` on; none where there is a choice."""
+        """The only possible tokens from ``position`` on; none if there is a choice."""
         length = self._follow(position, history)
         return [] if length < 0 else self._forced_at(length)
 

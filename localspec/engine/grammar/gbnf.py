@@ -30,7 +30,7 @@ def gbnf_as_lark(text: str) -> str:
     """Convert GBNF to llguidance's Lark; raises GrammarError for invalid GBNF.
 
     llguidance's own converter makes lexemes of whole rules. Its lexer takes the longest lexeme,
-    where GBNF tries all: an identifier before ``"x"`` would swallow the x. Here a grammar without
+    while GBNF tries all: an identifier before ``"x"`` would swallow the x. Here a grammar without
     recursion becomes one regular expression, and any other has lexemes of one character.
     """
     try:
@@ -98,10 +98,10 @@ def _name(name: str, recursive: bool) -> str:
 
 
 def _is_recursive(rules: Mapping[str, RuleNode]) -> bool:
-    """Whether a rule contains itself; raises GrammarError where one is missing."""
+    """Whether a rule contains itself; raises GrammarError if one is missing."""
     if "root" not in rules:
         raise GrammarError(
-            "The grammar has no rule named root, where an answer begins.", "Add: root ::= ..."
+            "The grammar has no rule named root, with which an answer begins.", "Add: root ::= ..."
         )
     graph = {name: _mentioned(rule) for name, rule in rules.items()}
     for name, others in graph.items():
@@ -124,7 +124,7 @@ def _mentioned(node: ASTNode) -> list[str]:
 
 
 def _lark(node: ASTNode, recursive: bool) -> str:
-    """A part of a rule in Lark; each character is a lexeme where rules are recursive."""
+    """A part of a rule in Lark; each character is a lexeme if rules are recursive."""
     match node:
         case RuleNode():
             return _lark(node.alternatives, recursive)

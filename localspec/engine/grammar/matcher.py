@@ -11,7 +11,7 @@ from localspec.engine.grammar.source import convert, limits, refused
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-_DEAD_END = "NoExtensionBias"  # llguidance's error where no token is allowed
+_DEAD_END = "NoExtensionBias"  # llguidance's error if no token is allowed
 
 
 class TokenTexts:
@@ -34,7 +34,7 @@ class TokenTexts:
     def __call__(self, text: str) -> list[int]:
         """Token ids of a text that a grammar forces, as the model would write it.
 
-        Tokenized behind a line break, as some vocabularies add a blank before a text.
+        Tokenized after a line break, as some vocabularies add a blank before a text.
         """
         lead = self._tokenize("\n")
         whole = self._tokenize("\n" + text)
@@ -90,7 +90,7 @@ class CompiledGrammar:
 
 
 class Matching:
-    """The tokens that a grammar allows or forces behind each beginning of one answer."""
+    """The tokens that a grammar allows or forces after each beginning of one answer."""
 
     def __init__(self, grammar: CompiledGrammar) -> None:
         self._grammar = grammar
@@ -106,13 +106,13 @@ class Matching:
         self._tokens[shared:] = tokens
 
     def allows(self, length: int, token: int) -> tuple[list[int], bool]:
-        """`forced`, and whether this token, which ends no answer, may stand in that place."""
+        """`forced`, and whether ``token``, which ends no answer, may stand in that place."""
         if forced := self.forced(length):
             return forced, forced[0] == token
         return [], self._reach(length) and self._matcher.validate_tokens([token]) == 1
 
     def forced(self, length: int) -> list[int]:
-        """The only possible tokens behind the first ``length`` ones."""
+        """The only possible tokens after the first ``length`` ones."""
         return self._matcher.compute_ff_tokens() if self._reach(length) else []
 
     def mask(self, length: int) -> bytes:
@@ -126,7 +126,7 @@ class Matching:
         return packed.tobytes()
 
     def _fail(self) -> None:
-        """Restart the matcher after a dead end; raise GrammarError where a limit was exceeded."""
+        """Restart the matcher after a dead end; raise GrammarError if a limit was exceeded."""
         reason = self._matcher.get_error()
         self._matcher, self._read = self._grammar.matcher(), 0
         if not reason.startswith(_DEAD_END):
@@ -138,7 +138,7 @@ class Matching:
             self._read = length
 
     def _reach(self, length: int) -> bool:
-        """Consume the first ``length`` tokens; False where the grammar rejects one of them."""
+        """Consume the first ``length`` tokens; False if the grammar rejects one of them."""
         self._roll_back(length)
         self._read += self._matcher.try_consume_tokens(self._tokens[self._read : length])
         if self._matcher.is_error():

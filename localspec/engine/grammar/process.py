@@ -42,9 +42,9 @@ class GrammarProcess:
     ) -> Any:
         """The result of a step of `child.Steps`.
 
-        Raises GrammarError where the step refuses the grammar or exceeds a limit, WorkerLost where
-        the child ends for another reason, Cancelled where `stopped_when` ends the answer; unless
-        the grammar was refused, the child is gone then.
+        Raises GrammarError if the step refuses the grammar or exceeds a limit, WorkerLost if the
+        child ends for another reason, Cancelled if `stopped_when` ends the answer; unless the
+        grammar was refused, the child has ended then.
         """
         try:
             with self._lock:
@@ -72,7 +72,7 @@ class GrammarProcess:
 
     @property
     def ended(self) -> bool:
-        """Whether the child is gone."""
+        """Whether the child has ended."""
         return self._worker.ended
 
     def release(self) -> None:

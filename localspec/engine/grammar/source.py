@@ -67,8 +67,8 @@ def read_regex(text: str) -> str:
 def read_schema(text: str) -> ReadGrammar:
     """Convert a JSON schema; warns of keywords that are not enforced.
 
-    Between the tokens of JSON stands a blank, or a line break and indentation, or nothing, unless
-    the schema's ``x-guidance`` says otherwise. `completed` fills in what a schema leaves open.
+    A blank, or a line break and indentation, or nothing is allowed between the tokens of JSON,
+    unless the schema has ``x-guidance``. `completed` fills in omissions of a schema.
     Raises GrammarError for an invalid schema, or one that cannot be enforced.
     """
     return _read("JSON schema", text)
@@ -247,7 +247,7 @@ def completed(schema: Any) -> Any:
     """The schema with omissions filled in as llama.cpp's converter does.
 
     A missing type is inferred from the keywords. An object with ``properties`` allows no others
-    unless it says so or schemas are combined: each would reject the properties of the others.
+    unless it states it or schemas are combined: each would reject the properties of the others.
     """
     return _complete(schema, closes=not _combines(schema))
 
@@ -258,8 +258,8 @@ def _combines(schema: Any) -> bool:
         return any(map(_combines, schema))
     if not isinstance(schema, dict):
         return False
-    beside = "properties" in schema and any(key in schema for key in _COMBINING)
-    return beside or "allOf" in schema or any(map(_combines, schema.values()))
+    combined = "properties" in schema and any(key in schema for key in _COMBINING)
+    return combined or "allOf" in schema or any(map(_combines, schema.values()))
 
 
 def _complete(schema: Any, closes: bool) -> Any:
@@ -284,7 +284,7 @@ def _complete(schema: Any, closes: bool) -> Any:
 
 
 def _allows_any_name(schema: object) -> bool:
-    """Whether a schema of names says no more than that they are texts, as zod writes it."""
+    """Whether a schema of names only requires that they are texts, as zod writes it."""
     if schema is True:
         return True
     if not isinstance(schema, dict) or schema.get("type", "string") != "string":
@@ -305,8 +305,8 @@ def _checked(grammar: str, what: str) -> ReadGrammar:
     failed, messages = LLMatcher.validate_grammar_with_warnings(grammar, None, limits=limits())
     if failed:
         raise refused(messages[0], what)
-    told = (each for each in messages if not each.startswith(_UNKNOWN_FORMAT))
-    return ReadGrammar(grammar, tuple(told))
+    notes = (each for each in messages if not each.startswith(_UNKNOWN_FORMAT))
+    return ReadGrammar(grammar, tuple(notes))
 
 
 def refused(reason: str, what: str = "grammar") -> GrammarError:
@@ -323,7 +323,7 @@ def refused(reason: str, what: str = "grammar") -> GrammarError:
 
 def _require_text(text: object, what: str) -> None:
     if not isinstance(text, str):
-        raise GrammarError(f"The {what} is {text!r:.60}, which is no text.", "Give a str.")
+        raise GrammarError(f"The {what} is {text!r:.60}, which is not a text.", "Give a str.")
     if len(text) > MAX_CHARACTERS:
         raise GrammarError(
             f"The {what} is longer than {MAX_CHARACTERS:,} characters.", "Give a shorter one."

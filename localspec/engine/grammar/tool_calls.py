@@ -28,7 +28,7 @@ _COMBINING = ("allOf", "anyOf", "oneOf")
 def tool_grammar(form: CallForm, tools: Sequence[Tool], before: str = "") -> str:
     """Lark for one call of one of these tools, after the text ``before``.
 
-    Raises UsageError where the form, or the schema of a tool, cannot be expressed in a grammar.
+    Raises UsageError if the form, or the schema of a tool, cannot be expressed in a grammar.
     """
     if not form.begin:
         raise UsageError(
@@ -58,9 +58,9 @@ def free_or_call(form: CallForm, tools: Sequence[Tool]) -> str:
 
 
 def answer_or_call(form: CallForm, tools: Sequence[Tool], answer: str, before: str = "") -> str:
-    """A grammar of the ``answer``, or of a call, which is free behind its opening mark.
+    """A grammar of the ``answer``, or of a call, which is free after its opening mark.
 
-    Both stand behind the text ``before``. Raises GrammarError for an invalid ``answer``.
+    Both follow the text ``before``. Raises GrammarError for an invalid ``answer``.
     """
     # A lexeme must not begin as an answer in JSON does: calls without a mark join its schema.
     begins = [form.begin.partition("NAME")[0] + tool.name for tool in tools if form.begin]
@@ -97,7 +97,7 @@ def _or_bare_call(grammar: Any, form: CallForm, tools: Sequence[Tool]) -> Any:
 
 
 def _checked_call(form: CallForm, tool: Tool, i: int, before: str = "") -> list[str]:
-    """The rules of a call, without patterns that no grammar holds; raises UsageError."""
+    """The rules of a call, without patterns that grammars cannot express; raises UsageError."""
     try:
         return _valid_call(form, tool, i, before)
     except GrammarError as error:
@@ -111,7 +111,7 @@ def _checked_call(form: CallForm, tool: Tool, i: int, before: str = "") -> list[
 
 
 def _any_call(form: CallForm, tool: Tool, i: int) -> list[str]:
-    """The rules of a call, with any arguments where its schema cannot be expressed."""
+    """The rules of a call, with any arguments if its schema cannot be expressed."""
     try:
         return _checked_call(form, tool, i)
     except UsageError:
@@ -163,10 +163,10 @@ def _parameter(
             f"v{place}: {opened} ( {' | '.join(map(json.dumps, values))} ) {json.dumps(closed)}"
         ]
     # The text ends at the first closing tag: a lazy lexeme.
-    tag, behind = closed.strip(), closed[len(closed.rstrip()) :]
+    tag, blank = closed.strip(), closed[len(closed.rstrip()) :]
     lexeme = f"t{place}[lazy]: /(.|\\n)*{_escaped(tag)}/"
     return [
-        " ".join([f"v{place}: {opened} t{place}", *[json.dumps(behind)] * bool(behind)]),
+        " ".join([f"v{place}: {opened} t{place}", *[json.dumps(blank)] * bool(blank)]),
         lexeme,
     ]
 

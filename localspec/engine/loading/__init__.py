@@ -1,1 +1,1 @@
-"""From two GGUF files to a pair that is loaded, each model where it fits."""
+"""From two GGUF files to a loaded pair, each model on the devices that it fits."""

@@ -117,7 +117,7 @@ def _use_vocabulary(model: LlamaModel) -> None:
 
 
 def _generate(engine: Engine, length: DraftTokens) -> None:
-    """An answer in each slot; raises NotNumbers where the draft's logits are not numbers too."""
+    """An answer in each slot; raises NotNumbers also if the draft's logits are not numbers."""
     target = engine.target
     prompt = [(7919 * i + 1) % target.n_vocab for i in range(min(_PROMPT, target.n_ctx // 2))]
     options = GenerateOptions(_GREEDY, length, max_tokens=_TOKENS)

@@ -1,7 +1,7 @@
-"""Passes that round alike, found once for a model with its options on this machine.
+"""Pass widths with identical rounding, found once for a model with its options on this machine.
 
-With row kernels on a CPU it is found without being asked for whether passes of all widths do: the
-drafted text is the plain text then, and `--exact` costs nothing.
+With row kernels on a CPU it is measured, also without ``exact``, whether all widths do: then the
+drafted text is the plain text, and `--exact` costs nothing.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,13 +24,13 @@ from localspec.llama.pass_class import (
 from localspec.metadata.header import ModelHeader
 
 _LEAST_CTX = 128  # tokens: passes that are compared do not fit into less
-_WORTH_TELLING = 2**28  # bytes of a model: smaller ones are through in a few seconds
+_WORTH_TELLING = 2**28  # bytes of a model: smaller ones take only a few seconds
 
 
 def use_exact_passes(
     model: LlamaModel, file: PairFile, say: Callable[[str], None] | None = None
 ) -> PassClass:
-    """Let a model with ``exact`` make passes that round alike only; returns their class.
+    """Let a model with ``exact`` make only passes that round alike; returns their class.
 
     ``file`` is that of the model alone with ``exact``: all of it is the same with any draft, and
     without one. Without ``exact``, `NATURAL` passes.
@@ -44,13 +44,13 @@ def use_exact_passes(
 
 
 def known_classes(header: ModelHeader) -> list[PassClass]:
-    """Classes that were found of a model under any options."""
+    """Classes that were found for a model under any options."""
     found = (passes for parts in found_of([header]) for passes in _valid(parts).values())
     return sorted(set(found), key=str)
 
 
 def known_rounding(header: ModelHeader) -> list[Rounding]:
-    """What row kernels were found to make of a model under any options."""
+    """Rounding of a model with row kernels that was found under any options."""
     found = (each for parts in found_of([header]) for each in _valid_rounding(parts).values())
     return sorted(set(found), key=str)
 
@@ -106,7 +106,7 @@ def _valid_rounding(parts: Mapping[str, Any]) -> dict[str, Rounding]:
 
 def _found(model: LlamaModel, file: PairFile, say: Callable[[str], None] | None) -> PassClass:
     """The stored class of a model, or else one that is found now and stored."""
-    if not model.can_roll_back:  # all is read again wherever texts differ
+    if not model.can_roll_back:  # all is read again if texts differ
         return PassClass(0, alone=True)
     placed = f"{model.rollback.name}, {model.options.gpu_layers} layers on devices"
     known = _valid(file.parts)

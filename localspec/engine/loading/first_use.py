@@ -1,6 +1,6 @@
 """First use of a pair: a child process loads it, uses it and measures it, since it may crash.
 
-Files and drivers may end llama.cpp's process. The pair file keeps what the child finds.
+Files and drivers may end llama.cpp's process. The pair file keeps the child's results.
 """
 
 import json
@@ -22,8 +22,8 @@ from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size
 from localspec.llama.parameters import uses_devices
 
 CHILD = "localspec.engine.loading.child"
-_PATIENCE, _BYTES_PER_SECOND = 900, 2e7  # of the child: seconds, and how fast it reads a file
-_ROOM = 8 * 2**30  # bytes of memory besides the weights, a copy of them and the contexts
+_PATIENCE, _BYTES_PER_SECOND = 900, 2e7  # of the child: seconds, and bytes read in a second
+_ROOM = 8 * 2**30  # bytes of memory in addition to the weights, a copy of them and the contexts
 _WORTH_TELLING = 2**30  # bytes
 # Tokens: room for the passes, and flash attention is chosen as for longer contexts.
 _LEAST_CTX, _MOST_CTX = 128, 1024
@@ -44,7 +44,7 @@ class Variant(NamedTuple):
 class Placed(NamedTuple):
     """A variant with contexts and layers that fit, and the bytes that it takes.
 
-    ``notes`` and ``plan`` are for the user, ``loading`` is said before the weights are read.
+    ``notes`` and ``plan`` are for the user, ``loading`` is shown before the weights are read.
     ``no_trees_reason`` is that of `Engine`.
     """
 
@@ -63,7 +63,7 @@ class Placed(NamedTuple):
 
 
 def variants(target: LoadOptions, draft: LoadOptions | None) -> list[Variant]:
-    """A pair as asked; where devices are used also with fewer features, at last on the CPU."""
+    """A pair as asked; if devices are used, also with fewer features, at last on the CPU."""
     chain, alone = replace(target, branches=1), replace(target, branches=1, load_heads=False)
     plain = Variant("plain", alone, None, "decoding plainly, the draft is not used")
     chains = Variant("chains", chain, draft, "the target verifies chains, without branches")
@@ -95,10 +95,10 @@ def first_usable(
 
     A variant that is new here is used in a child, which also measures it for ``file``. The bundled
     models need no child on the CPU. Messages go to ``say``; without it, a crash is noted. Raises
-    what the child refuses, EngineError where it ends early in the last variant.
+    the child's refusals, EngineError if it ends early in the last variant.
     """
     first, on_device = found[0], len(found) > 1
-    endings, passing = _endings(file), set[str]()  # endings that may be others the next time
+    endings, passing = _endings(file), set[str]()  # passing: failures that may not recur
     for variant in found:
         placed = place(variant)
         is_new = variant.name not in endings
@@ -117,12 +117,13 @@ def first_usable(
         if not endings.get(variant.name):
             break
     if variant is not first:
-        (say or notes.append)(_told(endings[first.name], variant, file, passes=bool(passing)))
+        message = _fallback_message(endings[first.name], variant, file, passes=bool(passing))
+        (say or notes.append)(message)
     return placed
 
 
 def _measures(placed: Placed, on_device: bool) -> bool:
-    """Whether the child measures what drafting costs; else that is done when it is needed.
+    """Whether the child measures the costs of drafting; else they are measured when needed.
 
     With --exact the passes to be measured are known after the pair is loaded.
     """
@@ -130,7 +131,7 @@ def _measures(placed: Placed, on_device: bool) -> bool:
     return not target.exact and (on_device or (placed.draft is not None and not target.rpc))
 
 
-def _told(ending: str, used: Variant, file: PairFile, *, passes: bool) -> str:
+def _fallback_message(ending: str, used: Variant, file: PairFile, *, passes: bool) -> str:
     """The message for a pair that is loaded with fewer features than asked."""
     how = "crashed"
     again = f"To try again, for instance after an update of the driver, remove {file.path}."
@@ -162,21 +163,21 @@ def _announce(placed: Placed, on_device: bool, say: Callable[[str], None]) -> No
 
 
 def _endings(file: PairFile) -> dict[str, str]:
-    """How the child ended by name of variant, empty for well; without anything invalid."""
+    """The child's ending by name of variant, empty for success; without anything invalid."""
     tried = file.parts.get("tried")
     found = tried if isinstance(tried, Mapping) else {}
     return {name: ending for name, ending in found.items() if isinstance(ending, str)}
 
 
 def _keep(file: PairFile, output: str) -> None:
-    """Take over what the child measured."""
+    """Store the child's measurements."""
     found = next((each for each in _messages(output) if isinstance(each, dict)), {})
     file.parts |= found
     file.is_new = "profile" in found
 
 
 def _in_child(placed: Placed, *, measures: bool, answers: bool) -> Ended:
-    """How the child ended that used these models; raises a LocalspecError where it refused."""
+    """The ending of the child that used these models; raises a LocalspecError if it refused."""
     models = placed.models
     if placed.target.options.rpc:
         models = [Model(each.header, _reduced(each)) for each in models]
@@ -197,19 +198,19 @@ def _in_child(placed: Placed, *, measures: bool, answers: bool) -> Ended:
         step = _step(placed, ended)
         raise kind(message if named else f"When llama.cpp {step}: {message}", hint)
     if ended.code == 0 and not any(isinstance(each, dict) for each in _messages(ended.output)):
-        return ended._replace(code=1)  # where SIGCHLD is ignored, each child seems to end well
+        return ended._replace(code=1)  # if SIGCHLD is ignored, each child seems to succeed
     return ended
 
 
 def _fail(placed: Placed, ended: Ended) -> NoReturn:
-    """Raise EngineError that says at which step the child ended, and how."""
+    """Raise EngineError with the step at which the child ended, and the cause."""
     step = _step(placed, ended)
     if llama_library.log.verbose:
         sys.stderr.write(ended.log)
     if ended.cause == "killed":
         raise EngineError(
             f"The process that tries a model first was killed from outside ({ended.reason}) when "
-            f"llama.cpp {step}; the system does so where memory runs out.",
+            f"llama.cpp {step}; the system does so when memory runs out.",
             "Try again, with a smaller --ctx-size or other programs closed.",
         )
     late = f"gives no answer within {_patience(placed):.0f} s"
@@ -249,7 +250,7 @@ def _reduced(model: Model) -> LoadOptions:
         tensor_split=(),
         split_mode="layer",
         main_gpu=0,
-        rpc=RpcServers(),  # a server answers one connection at a time, and that is ours
+        rpc=RpcServers(),  # a server answers one connection at a time: this process's
         mlock=False,
         mmap=True,
         parallel=1,
@@ -277,7 +278,7 @@ def _is_bundled(model: Model) -> bool:
 
 
 def _messages(output: str) -> list[Any]:
-    """What the child wrote as JSON, a line each, among which llama.cpp may print."""
+    """The child's messages in JSON, a line each, among which llama.cpp may print."""
     found = []
     for line in output.splitlines():
         try:
@@ -288,7 +289,7 @@ def _messages(output: str) -> list[Any]:
 
 
 def _step(placed: Placed, ended: Ended) -> str:
-    """What the child did last."""
+    """The last step of the child."""
     steps = [each for each in _messages(ended.output) if isinstance(each, str)]
     return steps[-1] if steps else f"loads {shown(placed.target.options)}"
 

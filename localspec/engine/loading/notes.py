@@ -40,7 +40,7 @@ def not_overridden(target: LlamaModel, draft: LlamaModel | Head | None) -> list[
 
 
 def slow_exact(model: LlamaModel) -> list[str]:
-    """One line where --exact turns drafting off, with the reason."""
+    """One line if --exact turns drafting off, with the reason."""
     if not model.passes.alone:
         return []
     left = "" if model.rounding is None else model.rounding.left
@@ -49,13 +49,13 @@ def slow_exact(model: LlamaModel) -> list[str]:
 
 
 def refused_kernels(options: LoadOptions) -> list[str]:
-    """One line where row kernels were wanted and are wrong on this processor."""
+    """One line if row kernels were wanted and are wrong on this processor."""
     reason = row_kernels.refusal() if options.row_kernels else None
     return [] if reason is None else [reason]
 
 
 def missing_kernels() -> list[str]:
-    """How to build llama.cpp with row kernels, where this build could have them; one line."""
+    """How to build llama.cpp with row kernels, if this build could have them; one line."""
     if row_kernels.form() is not None or platform.machine() not in _X86_64:
         return []
     missing = (
@@ -70,7 +70,7 @@ def missing_kernels() -> list[str]:
 
 
 def without_gpu(options: LoadOptions, draft: LoadOptions | None) -> list[str]:
-    """When GPU options are given and llama.cpp has no GPU: which, and why where that is known."""
+    """If GPU options are given and llama.cpp has no GPU: which, and why, if that is known."""
     given = {
         "--n-gpu-layers": options.gpu_layers,
         "--draft-n-gpu-layers": draft and draft.gpu_layers,
@@ -81,8 +81,8 @@ def without_gpu(options: LoadOptions, draft: LoadOptions | None) -> list[str]:
     flags = [flag for flag, value in given.items() if value]
     if not flags or options.rpc or any(device.is_gpu for device in llama_library.devices()):
         return []
-    told = f"No effect without a GPU that llama.cpp can use: {', '.join(flags)}."
-    return [told, *unloaded_backends()]
+    note = f"No effect without a GPU that llama.cpp can use: {', '.join(flags)}."
+    return [note, *unloaded_backends()]
 
 
 def unloaded_backends() -> list[str]:
@@ -117,7 +117,7 @@ def missing_gpu(*, any_maker: bool = False) -> list[str]:
 def no_trees_reason(
     target: ModelHeader, draft: ModelHeader | None, options: LoadOptions
 ) -> str | None:
-    """Why this pair verifies no trees; None where it may, or none are wanted.
+    """Why this pair verifies no trees; None if it may, or none are wanted.
 
     ``draft`` is None without a draft, and for heads in the target's file.
     """
@@ -137,7 +137,7 @@ def no_trees_reason(
 
 
 def not_branched(model: LlamaModel, asked: LoadOptions) -> str | None:
-    """Why the loaded model verifies no trees, though `no_trees_reason` knew no reason."""
+    """Why the loaded model verifies no trees, though `no_trees_reason` found no reason."""
     if model.options.branches == asked.branches:
         return None
     if model.weights.is_sliding:

@@ -60,7 +60,7 @@ class LoadedPair(NamedTuple):
 class UsablePair(NamedTuple):
     """A pair that llama.cpp can run here, notes for the user, the files of pair and target.
 
-    That of the target ``alone`` holds which passes round alike, with ``exact`` or without.
+    That of the target ``alone`` records the passes that round alike, with ``exact`` or without.
     """
 
     placed: Placed
@@ -162,7 +162,7 @@ def _has_own_cells(
     """Whether slots have cells of their own with ``exact``: row kernels add up in their order.
 
     Slots that draft different lengths then make a pass each. Recurrent states are computed in one
-    pass only where the slots share their cells, and so are the heads of all slots.
+    pass only if the slots share their cells, and so are the heads of all slots.
     """
     if not target.exact or target.parallel == 1 or target.load_heads:
         return False
@@ -181,7 +181,7 @@ def _is_own(draft: LoadOptions | None, target: LoadOptions) -> bool:
 def _require(
     header: ModelHeader, draft: ModelHeader | None, target: LoadOptions, lenient: bool
 ) -> list[str]:
-    """Refuse what must not be loaded; returns warnings."""
+    """Check both headers; raise on errors, return warnings."""
     if draft is None:
         warnings = _require_model(header)
     else:
@@ -223,7 +223,7 @@ def _warnings(findings: Sequence[Finding]) -> list[str]:
 
 
 def _connected(target: LoadOptions, notes: list[str], say: Say) -> LoadOptions:
-    """The options with connected RPC servers; a warning about these is said or noted."""
+    """The options with connected RPC servers; a warning about these is shown or noted."""
     connected = connect(target)
     if target.rpc:
         (say or notes.append)(warning(target.rpc))
@@ -231,14 +231,14 @@ def _connected(target: LoadOptions, notes: list[str], say: Say) -> LoadOptions:
 
 
 def load_draft(target: LlamaModel, model: Model, notes: list[str]) -> Draft:
-    """The draft; None, with the reason noted, where either model cannot roll back."""
+    """The draft; None, with the reason noted, if either model cannot roll back."""
     header, options = model
     if not target.can_roll_back:
         notes.append(_CANNOT_ROLL_BACK.format(target.header.path.name))
         return None
     is_own = _is_own(options, target.options)
     if is_own or not draft_kind(header).is_model:
-        # Tensors that heads share with the target are computed where the target is.
+        # Tensors that heads share with the target are computed on the target's device.
         options = replace(options, rpc=target.options.rpc)
         return open_head(target, None if is_own else header, options)
     draft = open_draft_model(header, options)

@@ -22,8 +22,8 @@ FORMAT = 9
 _HEADER_BYTES = 2**20  # of a file that identify it, with its size
 _MAX_BYTES = 2**20
 _LONG = 1024  # tokens: longer contexts use the same kernels
-# Fields of LoadOptions on which nothing depends that is found. A tree's passes cost what a chain's
-# do, and the first use is remembered by variant.
+# Fields of LoadOptions that no result depends on. A tree's passes cost the same as a chain's, and
+# the first use is stored by variant.
 _FREE = {"path", "ctx_size", "branches"}.union(
     name for name, row in options(LoadOptions).items() if not row.affects_speed
 )
@@ -39,11 +39,11 @@ class Model(NamedTuple):
 class PairFile:
     """Parts of a file as JSON, by name; in memory only without a path, or if it is not writable.
 
-    ``tried`` is how the first use ended, by variant (see `first_use`), ``rollback`` the seconds of
-    a round by strategy, ``profile`` costs and acceptance (see `profile_store`), ``passes`` the
+    ``tried`` is the ending of the first use, by variant (see `first_use`), ``rollback`` the seconds
+    of a round by strategy, ``profile`` costs and acceptance (see `profile_store`), ``passes`` the
     classes of `--exact` (of a model alone; see `exact_passes`). ``is_new``: parts
     were measured in this start. ``has_moved``: they were measured with other layers on devices.
-    ``problem`` says why a file could not be read.
+    ``problem`` is the reason why a file could not be read.
     """
 
     def __init__(self, path: Path = Path(os.devnull)) -> None:
@@ -100,7 +100,7 @@ def found_of(headers: Sequence[ModelHeader]) -> Iterator[dict[str, Any]]:
 
 
 def files_of(header: ModelHeader) -> list[Path]:
-    """All that was found of a model, alone or in a pair."""
+    """All files of results for a model, alone or in a pair."""
     return sorted(_folder().glob(f"*{_files_digest([header])}*"))
 
 
@@ -126,7 +126,7 @@ def _digest(path: Path) -> str:
 
 
 def _key(models: Sequence[Model]) -> str:
-    """What identifies this machine, this llama.cpp, and the options that matter."""
+    """Identity of this machine, this llama.cpp, and the options that matter."""
     devices = [each for each in llama_library.devices() if each.kind != llama_library.RPC_SERVER]
     circumstances = [
         machine.cpu_name(),

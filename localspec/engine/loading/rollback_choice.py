@@ -10,7 +10,7 @@ from localspec.llama.model import LlamaModel
 from localspec.speculative.loop import Clock
 
 STRATEGIES = (Snapshots.name, Fork.name)
-_ROUNDS, _DRAFTED, _ACCEPTED = 6, 3, 1  # a round as most are
+_ROUNDS, _DRAFTED, _ACCEPTED = 6, 3, 1  # a typical round
 _BUDGET = 2.0  # seconds for each strategy
 
 
@@ -22,11 +22,11 @@ def load_target(
     drafted: bool = True,
     clock: Clock = time.perf_counter,
 ) -> LlamaModel:
-    """A target with the rollback strategy that is the cheapest here.
+    """A target with the cheapest rollback strategy on this machine.
 
-    Where two work, the first start measures both; several slots take snapshots, without which they
-    share no passes of different widths. A target that is not ``drafted`` for is rarely rolled back,
-    so it takes no snapshots, which make each pass a little longer.
+    If two work, the first start measures both; several slots take snapshots, without which they
+    share no passes of different widths. A target without a draft (``drafted``) is rarely rolled
+    back, so it takes no snapshots, which make each pass a little longer.
     """
     header, options = model
     if not drafted:
@@ -72,7 +72,7 @@ def _round_seconds(model: LlamaModel, clock: Clock) -> float:
 
 
 def _cheapest(seconds: Any) -> str | None:
-    """The strategy measured to be the cheapest; None where nothing valid was saved."""
+    """The strategy measured to be the cheapest; None if nothing valid was saved."""
     try:
         return min((s for s in STRATEGIES if s in seconds), key=lambda s: float(seconds[s]))
     except (ValueError, TypeError):

@@ -1,8 +1,8 @@
 """Continuous batching: one pass for the slots that wait for one.
 
 The answer of a slot is ordinary code in a greenlet, a coroutine that may switch in the middle of a
-call. It switches to the session's loop where it needs a pass of a shared context, and goes on with
-the logits. All of them run on one thread, so what slots share needs no locks.
+call. It switches to the session's loop if it needs a pass of a shared context, and continues with
+the logits. All of them run on one thread, so shared data need no locks.
 """
 
 import time
@@ -22,8 +22,8 @@ _GAP = 0.45  # seconds between two rounds of an answer while prompts are read: m
 class SlotTask(greenlet):
     """A computation in a slot that switches to its parent, the loop, to wait.
 
-    It switches with the `SequenceHandle` that waits for a pass, or with None to let the loop look
-    after others.
+    It switches with the `SequenceHandle` that waits for a pass, or with None to let the loop run
+    others.
     """
 
     def wait(self, handle: "SequenceHandle | None" = None) -> None:
@@ -33,7 +33,7 @@ class SlotTask(greenlet):
 
 
 def pause() -> None:
-    """Let the loop look after others, where a `SlotTask` calls this."""
+    """Let the loop run others, if a `SlotTask` calls this."""
     current = getcurrent()
     if isinstance(current, SlotTask):
         current.wait()
@@ -53,7 +53,7 @@ class SequenceHandle:
         """How many tokens of an entry one pass has read, and their logits.
 
         A prompt may be read in parts, without logits then. Outside a `SlotTask` nothing shares the
-        pass. Raises what the pass raised.
+        pass. Raises the errors of the pass.
         """
         began = self._batcher.clock()
         self.entry, self.found = entry, None
@@ -75,7 +75,7 @@ class Batcher:
     """Makes passes for waiting slots, as many in one as fit.
 
     Rounds come first on ``contexts[0]``, the draft's if there is one, so that all draft in step,
-    then on the target's. Prompts are read in the same passes, a chunk in each; where they cannot
+    then on the target's. Prompts are read in the same passes, a chunk in each; if they cannot
     be, as on the draft's context while no slot drafts, they take turns with rounds.
 
     A chunk is as wide as the time between two rounds of the target allows, by what a token took in
@@ -100,9 +100,10 @@ class Batcher:
     def make_pass(
         self, waiting: Sequence[SequenceHandle], answering: int
     ) -> Sequence[SequenceHandle]:
-        """One pass for as many entries as fit; returns their handles, which can go on.
+        """One pass for as many entries as fit; returns their handles, which can continue.
 
-        ``waiting`` has the oldest first; so many slots are ``answering``, these included.
+        ``waiting`` has the oldest first; ``answering`` is the number of slots that answer, these
+        included.
         """
         with held_interrupt():
             chosen = self._choose(waiting, answering)
@@ -190,7 +191,7 @@ class Batcher:
 
 
 def _read(chosen: Sequence[SequenceHandle]) -> None:
-    """Make the pass; where it fails, one for each entry."""
+    """Make the pass; if it fails, one for each entry."""
     entries = [handle.entry for handle in chosen]
     try:
         for handle, found in zip(chosen, entries[0].context.read(entries), strict=True):

@@ -17,7 +17,7 @@ from localspec.core.options.generate_options import GenerateOptions
 from localspec.speculative.loop import Clock
 
 # Seconds between two wake-ups of a reader: each takes a core from llama.cpp for a moment.
-_SHOWN, _COLLECTED = 1 / 30, 1.0
+_STREAMED, _BUFFERED = 1 / 30, 1.0
 Arrival = Piece | BaseException | None
 
 
@@ -25,7 +25,7 @@ Arrival = Piece | BaseException | None
 class GenerationRequest:
     """Arguments of `stream_generate`; only requests of the same ``owner`` share caches.
 
-    ``slot`` is the number of the one that is to answer; None for any.
+    ``slot`` is the number of the slot that is to answer; None for any.
     ``on_prompt`` is called in the compute thread. With ``reports_progress``, pieces with a
     `Progress` precede the answer.
     """
@@ -58,7 +58,7 @@ class Job:
     _has_ended: bool = False
     _wake: Callable[[], None] = lambda: None
     _woken_at: float = -math.inf
-    _patience: float = _SHOWN
+    _wake_interval: float = _STREAMED
 
     def cancel(self, reason: LocalspecError | None = None) -> None:
         """The answer is no longer needed: leave the queue now, or the slot within a round.
@@ -72,16 +72,16 @@ class Job:
 
     @property
     def has_arrivals(self) -> bool:
-        """Whether `take` gives something."""
+        """Whether `take` returns anything."""
         return bool(self._arrivals)
 
     def take(self) -> list[Arrival]:
-        """What has arrived since the last call: pieces, and at the end an error or None."""
+        """The arrivals since the last call: pieces, and at the end an error or None."""
         return [self._arrivals.popleft() for _ in range(len(self._arrivals))]
 
     def collect(self) -> None:
-        """Wake the reader seldom, because nobody sees the answer before it is complete."""
-        self._patience = _COLLECTED
+        """Wake the reader once a second: the reply is not streamed."""
+        self._wake_interval = _BUFFERED
 
     def listen(self, wake: Callable[[], None]) -> None:
         """Call ``wake``, in any thread, when something has arrived: up to 30 times a second."""
@@ -90,10 +90,10 @@ class Job:
             wake()
 
     def put(self, piece: Piece) -> None:
-        """Pass on a piece; the reader may hear of it with the next one only, or by `flush`."""
+        """Pass on a piece; the reader may get it only with the next one, or by `flush`."""
         self._arrivals.append(piece)
         woken_at = self._woken_at
-        if time.monotonic() - woken_at >= self._patience:
+        if time.monotonic() - woken_at >= self._wake_interval:
             self.flush()
             if piece.progress is not None:  # the first token does not wait for that
                 self._woken_at = woken_at
@@ -105,7 +105,7 @@ class Job:
             self._wake()
 
     def end(self, error: BaseException | None = None) -> None:
-        """The answer is complete, or ended by an error; nothing where it has ended before."""
+        """The answer is complete, or ended by an error; no effect if it has ended before."""
         if not self._has_ended:
             self._has_ended = True
             self._arrivals.append(error)
@@ -273,7 +273,7 @@ class Stream(Iterator[Piece], AsyncIterator[Piece]):
         self._ended = True
 
     def __del__(self) -> None:
-        with suppress(AttributeError):  # of a stream that was not made
+        with suppress(AttributeError):  # the stream was not completely made
             self._job.cancelled = True  # no `cancel`: a thread may hold its lock meanwhile
 
     def _has_next(self) -> bool:

@@ -17,7 +17,7 @@ from localspec.llama.heads.hidden_states import States, Tap
 from localspec.llama.model import LlamaModel
 from localspec.speculative.loop import Logits
 
-_STEP = 8  # tokens that a round reads at most besides those whose logits it needs
+_STEP = 8  # tokens that a round reads at most in addition to those whose logits it needs
 
 
 class CacheEmptied(EngineError):
@@ -25,22 +25,22 @@ class CacheEmptied(EngineError):
 
 
 class PassContext(Protocol):
-    """What makes passes of several sequences, each of `BatchEntry`s of its own kind.
+    """A context that makes passes of several sequences, each of `BatchEntry`s of its own kind.
 
-    A pass has no more tokens and no more rows of logits than these; a prompt that is read alone
-    takes passes of about ``prompt_step``.
+    A pass has at most ``most_tokens`` tokens and ``most_rows`` rows of logits; a prompt that is
+    read alone takes passes of about ``prompt_step``.
     """
 
     most_tokens: int
     most_rows: int
     prompt_step: int
-    widest_filled: int  # up to how many tokens the rounds of a pass may be filled up
+    widest_filled: int  # width up to which the rounds of a pass may be padded
 
     def read(self, entries: Sequence[Any]) -> list[Logits]:
         """Read all entries; for each its rows of logits, valid until the next call."""
 
     def filled(self, entries: Sequence[Any]) -> int:
-        """To how many tokens those of these rounds are filled up that have fewer; 0 for none."""
+        """Width to which shorter ones of these rounds are padded; 0 for none."""
 
     def close(self) -> None:
         """Free the batch, not the model."""
@@ -69,23 +69,23 @@ class BatchEntry:
 
     @property
     def step(self) -> int:
-        """How many of its tokens a pass reads that it shares with no other entry."""
+        """How many of its tokens one pass reads if it shares it with no other entry."""
         step, count = self.context.prompt_step, len(self.tokens)
         return step if count > longest(step) else count
 
     def beginning(self, count: int) -> "BatchEntry":
-        """Its first ``count`` tokens or fewer, without logits where that is not all of it."""
+        """Its first ``count`` tokens or fewer, without logits if that is not all of it."""
         if count >= len(self.tokens):
             return self
         return replace(self, tokens=self.tokens[: min(count, len(self.tokens) - self.rows)], rows=0)
 
 
 class _Sequence:
-    """What a sequence of the context holds, and how that is undone.
+    """The tokens that a sequence of the context holds, and how they are undone.
 
-    ``held`` tokens, and behind them ``surplus`` ones that filled up its last pass: they are undone
+    ``held`` tokens, and after them ``surplus`` ones that padded its last pass: they are undone
     together with those that were rejected, because a snapshot allows one rollback. ``is_torn``
-    where a failed pass may have changed it.
+    if a failed pass may have changed it.
     """
 
     def __init__(self, end: Rollback) -> None:
@@ -94,7 +94,7 @@ class _Sequence:
         self.is_torn = False
 
     def rewind(self, length: int) -> int:
-        """Hold ``length`` tokens, or fewer where it has to; returns how many."""
+        """Hold ``length`` tokens, or fewer if necessary; returns how many."""
         length, in_cache = min(length, self.held), self.held + self.surplus
         if self.is_torn or length < in_cache:
             self.held = self.end.rewind(length, None if self.is_torn else in_cache)
@@ -102,11 +102,11 @@ class _Sequence:
         return self.held
 
     def settle(self) -> None:
-        """Undo what filled up its last pass."""
+        """Undo the padding of its last pass."""
         self.rewind(self.held)
 
     def read(self, count: int, surplus: int) -> None:
-        """Count a pass: ``count`` tokens of its own, then ``surplus`` ones that filled it up."""
+        """Count a pass: ``count`` tokens of its own, then ``surplus`` ones that padded it."""
         self.end.observe(count + surplus)
         self.held, self.surplus, self.is_torn = self.held + count, surplus, False
 
@@ -115,18 +115,18 @@ class SharedContext:
     """The sequences of a model's context; the model itself is not used any more.
 
     All share their cells (`kv_unified`), so that a pass with different numbers of tokens is a
-    single one, where `llama_kv_cache::init_batch` would else make one for each length. With
+    single one; else `llama_kv_cache::init_batch` would make one for each length. With
     ``own_cells`` it does: a text then has the bits that it has alone.
 
-    A value that is no number in one sequence's cells, even in those that it left, spoils the passes
-    of others (0 * NaN is NaN). Where logits are not numbers, all cells are emptied, and each
-    sequence that had any is a suspect: its text is read again alone, with logits of every pass,
-    until they are numbers where it wanted them, or else NotNumbers ends it.
+    A NaN in one sequence's cells, even in those that it left, spoils the passes of others (0 * NaN
+    is NaN). If logits are not numbers, all cells are emptied, and each sequence that had any is a
+    suspect: its text is read again alone, with logits of every pass, until the wanted ones are
+    numbers, or else NotNumbers ends it.
 
     Recurrent layers compute sequences together that read equally many tokens, and others one after
-    the other (`llama_batch_allocr::split_equal`). Where snapshots undo tokens at no cost, rounds
-    are therefore filled up to the same width. Passes of one sequence follow them, which move no
-    other one's state, so that the snapshots of all stay where they are.
+    the other (`llama_batch_allocr::split_equal`). If snapshots undo tokens at no cost, rounds
+    are therefore padded to the same width. Passes of one sequence follow them, which move no
+    other one's state, so that the snapshots of all stay in place.
 
     With a ``tap``, ``states`` holds the hidden states of the tokens that a sequence read last.
     """
@@ -159,9 +159,9 @@ class SharedContext:
     def read(self, entries: Sequence[BatchEntry]) -> list[Logits]:
         """Read all entries; for each its rows of logits, valid until the next call.
 
-        Raises EngineError where llama.cpp refuses; the caches then hold what they held before, or
-        less. Raises CacheEmptied for an entry behind tokens that its sequence does not hold, and
-        where all sequences were emptied; NotNumbers for a text whose logits are none.
+        Raises EngineError if llama.cpp refuses; the caches then hold the same tokens as before, or
+        fewer. Raises CacheEmptied for an entry after tokens that its sequence does not hold, and
+        if all sequences were emptied; NotNumbers for a text whose logits are not numbers.
         """
         self._settle(entries)
         if any(entry.position != self.held(entry.sequence) for entry in entries):
@@ -197,19 +197,19 @@ class SharedContext:
         raise CacheEmptied("Logits were not numbers: the text must be read again.")
 
     def filled(self, entries: Sequence[BatchEntry]) -> int:
-        """To how many tokens those of these rounds are filled up that have fewer; 0 for none."""
+        """Width to which shorter ones of these rounds are padded; 0 for none."""
         return self._passes(entries)[0][1]
 
     def _settle(self, entries: Sequence[BatchEntry]) -> None:
-        """Undo what filled up passes: in the sequences to be read, or all where they may move."""
+        """Undo the padding of passes: in the sequences to be read, or in all if they may move."""
         read = {entry.sequence for entry in entries}
         for i, sequence in enumerate(self._sequences):
             if len(read) > 1 or i in read:
                 sequence.settle()
 
     def _passes(self, entries: Sequence[BatchEntry]) -> list[tuple[list[BatchEntry], int]]:
-        """The entries of each pass, and to how many tokens each of them is filled up."""
-        entries = sorted(entries, key=lambda entry: entry.sequence)  # as their states lie
+        """The entries of each pass, and the width to which each of them is padded."""
+        entries = sorted(entries, key=lambda entry: entry.sequence)  # in the order of their states
         widest = self.widest_filled
         if widest == 1:
             return [(entries, 0)]
@@ -224,7 +224,7 @@ class SharedContext:
     ) -> list[Logits]:
         """One llama_decode, in which each entry has at least ``width`` tokens.
 
-        Where it fails, the sequences of ``every`` entry are as they were before, or shorter.
+        If it fails, the sequences of ``every`` entry are as they were before, or shorter.
         """
         self._batch.clear()
         for entry in entries:
@@ -264,7 +264,7 @@ class SharedContext:
             self.states[entry.sequence] = own[:count].copy()
 
     def _disturb(self, entries: Sequence[BatchEntry]) -> None:
-        """Tell the sequences without an entry that a pass may have moved them."""
+        """Record that a pass may have moved the sequences without an entry."""
         read = {entry.sequence for entry in entries}
         for i, sequence in enumerate(self._sequences):
             if i not in read:
@@ -275,7 +275,7 @@ class SharedContext:
         return self._sequences[sequence].held
 
     def checkpoint(self, sequence: int) -> None:
-        """Prepare for a rollback to what a sequence holds."""
+        """Prepare for a rollback to the present tokens of a sequence."""
         each = self._sequences[sequence]
         each.settle()
         each.end.checkpoint(each.held, self.n_ctx)
@@ -295,12 +295,12 @@ class SharedContext:
         self._doubted[sequence] = report
 
     def _sweep(self, sequence: int) -> None:
-        """Clear the cache where a sequence without tokens has cells, which a file's state left."""
+        """Clear the cache if a sequence without tokens has cells, left by a file's state."""
         if self.state_bytes(sequence) != self._empty_bytes:
             self._empty()
 
     def _empty(self) -> None:
-        """Clear the cache of all sequences, and report the states that files gave."""
+        """Clear the cache of all sequences, and report the states that came from files."""
         reports, self._doubted = self._doubted, {}
         for sequence in self._sequences:
             sequence.rewind(0)
@@ -348,7 +348,7 @@ class SharedContext:
     def restore(
         self, sequence: int, length: int, state: NDArray[np.uint8], copies: Sequence[Copy]
     ) -> bool:
-        """Load a `state` of ``length`` tokens; False, and no tokens, where it does not fit."""
+        """Load a `state` of ``length`` tokens; False, and no tokens, if it does not fit."""
         each = self._sequences[sequence]
         each.is_torn = True
         each.rewind(0)
@@ -368,7 +368,7 @@ class SharedContext:
         self._batch.free()
 
     def _logits(self, rows: Sequence[int]) -> list[Logits]:
-        """Views of the last pass's logits, split into so many rows each."""
+        """Views of the last pass's logits, split by the given numbers of rows."""
         every = sum(rows)
         if not every:
             self._llama.llama_synchronize(self._context)  # a GPU may be at work; logits wait for it

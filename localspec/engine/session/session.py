@@ -52,9 +52,9 @@ class SlotState(NamedTuple):
 
 
 class _Seat:
-    """A slot with the task that it is at; ``waits`` for a pass, or else can go on.
+    """A slot with its task; ``waits`` for a pass, or else can continue.
 
-    What it holds belongs to one owner.
+    Its cached tokens belong to one owner.
     """
 
     def __init__(self, engine: TextEngine) -> None:
@@ -66,7 +66,7 @@ class _Seat:
         self.waits: SequenceHandle | None = None
 
     def state(self, number: int) -> SlotState:
-        """What this slot does now, read from any thread."""
+        """The present state of this slot, read from any thread."""
         job = self.job
         if job is None:
             return SlotState(number, False)
@@ -77,7 +77,7 @@ class _Seat:
     def shared(self, request: GenerationRequest) -> int:
         """Tokens of the prompt in the owner's cache; 0 for too few to prefer this slot.
 
-        Few are enough where they are the whole prompt, or all that the slot holds.
+        Few are enough if they are the whole prompt, or all that the slot holds.
         """
         held = self.engine.target.tokens if request.owner == self._owner else []
         shared = common_prefix(held, list(request.prompt))
@@ -85,7 +85,7 @@ class _Seat:
         return shared if shared >= enough else 0
 
     def claim(self, owner: str, prefixes: PrefixCache) -> None:
-        """Let the slot hold nothing of another owner."""
+        """Save and clear the slot's caches if they belong to another owner."""
         if owner != self._owner:
             prefixes.vacate(self.engine, self._owner)
             self._owner = owner
@@ -98,7 +98,7 @@ class Session:
     and lets others pass. Of several free slots, the one whose cache
     shares the longest prefix with the prompt takes the job, else the least recently used one, as
     in llama.cpp's server (`get_available_slot`). ``prefixes`` stores caches that slots overwrite.
-    An answer goes on until it needs a pass that ``batcher`` makes for all slots that wait for one;
+    An answer runs until it needs a pass that ``batcher`` makes for all slots that wait for one;
     a slot without a batcher makes its own. Prefixes and earlier answers are those of the job's
     owner alone.
 
@@ -160,9 +160,9 @@ class Session:
     def submit(self, requests: Sequence[GenerationRequest]) -> list[Job]:
         """Queue answers in this order, all or none.
 
-        A job that waits too long ends with QueueTimeout. Raises QueueFull where the queue has no
-        room for all now, UsageError where it never has and for a slot that is not there, Stalled
-        while no slot makes progress, and after `close` what it was given.
+        A job that waits too long ends with QueueTimeout. Raises QueueFull if the queue has no
+        room for all now, UsageError if it never has and for a slot that does not exist, Stalled
+        while no slot makes progress, and after `close` its reason.
         """
         for request in requests:
             if request.slot is not None:
@@ -179,11 +179,11 @@ class Session:
         return jobs
 
     def stream(self, request: GenerationRequest) -> Stream:
-        """The pieces of one answer; raises what `submit` raises."""
+        """The pieces of one answer; raises the errors of `submit`."""
         return Stream(self.submit([request])[0])
 
     def slots(self) -> list[SlotState]:
-        """What each slot does now."""
+        """The present state of each slot."""
         return [seat.state(i) for i, seat in enumerate(self._by_id)]
 
     def run(
@@ -191,9 +191,9 @@ class Session:
     ) -> Future[T]:
         """Call ``act`` with a slot, after its answer under way.
 
-        It finds the slot empty where that held what is another owner's, and where ``act`` replaces
-        what it held: that goes to the prefix cache.
-        Raises UsageError where there is no such slot, and after `close` what it was given.
+        The slot is cleared first if it belongs to another owner or if ``replaces`` is set: its
+        tokens go to the prefix cache.
+        Raises UsageError if there is no such slot, and after `close` its reason.
         """
         seat, future = self._seat(slot), Future[T]()
 
@@ -223,8 +223,8 @@ class Session:
     def close(self, seconds: float = 0.0, reason: LocalspecError | None = None) -> None:
         """Refuse waiting and new jobs, and return when those under way have ended.
 
-        They are ended after so many seconds. Readers get ``reason``, Closing by default. Blocks:
-        call outside of an event loop in which answers are read. Idempotent.
+        They are ended after ``seconds``. Readers get ``reason``, Closing by default. Blocks: call
+        outside of an event loop in which answers are read. Idempotent.
         """
         with self._lock:
             self._refusal = reason = self._refusal or reason or Closing()
@@ -262,7 +262,7 @@ class Session:
         while not self._closed.wait(period):
             latest = self._clock.tick() - self._limits.queue_seconds
             if self._is_stalled():
-                with self._lock:  # which an answer needs to end
+                with self._lock:  # an answer needs the lock to end
                     for job in self._running():
                         job.reason = job.reason or Stalled(self._limits.step_seconds)
                         job.cancelled = True
@@ -337,7 +337,7 @@ class Session:
         return any(seat.job is not None or seat.calls for seat in self._by_id)
 
     def turn(self) -> None:
-        """Let all slots go on until each waits for a pass, then make one."""
+        """Let all slots continue until each waits for a pass, then make one."""
         self._alive_at = self._clock.now()
         others = [seat for seat in self._by_id if seat not in self._read]
         for seat in (*self._read, *others):
@@ -361,10 +361,10 @@ class Session:
         self._cancel_running(self._refusal)
 
     def _make_pass(self, batcher: Batcher) -> None:
-        """Make the next pass, and let the slots go on that waited for it."""
+        """Make the next pass, and let the slots continue that waited for it."""
         busy = sum(seat.task is not None for seat in self._by_id)
         waiting = [seat.waits for seat in self._unread if seat.waits is not None]
-        if any(handle.entry.is_prompt for handle in waiting):  # which takes long
+        if any(handle.entry.is_prompt for handle in waiting):  # reading one takes long
             for job in self._running():
                 job.flush()
         chosen = batcher.make_pass(waiting, busy)
@@ -381,7 +381,7 @@ class Session:
             seat.task = SlotTask(seat.calls[0])
 
     def _resume(self, seat: _Seat) -> None:
-        """Let a slot go on until it waits or ends."""
+        """Let a slot continue until it waits or ends."""
         assert seat.task is not None
         error: BaseException | None = None
         try:
@@ -467,7 +467,7 @@ class Session:
 
 
 def _nothing() -> None:
-    """Wake the compute thread, which then finds what to do."""
+    """Wake the compute thread, which then looks for work."""
 
 
 def _so_far(progress: Progress) -> Piece:
@@ -482,7 +482,7 @@ def _so_far(progress: Progress) -> Piece:
 def _cut_off(last: Piece | None, seconds: float) -> Piece:
     """The last piece of an answer that took too long, with the text that was held back.
 
-    Raises AnswerTimeout where there was no piece yet.
+    Raises AnswerTimeout if there was no piece yet.
     """
     if last is None:
         raise AnswerTimeout(seconds) from None

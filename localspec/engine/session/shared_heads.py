@@ -20,7 +20,7 @@ from localspec.speculative.loop import BatchShare, Logits
 class HeadEntry(BatchEntry):
     """Rows of one sequence for a head to compute, with logits of all of them or of none.
 
-    ``tokens`` are only counted where the rows have ``states`` alone (``is_bare``); ``layer`` is the
+    ``tokens`` are only counted if the rows have ``states`` alone (``is_bare``); ``layer`` is the
     one of several heads that computes them.
     """
 
@@ -35,7 +35,7 @@ class HeadEntry(BatchEntry):
 
     @property
     def kind(self) -> tuple[bool, bool, bool, int]:
-        """What all rows of one pass have in common."""
+        """Properties that all rows of one pass have in common."""
         return self.is_bare, self.states is None, not self.rows, self.layer
 
     @property
@@ -49,7 +49,7 @@ class HeadEntry(BatchEntry):
         """Its first ``count`` tokens or fewer."""
         return self._cut(0, min(count, len(self.tokens)))
 
-    def behind(self, count: int) -> "HeadEntry":
+    def after(self, count: int) -> "HeadEntry":
         """All but its first ``count`` tokens."""
         return self._cut(count, len(self.tokens))
 
@@ -63,7 +63,7 @@ class HeadEntry(BatchEntry):
 class SharedHeads:
     """The sequences of a head's context; the head itself is not used any more.
 
-    ``own_states`` holds the head's own state behind the last token that each sequence read.
+    ``own_states`` holds the head's own state after the last token that each sequence read.
     """
 
     most_rows = MAX_ROWS
@@ -93,7 +93,7 @@ class SharedHeads:
     def read(self, entries: Sequence[HeadEntry]) -> list[Logits]:
         """A pass for each kind of entry; the rows of logits of each are copies.
 
-        Raises EngineError where llama.cpp refuses; the caches then hold what they held before.
+        Raises EngineError if llama.cpp refuses; the caches are then as before.
         """
         found: dict[int, Logits] = {}
         entries_by_kind = sorted(entries, key=lambda entry: (entry.kind, entry.sequence))
@@ -123,7 +123,7 @@ class SharedHeads:
         return {entry.sequence: own for entry, own in zip(entries, logits, strict=True)}
 
     def filled(self, entries: Sequence[HeadEntry]) -> int:
-        """Nothing is."""
+        """Width to which rounds are padded: 0, they are not."""
         return 0
 
     def close(self) -> None:
@@ -139,7 +139,7 @@ class HeadSequence:
         self._sequence = sequence
         self._handle = handle
         self._layer = 0
-        self._said = np.empty((0, context.n_vocab), np.float32)
+        self._found = np.empty((0, context.n_vocab), np.float32)
         self.header, self.memory = context.header, context.memory
         self.size, self.n_vocab = context.size, context.n_vocab
         self.settings = context.settings
@@ -165,8 +165,8 @@ class HeadSequence:
             self._layer,
         )
         while entry.tokens:
-            count, self._said = self._handle.read(entry)
-            entry = entry.behind(count)
+            count, self._found = self._handle.read(entry)
+            entry = entry.after(count)
 
     def encode(self, features: States) -> States:
         """See `HeadContext.encode`; it takes a pass of its own."""
@@ -177,15 +177,15 @@ class HeadSequence:
         self._layer = layer
 
     def logits(self, rows: int) -> Logits:
-        """Of the first ``rows`` outputs of the last pass."""
-        return self._said[:rows]
+        """Logits of the first ``rows`` outputs of the last pass."""
+        return self._found[:rows]
 
     def own_state(self, index: int) -> States:
-        """The head's own state behind the last token of the last pass, whose index it is."""
+        """The head's own state after the last token of the last pass, whose index it is."""
         return self._shared.own_states[self._sequence]
 
     def forget(self, position: int) -> None:
-        """Forget what is at ``position`` and beyond."""
+        """Forget the tokens at ``position`` and beyond."""
         self._shared.context.forget(position, self._sequence)
 
     def state_bytes(self) -> int:
@@ -209,7 +209,7 @@ class HeadSequence:
 
 
 class _SlotTap:
-    """The target's hidden states of what one slot read last: see `Tap`."""
+    """The target's hidden states of the tokens that one slot read last: see `Tap`."""
 
     def __init__(self, tap: Tap, target: SharedContext, sequence: int) -> None:
         self._tap = tap

@@ -1,4 +1,4 @@
-"""Slots of a loaded pair, each of which answers one request at a time."""
+"""Slots of a loaded pair; each answers one request at a time."""
 
 from localspec.core.options.load_options import LoadOptions
 from localspec.engine.generate import TextEngine
@@ -59,7 +59,7 @@ def make_slots(
 
 
 def one_at_a_time(options: LoadOptions) -> str | None:
-    """Why answers cannot share passes, in a sentence; None where they can."""
+    """Why answers cannot share passes, in a sentence; None if they can."""
     if options.exact and not options.own_cells:
         return ROUNDS_APART
     return None

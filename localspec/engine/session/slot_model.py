@@ -36,12 +36,12 @@ class SlotModel:
 
     @property
     def reusable(self) -> int:
-        """All its tokens: `--exact` has slots only where passes of all widths round alike."""
+        """All its tokens: `--exact` has slots only if passes of all widths round alike."""
         return len(self._tokens)
 
     @property
     def pending(self) -> int:
-        """How many of the tokens the next pass reads again, because a rollback undid them."""
+        """How many of the tokens the next pass decodes again, because a rollback undid them."""
         return len(self._tokens) - self._held
 
     @property
@@ -65,8 +65,8 @@ class SlotModel:
         """Append ``tokens``; logits after the last ``rows``, valid until the next call.
 
         Prompts are read in chunks, batched with others' rounds. Raises EngineError when llama.cpp
-        refuses; the cache then holds what it held before. Raises Cancelled, between chunks only,
-        where `stopped_when` ends it. Raises NotNumbers as `LlamaModel.decode` does.
+        refuses; the cache is then as before. Raises Cancelled, between chunks only, if
+        `stopped_when` ends it. Raises NotNumbers as `LlamaModel.decode` does.
         """
         try:
             return self._decode(tokens, rows)
@@ -79,7 +79,7 @@ class SlotModel:
             raise
 
     def _decode(self, tokens: Sequence[int], rows: int) -> Logits:
-        """`decode`, as `LlamaModel` does it; raises CacheEmptied where the text is lost."""
+        """`decode`, as `LlamaModel` does it; raises CacheEmptied if the text is lost."""
         before = len(self._tokens)
         try:
             if rows > 1 and self.pending > LONGEST_REPLAY:
@@ -93,7 +93,7 @@ class SlotModel:
         except BaseException as error:
             if isinstance(error, EngineError):
                 del self._tokens[before:]
-            # A pass that this slot did not learn of may have been made.
+            # A pass that was not reported to this slot may have been made.
             self._context.rewind(self._sequence, len(self._tokens))
             raise
 
@@ -128,7 +128,7 @@ class SlotModel:
     def _tell(
         self, listener: PassListener, tokens: Sequence[int], position: int, rows: int
     ) -> None:
-        """Tell a head about a pass; `batch_share` stays that of the target's pass."""
+        """Report a pass to a head; `batch_share` stays that of the target's pass."""
         share = self._handle.batch_share
         listener(tokens, position, rows)
         waited = self._handle.batch_share.waited
