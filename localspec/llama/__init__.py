@@ -1,1 +1,1 @@
-"""llama.cpp: the library, one loaded model, what the build can do."""
+"""llama.cpp: the library, one loaded model, features of the build."""

@@ -86,7 +86,7 @@ def context_parameters(options: LoadOptions, n_ctx: int, threads: int, strategy:
     params.n_seq_max, params.kv_unified = sequences, sequences > 1 and not own_cells
     params.n_batch, params.n_ubatch = options.batch_size, options.ubatch_size
     # Layers with a sliding window keep no more than that, and a batch. Cells that are used again
-    # move where a rejected draft reached past the last one, and rounding depends on their order.
+    # move if a rejected draft reached past the last one, and rounding depends on their order.
     params.swa_full = options.exact
     params.n_outputs_max = params.n_outputs_max_per_seq = MAX_ROWS
     params.n_threads = threads

@@ -10,7 +10,7 @@ from localspec.speculative.prefix import SharedPrefix
 
 _KEY = 3  # tokens of context that must have occurred before
 _LONGEST_MATCH = 32  # tokens that are compared; the match of a copy may be longer
-_MOST_PLACES = 8  # of a key's occurrences, the latest: older ones hardly change what is proposed
+_MOST_PLACES = 8  # of a key's occurrences, the latest: older ones hardly change the proposal
 _SMOOTHING = 0.3  # of an occurrence: one that was seen once is not certain
 _LONG = 16  # tokens of a match
 _GROUPS = ((_LONG, "lookup 16+"), (8, "lookup 8+"), (5, "lookup 5+"), (0, "lookup 3+"))

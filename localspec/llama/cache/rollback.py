@@ -136,7 +136,7 @@ class Trim(Rollback):
         return ReusableLengths(held if 0 < self._sliding < held else 0, self._copies.copies)
 
     def rewind(self, length: int, held: int | None) -> int:
-        """Drop the cells; back to a copy where a sliding window has moved on."""
+        """Drop the cells; return to a copy if a sliding window has moved on."""
         dropped = self._llama.llama_memory_seq_rm(self._memory, self._sequence, length, -1)
         if length and dropped and self.is_whole(length):
             self._copies.forget(length)

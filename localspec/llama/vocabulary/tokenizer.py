@@ -8,7 +8,7 @@ from typing import Any
 from localspec.core.errors import EngineError, PromptTooLong
 from localspec.core.interrupt import held_interrupt
 
-# llama.cpp cuts text into words with std::regex where it has no code of its own for a vocabulary
+# llama.cpp cuts text into words with std::regex if it has no code of its own for a vocabulary
 # (`unicode_regex_split_stl`: deepseek, tekken, gpt-4o, llama4, falcon, bloom and others), and
 # libstdc++ recurses once for each character of a match: 330 bytes of stack a character, whichever
 # the pattern. A long row of letters, dashes or blanks overflows 8 MiB after about 26,000.

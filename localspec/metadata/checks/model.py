@@ -53,7 +53,7 @@ _HEAD_HINT = "It only drafts: give the model that it was made for, and this file
 
 
 def check_file(header: ModelHeader, role: Role, without_weights: Level) -> Iterator[Finding]:
-    """Findings against a file in its role, where a draft may also be prediction heads."""
+    """Findings against a file in its role; a draft may also be prediction heads."""
     kind = draft_kind(header)
     sidecar = _find_sidecar(header, role, kind)
     if sidecar:

@@ -7,8 +7,8 @@ from typing import Any
 
 _BINS = 16
 _WIDTH = 0.75  # log-odds in a bin
-_LOWEST = -3.0  # log-odds where the first bin begins
-_HIGHEST = _LOWEST + (_BINS - 1) * _WIDTH  # log-odds where the last one begins
+_LOWEST = -3.0  # log-odds at which the first bin begins
+_HIGHEST = _LOWEST + (_BINS - 1) * _WIDTH  # log-odds at which the last one begins
 _PRIOR = 4.0  # observations that the prior is worth in each bin
 _DECAY = 0.995  # weight of a bin's earlier observations, at each new one
 _NEIGHBOUR = 0.25  # weight of the observations of a neighbouring bin

@@ -40,7 +40,7 @@ class PlainTime:
             self._sampling += max(0.0, outcome.seconds - spent)
 
     def _compare(self, outcome: Round) -> None:
-        """Compare a pass with its costs, where they are known for its width."""
+        """Compare a pass with its costs, if they are known for its width."""
         if self._costs is None or outcome.mixed or not self._costs.knows(outcome.width):
             return
         expected = self._costs.least_seconds(outcome.width, outcome.past)
@@ -53,7 +53,7 @@ class PlainTime:
 
     @property
     def seconds(self) -> float:
-        """Seconds of plain decoding; 0 where they cannot be known."""
+        """Seconds of plain decoding; 0 if they cannot be known."""
         if not self._drafted:
             return self._undrafted if self._is_known else 0.0
         if not (self._is_known and self._expected):
