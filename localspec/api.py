@@ -109,7 +109,7 @@ def load(
     sentence that a user should know, ``on_progress`` with the file, bytes done and bytes in all of
     a download; one of more than 10 GB needs ``download_large``. Raises UsageError for options that
     cannot be, FileProblem, UnknownPair, HubProblem or DownloadProblem for a model that cannot be
-    had, IncompatiblePair, NotEnoughMemory, and EngineError where llama.cpp refuses.
+    had, IncompatiblePair, NotEnoughMemory, and EngineError if llama.cpp refuses.
     """
     for name, value in {"target": target, "draft": draft}.items():
         if not isinstance(value, str | Path) and (name == "target" or isinstance(value, bool)):
@@ -171,7 +171,7 @@ class Model:
         self._lock = threading.Lock()  # tokenizing, and closing: llama.cpp's vocabulary is freed
         engine.history = AnswerHistory()
         engine.open_session()
-        self._settings({})  # refuses what cannot be before the first answer
+        self._settings({})  # refuses invalid values before the first answer
         draft = "" if engine.draft is None else f", draft {engine.draft.header.path.name}"
         target = f"{engine.target.header.path.name}{draft}"
         self._shown = f"{self.name}: {target}, context of {self.context_size} tokens"
@@ -181,7 +181,7 @@ class Model:
 
     @property
     def notes(self) -> list[str]:
-        """What the user should know of the pair, in sentences."""
+        """Warnings about the pair, in sentences."""
         return [in_python(note) for note in self.engine.notes]
 
     @property
@@ -456,7 +456,7 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _values(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of loading with what words such as "all", and texts of flags, stand for."""
+    """The options of loading; words such as "all" and texts of flags become their values."""
     return {
         name: _value(_LOAD_ROWS[name], value) if name in _LOAD_OPTIONS else value
         for name, value in given.items()

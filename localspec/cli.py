@@ -22,7 +22,7 @@ from localspec.core.errors import LocalspecError
 from localspec.core.limits import REFUSALS, refusal
 from localspec.display.terminal import console
 
-# Commands of other programs, and what does the same here.
+# Commands of other programs, and the equivalent ones here.
 _OURS = {
     word: ours
     for words, ours in (
@@ -98,10 +98,10 @@ app = typer.Typer(
 
 
 def main() -> NoReturn:
-    """Run the command line; what the user can mend becomes two lines and an exit code."""
+    """Run the command line; an error that the user can mend becomes two lines and an exit code."""
     console.prepare_streams()
     if hasattr(signal, "SIGCHLD"):
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, no child has a code
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it is ignored, no child has a code
     try:
         app()
     except LocalspecError as problem:
@@ -138,7 +138,7 @@ def _root(
         ),
     ] = False,
 ) -> None:
-    """Without a command: what to do on this machine."""
+    """Without a command: advice for this machine."""
     if context.invoked_subcommand is None:
         start.start(context)
 

@@ -193,7 +193,7 @@ class _Download:
         self.on_progress(self.name, self.before + done, self.model.size)
 
     def _report_check(self, done: int) -> None:
-        """Progress of reading the stored file, beside that of the transfer."""
+        """Report the progress of reading the stored file, apart from that of the transfer."""
         self.on_progress(f"checking {self.name}", done, self.file.size)
 
     def is_complete(self) -> bool:

@@ -45,7 +45,7 @@ SMALL_DRAFT = 1_200_000_000  # parameters; models sold as 1B
 SHOWN_IDS = 5
 UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 2, 3, 4, 5  # types of tokens
 
-# What a differing token is called; the class goes into the rule's name.
+# Names of differing tokens; the class goes into the rule's name.
 _TEXT_CLASSES = {
     "normal": "ordinary token",
     "byte": "byte token",
@@ -97,7 +97,7 @@ def check_model(header: ModelHeader) -> list[Finding]:
 
 
 def check_usable(header: ModelHeader) -> list[Finding]:
-    """Findings about a file as what it is: a model that generates text, or a draft alone."""
+    """Findings about a file by its kind: a model that generates text, or a draft alone."""
     if draft_kind(header).only_drafts:
         return list(check_file(header, "draft", "error"))
     return check_model(header)
@@ -108,8 +108,8 @@ def check_pair(
 ) -> PairReport:
     """Check the pair as strictly as llama.cpp; an error means that it must not run.
 
-    ``lenient`` lowers what cannot corrupt text to warnings, but not llama.cpp's verdict. Without
-    `weights_needed`, two files of vocabularies alone may be compared.
+    ``lenient`` lowers findings that cannot corrupt text to warnings, but not llama.cpp's verdict.
+    Without `weights_needed`, two files of vocabularies alone may be compared.
     """
     without_weights: Level = "error" if weights_needed else "info"
     kind = draft_kind(draft)
@@ -173,7 +173,7 @@ def _report(findings: Iterable[Finding], rule: str | None) -> PairReport:
 
 
 def _llama_cpp_rule(findings: Iterable[Finding]) -> str | None:
-    """llama.cpp's own rule of the first refusal, where it stops; it has one for all texts."""
+    """The rule of llama.cpp's first refusal, at which it stops; it has one for all texts."""
     rules = (f.rule for f in findings if f.level == "error" and f.rule in REFUSED_BY_LLAMA_CPP)
     rule = next(rules, None)
     return "token-text" if rule and rule.startswith("token-text") else rule
@@ -206,7 +206,7 @@ def _check_tokens(target: ModelHeader, draft: ModelHeader, kind: DraftKind) -> I
 
 
 def _check_vocabs(target: Vocab, draft: Vocab) -> Iterator[Finding]:
-    """The tests of `common_speculative_are_compatible`, in its order, then what it ignores."""
+    """The tests of `common_speculative_are_compatible` in its order, then others."""
     if target.type != draft.type:
         yield _vocab_type_differs(target.tokenizer, draft.tokenizer)
         return  # further differences would only repeat this one
@@ -364,7 +364,7 @@ def _check_draft(target: ModelHeader, draft: ModelHeader) -> Iterator[Finding]:
 
 
 def _check_weights(target: ModelHeader, draft: ModelHeader) -> Iterator[Finding]:
-    """Whether the draft is small enough: reading its weights is most of what a step costs."""
+    """Whether the draft is small enough: reading its weights is most of the cost of a step."""
     n_target, n_draft = target.parameters, draft.parameters
     if not n_target or not n_draft or n_target >= MIN_RATIO * n_draft:
         return

@@ -71,7 +71,7 @@ Result = TypeVar("Result")
 
 
 class _Stream(StreamingResponse):
-    """A stream of events that closes its answers, also where the client disconnects."""
+    """A stream of events that closes its answers, also if the client disconnects."""
 
     media_type = "text/event-stream"
 
@@ -126,7 +126,7 @@ def guarded(
     say: Callable[[str], None],
     metrics: RequestMetrics,
 ) -> ASGIApp:
-    """The application behind the checks of each request; ``say`` gets a log line of each."""
+    """The application with the checks of each request; ``say`` gets a log line of each."""
     served: ASGIApp = Guard(BodyLimits(app, max_body), access, max_body)
     if access.origins:
         served = _Cors(
@@ -151,7 +151,7 @@ class _Cors(CORSMiddleware):
 
 
 def _add_refusal(app: FastAPI) -> None:
-    """The path of what this server never does."""
+    """Paths that are not supported."""
 
     @app.post("/v1/embeddings", responses=ERRORS)
     async def embed(body: dict[str, Any]) -> Response:
@@ -222,7 +222,7 @@ def _add_responses(app: FastAPI, service: Service) -> None:
 
 
 def _cache_owner(service: Service, request: Request) -> str:
-    """Whose caches a request uses."""
+    """The owner of the caches that a request may use."""
     return "" if service.share_cache else owner_of(request)
 
 
@@ -238,7 +238,7 @@ def _add_native(app: FastAPI, service: Service) -> None:
 
     @app.post("/infill", responses=answered(NATIVE))
     async def infill(request: Request, body: InfillRequest) -> Response:
-        """Write what stands between two texts."""
+        """Write the text between two texts."""
         return await _answer(service, request, body, NativeReply)
 
     @app.post("/tokenize", responses=ERRORS)
@@ -258,7 +258,7 @@ def _add_native(app: FastAPI, service: Service) -> None:
 
     @app.get("/slots", responses=ERRORS)
     def slots() -> list[dict[str, Any]]:
-        """What each slot does now."""
+        """The current state of each slot."""
         n_ctx = engine.target.n_ctx
         return [slot._asdict() | {"n_ctx": n_ctx} for slot in service.session.slots()]
 
@@ -323,7 +323,7 @@ async def _disconnected(request: Request) -> None:
 
 
 def _add_facts(app: FastAPI, service: Service) -> None:
-    """Paths of what the server reports about itself."""
+    """Paths of the server's own state."""
 
     @app.get("/health", responses=ERRORS)
     @app.get("/v1/health", responses=ERRORS)

@@ -108,7 +108,7 @@ def _done_id(result: bytes, path: Path, known: Set[str]) -> str | None:
 
 
 def _require_begun(cut: bytes, path: Path) -> None:
-    """Raise FileProblem for what is not the beginning of a result, and would be removed."""
+    """Raise FileProblem for a text that would be removed but does not begin a result."""
     if cut[: len(_BEGINNING)] != _BEGINNING[: len(cut)]:
         raise _other_file(path)
 
@@ -212,7 +212,7 @@ def _require_text(custom_id: str) -> None:
 
 
 def _as_line(result: Json) -> str:
-    """JSON that can be written in UTF-8, whatever the line held."""
+    """JSON that can be written in UTF-8, for any line."""
     line = json.dumps(result, ensure_ascii=False)
     return (line if _is_text(line) else json.dumps(result)) + "\n"
 
@@ -227,7 +227,7 @@ def _body(line: object, system: str | None) -> tuple[str, Json]:
     body = {"messages": line} if isinstance(line, str | list) else line
     if not isinstance(body, dict):
         raise BadRequest(
-            "The line is no request.",
+            "The line is not a request.",
             "Give a JSON string, a list of messages, or an object with messages or a prompt.",
         )
     if url == "/v1/completions":

@@ -21,7 +21,7 @@ class BodyLimits:
         self._app = app
         self._most_bytes = _MOST_LARGE * max_body
         self._requests = 0
-        self._bytes = 0  # of all bodies under way, beyond what is small
+        self._bytes = 0  # of all bodies under way, without the small ones
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "POST":

@@ -199,7 +199,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
 
 
 def bad_request(errors: Sequence[Mapping[str, Any]], body: Any) -> BadRequest:
-    """What pydantic found wrong with a body, in a sentence."""
+    """The error that pydantic found in a body, as a sentence."""
     # A union reports an error for each member: the deepest is that of the intended one; of two,
     # that which is not about the type.
     found = max(errors, key=lambda each: (len(each["loc"]), not each["type"].endswith("_type")))
@@ -212,7 +212,7 @@ def bad_request(errors: Sequence[Mapping[str, Any]], body: Any) -> BadRequest:
 
 
 def _sentence(param: str, found: Mapping[str, Any]) -> str:
-    """What a field should be, and what it is if that is short."""
+    """The type that a field should have, and its value if that is short."""
     given = found.get("ctx", {}).get("tag", found.get("input"))
     if given in _OTHER_MEDIA:
         return f"{param}: This server takes no images, sound or files, only text."
@@ -251,7 +251,7 @@ async def _http(request: Request, error: Exception) -> Response:
 
 
 def _right_place(request: Request) -> str:
-    """What to ask in place of a path of another server, or with a wrong base URL."""
+    """The path to use in place of another server's, or of one with a wrong base URL."""
     path = request.scope["path"]
     host = request.headers.get("host") or "HOST"
     if path.startswith("/api/"):

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from localspec.core.errors import UsageError
 from localspec.server.errors import TOO_LARGE, ErrorResponse, refusal
 
-OWNER_HEADER = "x-localspec-owner"  # from a front: the owner of what a request leaves behind
+OWNER_HEADER = "x-localspec-owner"  # from a front: the owner of the caches that a request leaves
 LOCAL_PAGES = "localhost"  # as an origin: pages of any server on this machine
 LOCAL_ORIGIN = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?"
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -40,7 +40,7 @@ class Access:
 
     ``key_names`` name the keys in the metrics; those without a name have their number. With
     ``behind_front`` the one key is that of a front, which names the owner of each request. ``off``
-    has what is not shown: "slots", "metrics", "ui".
+    names the pages that are off: "slots", "metrics", "ui".
     """
 
     hosts: tuple[str, ...] = ("127.0.0.1",)
@@ -97,7 +97,7 @@ class Access:
         return next((key for key, is_it in zip(self.keys, equal, strict=True) if is_it), None)
 
     def name_of(self, key: str) -> str:
-        """What the metrics call a key."""
+        """The name of a key in the metrics."""
         return self.key_names.get(key) or str(self.keys.index(key) + 1)
 
 
@@ -112,12 +112,12 @@ def _as_sent(origin: str) -> str:
 
 
 def owner_of(request: Request) -> str:
-    """Who owns what a request leaves behind: a digest of its key; "" for all without keys."""
+    """The owner of a request's caches: a digest of its key; "" for all without keys."""
     return str(request.scope.get("state", {}).get("owner", ""))
 
 
 def _digest(key: str) -> str:
-    """Another for each key, of which it tells nothing that was not guessed; of any name."""
+    """A name of any text for each key; it can only confirm a guess of the key."""
     return hashlib.sha256(b"owner\0" + key.encode()).hexdigest()[:32]
 
 
@@ -177,7 +177,7 @@ class Guard:
 
 
 def _shows(scope: Scope) -> str:
-    """What of the server a request wants to see, by the flag that turns it off."""
+    """The part of the server that a request asks to see, by the flag that turns it off."""
     path = scope["path"]
     if path == "/" or path.startswith(_OPEN_FOLDER):
         return "ui"

@@ -29,7 +29,7 @@ from localspec.server.body import MOST_REQUESTS
 from localspec.server.errors import error_body
 
 GRACE_SECONDS = 3.0  # for answers under way at shutdown
-MOST_CONNECTIONS = MOST_REQUESTS + 32  # the rest is for what is answered at once: /health
+MOST_CONNECTIONS = MOST_REQUESTS + 32  # the rest is for requests that are answered at once: /health
 _FILES = 4096  # open files that a server asks of the system,
 _OTHER_FILES = 128  # and those among them for models, their processes and grammars
 _FEWEST = 8  # connections, however few files there may be
@@ -39,12 +39,12 @@ _RETRY_SECONDS = 1.0  # after an error of `accept`, which would only come again 
 _REPORT_SECONDS = 60.0  # between two lines on such errors: they would fill the disk
 _RECEIVE_SECONDS = 60.0  # for a request, from its first byte to its last
 _IDLE_SECONDS = 180  # after a reply; a client whose tool takes a minute would find it closed
-_TAKE_SECONDS = 30.0  # in which a client takes some of what waits for it,
+_TAKE_SECONDS = 30.0  # in which a client takes some of the data that waits for it,
 _LEAST_TAKEN = 2**14  # at least so many bytes
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A bound socket, not yet listening; raises LocalspecError where there is none."""
+    """A bound socket, not yet listening; raises LocalspecError if it cannot be bound."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
@@ -75,7 +75,7 @@ def bound(hosts: Sequence[str], port: int) -> Iterator[list[socket.socket]]:
 
 
 def listen(bound: socket.socket) -> None:
-    """Let clients connect; raises LocalspecError where another process took the port meanwhile."""
+    """Let clients connect; raises LocalspecError if another process took the port meanwhile."""
     try:
         bound.listen(_BACKLOG)
     except OSError as error:
@@ -122,7 +122,7 @@ def url(listening: socket.socket, tls: Tls | None = None) -> str:
 
 
 class Answering(Protocol):
-    """What answers a server's requests, and ends with it."""
+    """The queue that answers a server's requests, and ends with it."""
 
     @property
     def running(self) -> int:
@@ -205,9 +205,9 @@ class Connection(H11Protocol):
         return self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
 
     def _make_room(self) -> None:
-        """Where there are too many connections, close one that waits for its client, else this one.
+        """With too many connections, close one that waits for its client, else this one.
 
-        Of the address with the most connections, or of this one's where that has too many, it is
+        Of the address with the most connections, or of this one's if that has too many, it is
         the one that has waited longest. One that is closing may wait for its client too: then it
         is ended at once.
         """
@@ -230,7 +230,7 @@ class Connection(H11Protocol):
         if chosen is self and self.transport is None:
             return  # it is refused once there is a transport for the reason
         sentence = "There are too many connections. Ask again in a few seconds."
-        chosen._refuse(503, sentence, told=chosen is self)
+        chosen._refuse(503, sentence, explain=chosen is self)
 
     def abort(self) -> None:
         """End the connection at once, also within its handshake."""
@@ -274,7 +274,7 @@ class Connection(H11Protocol):
             self._timeout = None
 
     def _await_taking(self) -> None:
-        """Close the connection of a client that takes hardly anything of what is sent to it."""
+        """Close the connection of a client that reads hardly any of the data sent to it."""
         waits = self.transport.get_write_buffer_size()
 
         def check() -> None:
@@ -290,12 +290,12 @@ class Connection(H11Protocol):
             self._taking.cancel()
             self._taking = None
 
-    def _refuse(self, status: int, message: str, told: bool = False) -> None:
-        """Close the connection; where a request has begun to arrive, its client is told why."""
+    def _refuse(self, status: int, message: str, explain: bool = False) -> None:
+        """Close the connection; with the reason if ``explain`` is set or a request has begun."""
         if self.transport is None:
             self.abort()
             return
-        begun = told or self.conn.their_state is not h11.IDLE or self.conn.trailing_data[0]
+        begun = explain or self.conn.their_state is not h11.IDLE or self.conn.trailing_data[0]
         if begun and self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             body = json.dumps(error_body(status, message)).encode()
             headers = {"Content-Type": "application/json", "Content-Length": str(len(body))}
@@ -307,7 +307,7 @@ class Connection(H11Protocol):
             for event in (head, h11.Data(data=body), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
         if self.cycle is not None:
-            self.cycle.disconnected = True  # what the application replies is not sent
+            self.cycle.disconnected = True  # the application's reply is not sent
         self.transport.close()
         if self.flow.write_paused:
             self.transport.abort()  # the rest would be waited for
@@ -317,7 +317,7 @@ class Server(uvicorn.Server):
     """Uvicorn's server in front of a queue, both ended by `end`.
 
     At the end new and waiting requests are refused, and answers under way get ``grace`` seconds;
-    ``say`` is told.
+    ``say`` gets a message about it.
     """
 
     files_by_connection = 1
@@ -415,7 +415,7 @@ class Server(uvicorn.Server):
 
         `run` does this too; before it, a signal makes `run` return at once.
 
-        Where native code does not return, the process ends all the same, `ending_seconds` after
+        If native code does not return, the process still ends, `ending_seconds` after
         the grace of answers.
 
         Uvicorn would raise them again afterwards, before the models are closed.

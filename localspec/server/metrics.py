@@ -26,7 +26,7 @@ _ELSEWHERE = {
     },
     "vllm": {name: name for name in (*_DRAFTING, _PER_POSITION)},
 }  # fmt: skip
-# Gauges of llama-server: name, help, and the counters of which each is the quotient.
+# Gauges of llama-server: name, help, and the two counters whose quotient it is.
 _SPEEDS = (
     ("prompt_tokens_seconds", "Prompt tokens per second.", "prompt_tokens", "prompt_seconds"),
     ("predicted_tokens_seconds", "Tokens generated per second.", "tokens_predicted",
@@ -128,7 +128,7 @@ class Metrics(RequestMetrics):
         )
         self._by_source = Counter(
             "localspec_accepted_tokens",
-            "Drafted tokens accepted, by what drafted them.",
+            "Drafted tokens accepted, by their origin.",
             ["source"],
             registry=registry,
         )

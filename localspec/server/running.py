@@ -20,7 +20,7 @@ from localspec.core.files import read_at_most
 _MOST_BYTES = 2**16
 _SECONDS, _MOST_REPLY = 3, 2**22  # of a reply: more would hold `ps` and `top`
 _LATEST = 2**33  # seconds: no calendar shows much more
-_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # where a server that listens everywhere is
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # the address of a server that listens everywhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class RunningServer:
         return _is_locked(_path(self.host, self.pid))
 
     def ask(self, path: str) -> str | None:
-        """What it replies to GET: nothing to a request that it refuses, None where none comes.
+        """Its reply to GET: empty if it refuses the request, None if there is no reply.
 
         The first key of LOCALSPEC_API_KEY is sent, to this address alone: no redirect is followed.
         """
@@ -68,7 +68,7 @@ class RunningServer:
         return text if reply.status == 200 else "" if reply.status >= 400 else None
 
     def stop(self) -> bool:
-        """Tell it to end; False where it has ended already."""
+        """Tell it to end; False if it has ended already."""
         if not self.is_alive:
             return False
         with suppress(ProcessLookupError):
@@ -78,7 +78,7 @@ class RunningServer:
 
 @contextmanager
 def announced(url: str, models: Sequence[str], slots: int) -> Iterator[None]:
-    """Let `running_servers` find this process while the block runs, where files can be locked."""
+    """Let `running_servers` find this process while the block runs, if files can be locked."""
     record = RunningServer(os.getpid(), url, models, slots, time.time(), socket.gethostname())
     place = _path(record.host, record.pid)
     new = place.with_name(f"{place.stem}.new")
@@ -90,7 +90,7 @@ def announced(url: str, models: Sequence[str], slots: int) -> Iterator[None]:
         flock(held, LOCK_EX)
         held.write(json.dumps(asdict(record)))
         held.flush()
-        new.replace(place)  # nobody sees it before it is locked
+        new.replace(place)  # it is locked before others can see it
     except (ImportError, OSError):
         yield
         return
@@ -131,7 +131,7 @@ def _checked(record: RunningServer) -> RunningServer:
 def _connected(url: str) -> Iterator[HTTPConnection]:
     """A connection to a server of this machine, which is cut after `_SECONDS`.
 
-    Its certificate names the machine as others know it, and perhaps nobody signed it.
+    Its certificate names the machine as others know it, and may be self-signed.
     """
     parts = urlsplit(url)
     host = _LOOPBACK.get(parts.hostname or "", parts.hostname or "")

@@ -28,12 +28,12 @@ class Defaults:
 
 
 class Service:
-    """One engine behind its queue; ``names`` are those by which requests may call its model.
+    """One engine with its queue; ``names`` are those that requests may use for its model.
 
     ``about`` is added to `/props`, and slots may be saved in ``slot_folder``. With
     ``strict_fields``, unknown fields of requests are errors. With ``share_cache``, the owners of
-    requests share prompts, answers and saved slots. ``say`` hears of bad states in saved slots.
-    Thread-safe.
+    requests share prompts, answers and saved slots. ``say`` gets warnings of bad
+    states in saved slots. Thread-safe.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Service:
         return self.names[0]
 
     def props(self) -> dict[str, Any]:
-        """What is loaded, and the defaults for requests, as plain data."""
+        """The loaded models and the defaults for requests, as plain data."""
         options = asdict(self.defaults.options)
         params = options["sampling"] | {"seed": self.defaults.seed}
         names = ("draft_tokens", "prompt_lookup", "max_tokens")

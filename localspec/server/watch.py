@@ -1,4 +1,4 @@
-"""Figures of running servers, by model: what their slots do, and what they have counted."""
+"""Figures of running servers, by model: the state of their slots, and their counts."""
 
 import json
 import time
@@ -19,12 +19,12 @@ _LARGEST = 2**53  # a count beyond it is none
 
 @dataclass(frozen=True, slots=True)
 class ModelFigures:
-    """What a model does now, and sums over its answers since the server began.
+    """The current state of a model, and sums over its answers since the server began.
 
     ``tokens`` include those of answers under way, ``generation_tps`` and all that follows do not.
-    ``by_source`` holds accepted tokens by what drafted them, ``by_position`` by their place in the
+    ``by_source`` holds accepted tokens by their origin, ``by_position`` by their place in the
     draft, in ``drafts`` rounds. ``prompts`` are being read: tokens read, and all of them.
-    ``known`` is False where the server does not show its metrics.
+    ``known`` is False if the server does not show its metrics.
     """
 
     model: str
@@ -48,7 +48,7 @@ class ModelFigures:
 
 @dataclass(frozen=True, slots=True)
 class ServerFigures:
-    """The models of one server; ``memory`` is in bytes, 0 where unknown, ``at`` in Unix time."""
+    """The models of one server; ``memory`` is in bytes, 0 if unknown, ``at`` in Unix time."""
 
     url: str
     pid: int
@@ -58,14 +58,14 @@ class ServerFigures:
 
 
 def look(server: RunningServer) -> ServerFigures:
-    """What a server and its models do now."""
+    """The current state of a server and its models."""
     models = tuple(figures(server))
     memory = machine.family_bytes(server.pid)
     return ServerFigures(server.url, server.pid, time.time(), memory, models)
 
 
 def figures(server: RunningServer) -> list[ModelFigures]:
-    """Those of each model of a server; their state says where it does not answer."""
+    """The figures of each model of a server; its state says if it does not answer."""
     health = server.ask("/health")
     if not health:
         state = "not answering" if health is None else "stuck"
@@ -77,7 +77,7 @@ def figures(server: RunningServer) -> list[ModelFigures]:
 
 
 def _read(server: RunningServer, health: str) -> list[ModelFigures]:
-    """The figures in a server's replies; raises one of many errors for what is none."""
+    """The figures in a server's replies; raises one of many errors for a malformed reply."""
     several: Mapping[str, Any] = json.loads(health).get("models") or {}
     text = server.ask("/metrics")
     counts = _counts(text or "")
@@ -92,7 +92,7 @@ def _read(server: RunningServer, health: str) -> list[ModelFigures]:
 
 
 def _counts(text: str) -> dict[str, dict[str, float]]:
-    """Values by model, and by the metric's name with the other label behind a slash."""
+    """Values by model, and by the metric's name, followed by a slash and the other label."""
     from prometheus_client.parser import text_string_to_metric_families
 
     found: dict[str, dict[str, float]] = defaultdict(dict)

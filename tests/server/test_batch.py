@@ -66,8 +66,8 @@ def test_a_completion_continues_a_text() -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (None, "The line is no request."),
-        (5, "The line is no request."),
+        (None, "The line is not a request."),
+        (5, "The line is not a request."),
         ({"prompt": "hello", "temperature": "warm"}, "temperature should be a number"),
         ({}, "messages"),
         ({"prompt": 5}, "messages should be a list, not 5."),

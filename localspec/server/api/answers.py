@@ -1,4 +1,4 @@
-"""The answers to one request: their pieces in order of arrival, and what is complete so far."""
+"""The answers to one request: their pieces in order of arrival, and the text so far."""
 
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -17,7 +17,7 @@ from localspec.speculative.sampling.logprobs import TokenLogprob
 class Choice:
     """One of the answers, as far as it has come; ``pieces`` counts those that were added.
 
-    ``reasoning_tokens`` are those that released a text of the reasoning; ``truncated`` is set where
+    ``reasoning_tokens`` are those that released a text of the reasoning; ``truncated`` is set if
     the context ended the answer.
     """
 
@@ -76,7 +76,7 @@ class Choice:
 class Answers:
     """The answers to one request; iterate once, until each is complete.
 
-    Call `close` exactly once, also where the iteration was not finished.
+    Call `close` exactly once, also if the iteration was not finished.
     """
 
     def __init__(self, jobs: Sequence[Job], metrics: Metrics) -> None:
@@ -109,7 +109,7 @@ class Answers:
             pass
 
     def close(self) -> None:
-        """Cancel what is still under way, and count the answers in the metrics."""
+        """Cancel answers that are still under way, and count the answers in the metrics."""
         for choice in self.choices:
             choice.job.cancel()
             self._metrics.count_answer(choice.stats)
@@ -117,7 +117,7 @@ class Answers:
     async def _merge(self) -> AsyncIterator[tuple[Choice, Piece]]:
         """Each piece as it comes, added to its choice; raises Closing for a cut-off answer.
 
-        Pieces with a progress are none of the answer, and are not added.
+        Pieces with a progress are not part of the answer, and are not added.
         """
         choices = {choice.job: choice for choice in self.choices}
         async for job, piece in received(list(choices)):

@@ -84,7 +84,7 @@ class ChatRequest(AnswerRequest):
 
     @property
     def continues(self) -> Continues:
-        """Whether the last message goes on; raises BadRequest where a new one is asked for too."""
+        """Whether the last message goes on; raises BadRequest if a new one is requested too."""
         if self.continue_final_message and self.add_generation_prompt:
             raise BadRequest(
                 "Both add_generation_prompt and continue_final_message are set.",
@@ -192,7 +192,7 @@ class ChatReply(OpenAIReply):
 
 
 def _message(choice: Choice) -> Json:
-    """The whole answer; ``content`` is null where there are only tool calls."""
+    """The whole answer; ``content`` is null if there are only tool calls."""
     calls = [call.as_json() for call in choice.tool_calls]
     content = choice.text if choice.text or not calls else None
     message: Json = {"role": "assistant", "content": content, "refusal": None}

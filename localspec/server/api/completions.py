@@ -53,7 +53,7 @@ class CompletionRequest(AnswerRequest):
 
 
 def prompt_of(engine: "Engine", text: str | list[int], param: str = "prompt") -> Prompt:
-    """Text as token ids with BOS where the model wants one, or the given ids.
+    """Text as token ids with BOS if the model wants one, or the given ids.
 
     Raises BadRequest about the field ``param`` for ids that the model does not have.
     """

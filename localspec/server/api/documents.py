@@ -36,7 +36,7 @@ class Usage(TypedDict):
 class Timings(TypedDict):
     """llama-server's figures: tokens, milliseconds, tokens per second.
 
-    ``draft_speedup`` is estimated against plain decoding, absent where the costs of the pair are
+    ``draft_speedup`` is estimated against plain decoding, absent if the costs of the pair are
     not known; ``rounds`` are the target's passes.
     """
 
@@ -58,7 +58,7 @@ class Timings(TypedDict):
 class SpeculativeDecoding(TypedDict):
     """vLLM's figures of one answer: a step verified a draft.
 
-    ``mean_acceptance_length`` counts tokens per step with the one behind the accepted ones;
+    ``mean_acceptance_length`` counts tokens per step, with the one that follows the accepted ones;
     ``acceptance_histogram`` steps that accepted 0, 1, 2, ... tokens, of all drafts and by their
     length; ``num_spec_tokens`` is the length of the longest draft.
     """

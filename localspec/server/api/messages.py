@@ -67,7 +67,7 @@ AS_PARTS = BeforeValidator(
     as_parts, json_schema_input_type=Text | dict[str, Any] | list[Any] | None
 )
 Content = Annotated[Text | Parts, AS_PARTS]
-# What a tool returned may be a number too.
+# The result of a tool may be a number too.
 Result = Annotated[
     Content,
     BeforeValidator(

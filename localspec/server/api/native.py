@@ -106,7 +106,7 @@ class File(RequestObject):
 
 
 class InfillRequest(NativeRequest):
-    """POST /infill; ``prompt`` is the beginning of what is to be filled in."""
+    """POST /infill; ``prompt`` is the beginning of the text to fill in."""
 
     input_prefix: Text = ""
     input_suffix: Text = ""
@@ -170,7 +170,7 @@ class NativeReply(Reply):
             yield event(describe(error, request_id)[1])
 
     def _next(self, choice: Choice, piece: Piece) -> Iterator[Json]:
-        """A piece of a stream, and behind the last one the figures without a text."""
+        """A piece of a stream; after the last one the figures without a text."""
         if piece.progress is not None:
             yield {**self._common(choice, "", [], []), "stop": False, **self.progress(piece)}
             return
@@ -181,7 +181,7 @@ class NativeReply(Reply):
             yield self._fields(self._common(choice, "", [], []) | self._last(choice))
 
     def _fields(self, body: Json) -> Json:
-        """What the request wants of a complete answer: all, or values by their paths."""
+        """The requested parts of a complete answer: all, or values by their paths."""
         paths = self.request.response_fields
         return _values(body, paths) if paths else body
 
@@ -264,7 +264,7 @@ def _stop_type(choice: Choice) -> str:
 
 
 def tokenized(engine: "Engine", request: TokenizeRequest) -> Json:
-    """Token ids of a text, with the text of each where that was asked for."""
+    """Token ids of a text, with the text of each if the request asked for it."""
     ids = engine.target.tokenize(
         request.content, add_special=request.add_special, parse_special=request.parse_special
     )

@@ -1,4 +1,4 @@
-"""What both kinds of reply share: head, usage, llama-server's timings, server-sent events."""
+"""Common parts of both kinds of reply: head, usage, llama-server's timings, server-sent events."""
 
 import asyncio
 import json
@@ -92,7 +92,7 @@ class Reply(ABC):
         return {"prompt_progress": shown, **self.figures(piece)}
 
     def figures(self, piece: Piece) -> Json:
-        """The figures so far, where the request wants them with each piece."""
+        """The figures so far, if the request wants them with each piece."""
         return {"timings": timings(piece.stats)} if self.request.timings_per_token else {}
 
     def reported(self, entries: Sequence[TokenLogprob]) -> list[TokenLogprob]:
@@ -108,11 +108,11 @@ class OpenAIReply(Reply):
 
     @abstractmethod
     def content(self, choice: Choice) -> Json:
-        """What a choice holds of a complete answer."""
+        """The fields of a choice with a complete answer."""
 
     @abstractmethod
     def deltas(self, choice: Choice, piece: Piece) -> Iterator[Json]:
-        """What a piece adds to its choice, one event each."""
+        """The additions of a piece to its choice, one event each."""
 
     @property
     def shows_prompts(self) -> bool:
@@ -163,7 +163,7 @@ class OpenAIReply(Reply):
             yield body
 
     def _verbose(self, answers: Answers) -> Json:
-        """What the first answer was made from, under llama-server's name."""
+        """The prompt of the first answer, under llama-server's name."""
         first = answers.choices[0]
         return {
             "__verbose": {
@@ -227,7 +227,7 @@ def usage(choices: Sequence[Choice]) -> Usage:
 
 
 def totals(answers: Answers) -> Json:
-    """Figures of all answers; like vLLM without those of drafting where there are several."""
+    """Figures of all answers; like vLLM, without those of drafting if there are several."""
     found = figures_of(answers.stats)
     if len(answers.choices) > 1:
         found["metrics"] = {"speculative_decoding": None}

@@ -204,7 +204,7 @@ def _known_as(name: str) -> AliasChoices:
 
 
 def _field(row: Option) -> Any:
-    """The type and default of a sampling field; what is null is the server's default."""
+    """The type and default of a sampling field; null stands for the server's default."""
     kind: Any = bool
     if bounds := row.request if isinstance(row.request, Bounds) else row.asked or row.bounds:
         limits = Field(ge=bounds.low, le=bounds.high)
@@ -331,7 +331,7 @@ class AnswerRequest(SamplingFields):
         return sum(map(len, self.prompts(service.engine)))
 
     def prompts(self, engine: "Engine") -> list[Prompt]:
-        """The prompts, each of which gets ``n`` answers."""
+        """The prompts; each gets ``n`` answers."""
         raise NotImplementedError
 
     def answer_tokens(self) -> int | None:
@@ -402,7 +402,7 @@ def _undrafted(engine: "Engine", asked: object) -> tuple[str, str]:
     """The refusal of a draft length by a server that does not draft: message and hint."""
     if (reason := engine.drafts_off_reason) is not None:
         return (
-            f"draft_tokens is {asked}, but this server was started with --exact, where {reason}.",
+            f"draft_tokens is {asked}, but this server was started with --exact: {reason}.",
             'Ask for "auto" or "off", or start the server without --exact.',
         )
     return (
@@ -436,7 +436,7 @@ def biases(engine: "Engine", given: LogitBias) -> Iterator[str]:
 
 
 def _schema(form: TextFormat | JsonObjectFormat | JsonSchemaFormat | None) -> object:
-    """The schema of a response format; None where it is free text."""
+    """The schema of a response format; None for free text."""
     if isinstance(form, JsonSchemaFormat):
         if form.json_schema.schema_ is None:
             raise UsageError("json_schema has no schema.", 'Ask for "json_object" for any object.')

@@ -124,7 +124,7 @@ def _entry(models: Models, model: Model) -> dict[str, Any]:
 
 
 def _add_facts(app: FastAPI, models: Models, kept: Kept, metrics: RequestMetrics) -> None:
-    """Paths of what the server reports about itself."""
+    """Paths of the front's own state."""
 
     @app.get("/health")
     @app.get("/v1/health")
@@ -134,7 +134,7 @@ def _add_facts(app: FastAPI, models: Models, kept: Kept, metrics: RequestMetrics
 
     @app.get("/metrics")
     async def text() -> Response:
-        """For Prometheus: the front's, those of loaded models, and what others counted."""
+        """Metrics for Prometheus: the front's, and those of models, loaded or unloaded."""
         loaded = [model.process for model in models.all if model.process is not None]
         texts = await asyncio.gather(*map(kept.metrics, loaded))
         found = {process.name: text for process, text in zip(loaded, texts, strict=True)}
@@ -145,7 +145,7 @@ def _add_facts(app: FastAPI, models: Models, kept: Kept, metrics: RequestMetrics
 
 
 async def _facts(request: Request, models: Models, kept: Kept) -> Response:
-    """What a model reports about itself. Asking is no use of it: nothing is loaded or kept so."""
+    """A model's own report. A request for it is no use of the model: it loads and keeps none."""
     path, named = request.scope["path"], request.query_params.get("model")
     if path == "/props" and named is None and len(models.all) > 1:
         return JSONResponse(models.props())

@@ -1,4 +1,4 @@
-"""What the processes of unloaded models leave behind: their metrics and properties."""
+"""Metrics and properties of unloaded models, kept from their processes."""
 
 from contextlib import suppress
 from typing import Any
@@ -31,7 +31,7 @@ class Kept:
         return "" if reply is None else reply.text
 
     async def keep(self, process: ModelProcess) -> None:
-        """Note what a process counted, which ends now."""
+        """Keep the counts of a process that ends now."""
         name = process.name
         earlier = self.totals.get(name, "")
         with suppress(ValueError):  # a process that fails may send anything
@@ -42,7 +42,7 @@ class Kept:
                 self._props[name] = reply.json()
 
     async def ask(self, process: ModelProcess, path: str) -> httpx2.Response | None:
-        """What a process replies to GET; None where it does not."""
+        """The reply of a process to GET; None without one."""
         try:
             return await self._client.get(
                 process.url(path), headers=process.headers, timeout=_SECONDS

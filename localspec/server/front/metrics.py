@@ -9,12 +9,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 _SUMS = ("counter", "histogram")  # types that add up over processes
-_NOW = "requests_"  # in the names of gauges of what a process does now
+_NOW = "requests_"  # in the names of gauges of a process's current work
 _THEIRS = ("llamacpp:", "vllm:")  # metrics under the names of other servers
 
 
 class _Document:
-    """Metrics of several processes, each with labels; sums where those are the same."""
+    """Metrics of several processes, each with labels; sums of those with the same labels."""
 
     def __init__(self) -> None:
         self._families: dict[str, Metric] = {}
@@ -36,7 +36,7 @@ class _Document:
             samples[key] = each._replace(labels=all_labels, value=before + each.value)
 
     def end(self) -> None:
-        """Set the gauges of what the processes do now to 0."""
+        """Set the gauges of current work to 0."""
         for family in self._families.values():
             if family.type == "gauge" and _NOW in family.name:
                 samples = self._samples[family.name]
@@ -69,7 +69,7 @@ def _labels(model: str, several: bool, metric: str) -> Mapping[str, str]:
 
 
 def totals(texts: Iterable[str]) -> str:
-    """The metrics of several processes of one model, all of which have ended.
+    """The metrics of several processes of one model that have ended.
 
     Counters and histograms are sums, gauges those of the last process: 0 for its requests.
     """

@@ -49,7 +49,7 @@ class Loaded:
 
 @dataclass(eq=False, slots=True)
 class Model:
-    """A model by its names; ``source`` is what the command line calls it, ``n_bytes`` its size."""
+    """A model by its names; ``source`` is its name on the command line, ``n_bytes`` its size."""
 
     names: tuple[str, ...]
     source: str
@@ -85,12 +85,12 @@ class Models:
     """Loads the models that requests need, at most ``most`` at a time (0: any number).
 
     One is loaded after the other; after 30 s the next one is loaded too. A load is given up after
-    ``load_seconds``, and when nobody has waited for it for a minute. To make room, a model without
-    requests is unloaded, of several the one used longest ago. Where all answer, the one used
-    longest ago takes no new requests for up to a minute, and other models go on. So is one without
-    requests for ``idle_seconds`` unloaded. Requests wait for their model for ``patience`` seconds.
-    Without ``autoload``, only `load` loads a model. ``on_unload`` is called with a process before
-    it ends. Use it in one event loop.
+    ``load_seconds``, and when no request has waited for it for a minute. To make room, a model
+    without requests is unloaded, of several the one used longest ago. If all answer, the one used
+    longest ago takes no new requests for up to a minute, and other models go on. One without
+    requests for ``idle_seconds`` is unloaded too. Requests wait for their model for ``patience``
+    seconds. Without ``autoload``, only `load` loads a model. ``on_unload`` is called with a process
+    before it ends. Use it in one event loop.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Models:
         )
 
     def props(self) -> dict[str, Any]:
-        """What llama-server's router reports about itself."""
+        """The properties of llama-server's router."""
         return {
             "role": "router",
             "max_instances": self._most,
@@ -150,10 +150,10 @@ class Models:
 
     @asynccontextmanager
     async def lease(self, model: Model) -> AsyncIterator[ModelProcess]:
-        """The model's process, loaded first where needed, and not unloaded meanwhile.
+        """The model's process, loaded first if necessary, and not unloaded meanwhile.
 
-        Raises ModelFailed with the reason where it cannot be loaded, QueueTimeout, Closing,
-        BadRequest where it is not loaded and requests load none.
+        Raises ModelFailed with the reason if it cannot be loaded, QueueTimeout, Closing,
+        BadRequest if it is not loaded and requests load none.
         """
         if model.loaded is None and not self._autoload:
             raise BadRequest(
@@ -181,7 +181,7 @@ class Models:
                 self._leave(loaded)
 
     def load(self, model: Model) -> None:
-        """Load the model, in the background; raises BadRequest where it is already."""
+        """Load the model, in the background; raises BadRequest if it is already loaded."""
         if model.process is not None:
             raise BadRequest(f"{model.name} is already loaded.", param="model")
         self._spawn(self._use(model))
@@ -189,7 +189,7 @@ class Models:
     async def unload(self, model: Model) -> int:
         """Unload the model, and return how many requests it had: they have three seconds to end.
 
-        Raises BadRequest where it is not loaded.
+        Raises BadRequest if it is not loaded.
         """
         loaded = model.loaded
         if loaded is None:
@@ -263,7 +263,7 @@ class Models:
         self._spawn(self._watch(loaded))
 
     async def _load(self, loaded: Loaded) -> bool:
-        """Load a model now; False where it needs the place of another one."""
+        """Load a model now; False if it needs the place of another one."""
         model = loaded.model
         while True:
             async with self._turn:
@@ -280,7 +280,7 @@ class Models:
                 loaded.process.kill()
                 raise ModelFailed(
                     f"{model.name} did not load within {self._load_seconds:g} s.",
-                    "Ask again: it is started anew. Allow more time with --load-timeout.",
+                    "Ask again: it is started again. Allow more time with --load-timeout.",
                 ) from None
             except ModelFailed as failure:
                 loaded.starting = False
@@ -294,13 +294,13 @@ class Models:
         return True
 
     async def _watch(self, loaded: Loaded) -> None:
-        """Note the end of a process that nobody wanted."""
+        """Handle an unexpected exit of a model's process."""
         if not loaded.users:
             self._unload_later(loaded)
         failure = await loaded.process.ended()
         if loaded in self._processes:
             self._fail(loaded, failure)
-            self._say(f"{failure.message} The next request for it starts it anew.")
+            self._say(f"{failure.message} The next request for it starts it again.")
 
     def _fail(self, loaded: Loaded, failure: ModelFailed) -> None:
         loaded.model.failure = failure
@@ -309,9 +309,9 @@ class Models:
     # -- making room ---------------------------------------------------------------------------
 
     async def _make_room(self, n_bytes: int) -> bool:
-        """Unload idle models until another may be loaded, and its weights fit beside the others'.
+        """Unload idle models until another may be loaded, and its weights fit as well.
 
-        Loads that go on count as complete. False where all that are left answer, or are waited for.
+        Loads that go on count as complete. False if all that are left answer, or are waited for.
         """
         while self._most and len(self._starting()) >= self._most:
             if not await self._evict():
@@ -329,7 +329,7 @@ class Models:
         return True
 
     async def _evict(self) -> bool:
-        """Unload the idle model that was used longest ago; False where there is none."""
+        """Unload the idle model that was used longest ago; False if there is none."""
         idle = [each for each in self._starting() if not each.users]
         if idle:
             await self._stop(min(idle, key=_last_use))
@@ -375,16 +375,16 @@ class Models:
             asyncio.get_running_loop().call_later(seconds, unload)
 
     async def _stop(self, loaded: Loaded) -> None:
-        told = loaded.is_ready and loaded in self._processes
+        was_ready = loaded.is_ready and loaded in self._processes
         self._forget(loaded)
-        if told and self.on_unload is not None and not self._closing:
+        if was_ready and self.on_unload is not None and not self._closing:
             await self.on_unload(loaded.process)
         await loaded.process.stop()
-        if told:
+        if was_ready:
             self._say(f"{loaded.process.name} is unloaded.")
 
     def _forget(self, loaded: Loaded) -> None:
-        """Let further requests load the model anew."""
+        """Let further requests load the model again."""
         self._processes.discard(loaded)
         if loaded.model.loaded is loaded:
             loaded.model.loaded = None
@@ -400,7 +400,7 @@ class Models:
     def _done(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # requests get it; nobody else asks
+            task.exception()  # requests get it: no other reader
 
 
 _last_use = attrgetter("used_at")

@@ -1,4 +1,4 @@
-"""A model in a process of its own: `localspec serve` as a child, and what both tell each other."""
+"""A model in a process of its own: `localspec serve` as a child, and their messages."""
 
 import asyncio
 import contextlib
@@ -26,25 +26,25 @@ _SECONDS_TO_DIE = 2.0  # from a lost connection to the exit code
 
 @dataclass(frozen=True, slots=True)
 class FrontHandshake:
-    """What the front tells a model's process, by the environment: other users cannot read it."""
+    """Facts from a front for a model's process, in the environment: other users cannot read it."""
 
     names: tuple[str, ...]  # of the model
-    key: str  # without which the process answers nobody
+    key: str  # the process answers only requests with it
     keyed: bool  # whether clients have keys, and share nothing
 
     @classmethod
     def from_environment(cls) -> "FrontHandshake | None":
-        """In the child: what it was told; from then on it ends with the front."""
-        told = os.environ.pop(_VARIABLE, None)
-        if told is None:
+        """In the child: the handshake that it got, if any; from then on it ends with the front."""
+        text = os.environ.pop(_VARIABLE, None)
+        if text is None:
             return None
         threading.Thread(target=_end_with_front, daemon=True).start()
-        fields = json.loads(told)
+        fields = json.loads(text)
         return cls(**fields | {"names": tuple(fields["names"])})
 
     @contextlib.contextmanager
     def reporting(self) -> Iterator[None]:
-        """In the child: tell the front why nothing is served."""
+        """In the child: report to the front why nothing is served."""
         try:
             yield
         except LocalspecError as problem:
@@ -54,7 +54,7 @@ class FrontHandshake:
 
     @staticmethod
     def report(port: int, mapped: int, meta: Mapping[str, Any]) -> None:
-        """In the child: tell the front where it listens, and its mapped weights in bytes."""
+        """In the child: report to the front its port, and its mapped weights in bytes."""
         _tell(port=port, mapped=mapped, meta=meta)
 
 
@@ -72,7 +72,7 @@ def without_folders(text: str) -> str:
 
 
 def _tell(**fields: Any) -> None:
-    """Tell the front; what is printed later goes to the log."""
+    """Report to the front; later output goes to the log."""
     print(json.dumps(fields), flush=True)
     os.dup2(2, 1)
 
@@ -100,7 +100,7 @@ class ModelFailed(Unavailable):
     ) -> None:
         super().__init__(message, hint)
         self.status = status
-        self.memory = memory  # where less of it in use may help
+        self.memory = memory  # whether less memory in use may help
         self.process_code = process_code
 
 
@@ -156,22 +156,22 @@ class ModelProcess:
         self._log = asyncio.create_task(self._forward(process.stderr))
         if self._stopped and process.stdin is not None:
             process.stdin.close()
-        told = await _told(process.stdout)
-        if "port" not in told:
-            raise await self.ended(told)
-        self._port, self.mapped, self.meta = told["port"], told["mapped"], told["meta"]
+        report = await _report(process.stdout)
+        if "port" not in report:
+            raise await self.ended(report)
+        self._port, self.mapped, self.meta = report["port"], report["mapped"], report["meta"]
 
-    async def ended(self, told: Mapping[str, Any] = MappingProxyType({})) -> ModelFailed:
-        """Wait for the process's end, and return its reason; ``told`` is its own."""
+    async def ended(self, report: Mapping[str, Any] = MappingProxyType({})) -> ModelFailed:
+        """Wait for the process's end, and return the reason; ``report`` is the process's own."""
         await self._wait()
         if self._stopped:
             return self._unloaded()
         assert self._process is not None
         code = self._process.returncode
-        if "error" in told:
-            return ModelFailed(*told["error"], memory=told["memory"], process_code=code)
+        if "error" in report:
+            return ModelFailed(*report["error"], memory=report["memory"], process_code=code)
         message = f"The process of {self.name} ended ({worker.Ended(code, '', '').reason})."
-        hint = "Ask again: it is started anew."
+        hint = "Ask again: it is started again."
         return ModelFailed(message, hint, status=502, process_code=code)
 
     async def lost(self) -> ModelFailed:
@@ -215,11 +215,11 @@ class ModelProcess:
                 self._say(f"{self.name}: {line.decode(errors='replace').rstrip()}")
 
     def _unloaded(self) -> ModelFailed:
-        return ModelFailed(f"{self.name} was unloaded.", "Ask again: it is loaded anew.")
+        return ModelFailed(f"{self.name} was unloaded.", "Ask again: it is loaded again.")
 
 
-async def _told(output: asyncio.StreamReader) -> Mapping[str, Any]:
-    """What the child reports, among which llama.cpp may print; empty where it ended before."""
+async def _report(output: asyncio.StreamReader) -> Mapping[str, Any]:
+    """The child's report, which llama.cpp's output may surround; empty if it ended before."""
     while True:
         with contextlib.suppress(ValueError):  # as are JSON's errors and too long lines
             if not (line := await output.readline()):

@@ -77,9 +77,9 @@ class Relay(Response):
             reading.cancel()
 
     async def _first(self, request: Request, send: Send) -> Message:
-        """The first message to pass on, behind comments where a stream waits for its model.
+        """The first message to pass on, after comments if a stream waits for its model.
 
-        What the model refuses before the first comment keeps its status; later it is an event.
+        A refusal before the first comment keeps its status; later it is an event.
         """
         start, begun = asyncio.ensure_future(self._next()), False
         try:

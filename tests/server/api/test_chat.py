@@ -151,7 +151,7 @@ def test_a_length_is_refused_with_the_reason_where_exact_turned_drafts_off() -> 
     toy.drafts_off_reason = "drafting is off"
     with serving(toy) as site:
         status, error = site.refused(draft_tokens=3)
-        assert status == 400 and "--exact, where drafting is off." in error["message"]
+        assert status == 400 and "--exact: drafting is off." in error["message"]
 
 
 def test_without_a_draft_a_length_is_refused_and_auto_is_not() -> None:

@@ -169,7 +169,7 @@ def test_a_crash_is_an_error_and_a_restart_and_no_orphan_is_left(
             *_, last = filter(None, lines)
         error = json.loads(last.removeprefix("data: "))["error"]
         assert error["code"] == "model_failed" and "red ended (SIGKILL)" in error["message"]
-        until(log.read_text, "The next request for it starts it anew.", process)
+        until(log.read_text, "The next request for it starts it again.", process)
         (red,) = [each for each in client.get("/models").json()["data"] if each["id"] == "red"]
         assert red["status"]["failed"] and red["status"]["exit_code"] == -9
         assert text_of(client.post(COMPLETIONS, json=body("red", 1)))

@@ -37,7 +37,7 @@ class MessagesReply(Reply):
         blocks = _Blocks()
         try:
             async for _, piece in answers:
-                if choice.pieces == 1:  # its usage counts what was in the cache
+                if choice.pieces == 1:  # its usage counts the cached tokens
                     yield _event({"type": "message_start", "message": self._message(choice, [])})
                 for body in blocks.add(piece):
                     yield _event(body)
@@ -69,14 +69,14 @@ class MessagesReply(Reply):
 
 
 class _Blocks:
-    """Events of content blocks, one of which is open at a time."""
+    """Events of content blocks; one block is open at a time."""
 
     def __init__(self) -> None:
         self._index = -1
         self._open = ""  # the type of the open block
 
     def add(self, piece: Piece) -> Iterator[Json]:
-        """What a piece adds: thoughts, text, calls of tools."""
+        """The events of a piece: thoughts, text, calls of tools."""
         for reasoning, parts in groupby(piece.parts, lambda part: part.reasoning):
             kind = "thinking" if reasoning else "text"
             if self._open != kind:

@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 
 def _no_thread(thread: object) -> object:
-    """Refuse a thread, of which this server would have to store the messages."""
+    """Refuse a thread: this server does not store messages."""
     if thread is not None:
         raise BadRequest(
             "This server stores no threads.",
             "Send all messages, without thread.",
             param="thread",
-            code="thread_unsupported_request",  # where clients send all messages instead
+            code="thread_unsupported_request",  # clients send all messages instead
         )
     return thread
 
@@ -171,7 +171,7 @@ class MessagesRequest(SamplingFields):
         return [f"The tool {one_line(name)} is not run here and was left out." for name in names]
 
     def _thinking(self) -> Json:
-        """Whether, and how long, the model thinks; by the chat template where nothing is said."""
+        """Whether, and how long, the model thinks; by default the chat template decides."""
         if self.thinking is None:
             return {}
         switch = {"enabled": True, "disabled": False}.get(self.thinking.type)

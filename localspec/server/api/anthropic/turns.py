@@ -96,7 +96,7 @@ class UserTurn(RequestObject):
     content: Annotated[Text | Annotated[list[UserBlock], _MOST] | None, AS_PARTS]
 
     def messages(self) -> Iterator[Json]:
-        """Results of tools, each by itself, then what the user writes, as one message."""
+        """Results of tools, each by itself, then the user's text, as one message."""
         blocks = self.content if isinstance(self.content, list) else []
         results = [block for block in blocks if isinstance(block, ToolResultBlock)]
         yield from (result.message() for result in results)

@@ -181,7 +181,7 @@ def left_out(given: str | list[Item]) -> list[str]:
 
 
 def with_instructions(instructions: str | None, messages: list[Message]) -> list[Message]:
-    """The messages behind the instructions, if there are any."""
+    """The messages, preceded by the instructions if there are any."""
     if not instructions:
         return messages
     return [SystemMessage(role="system", content=instructions), *messages]

@@ -14,7 +14,7 @@ _TEXTS = {"message": "output_text", "reasoning": "reasoning_text"}  # by type: t
 
 
 class Output:
-    """The items so far; the methods yield the events of what they add.
+    """The items so far; the methods yield the events of their additions.
 
     ``namespaced`` has name and namespace of tools in one. With ``hides_reasoning``, reasoning is
     given as ``encrypted_content`` too.
@@ -49,7 +49,7 @@ class Output:
         yield self._event("function_call_arguments.delta", delta=part.arguments)
 
     def close(self, status: str = "completed") -> Iterator[Json]:
-        """End the last item; a call is incomplete only where its arguments break off."""
+        """End the last item; a call is incomplete only if its arguments break off."""
         if not self._open:
             return
         self._open = ""

@@ -123,13 +123,13 @@ class ResponsesReply(Reply):
     def _failed(self, error: Exception, request_id: str) -> Json:
         list(self._output.close("incomplete"))
         found = describe(error, request_id)[1]["error"]
-        told = {"code": found["code"] or "server_error", "message": found["message"]}
-        failed = {"status": "failed", "error": told, "output": self._output.items}
+        shown = {"code": found["code"] or "server_error", "message": found["message"]}
+        failed = {"status": "failed", "error": shown, "output": self._output.items}
         return {"type": "response.failed", "response": self._response | failed}
 
 
 def _serializable(fields: Json) -> Json:
-    """Fields of a request without what a reply cannot hold: lone surrogates, NaN."""
+    """Fields of a request without values that a reply cannot hold: lone surrogates, NaN."""
     text = json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
     found: Json = json.loads(text, parse_constant=lambda name: None)
     return found

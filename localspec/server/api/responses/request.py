@@ -160,7 +160,7 @@ class ResponsesRequest(AnswerRequest):
     def begin(self, stored: StoredResponses, owner: str) -> None:
         """Take up the conversation of ``previous_response_id``.
 
-        Raises BadRequest where that is not stored (404), and for what is too large to be stored.
+        Raises BadRequest if it is not stored (404) or the conversation is too large to be stored.
         ``owner`` is the client whose responses are stored together.
         """
         self._stored, self._owner = stored, owner

@@ -92,7 +92,7 @@ class StoredResponses:
             self._drop(max(self._by_owner, key=lambda each: self._by_owner[each].n_bytes))
 
     def response(self, owner: str, name: str) -> dict[str, Any]:
-        """The response of this id; raises BadRequest (404) where it is not stored."""
+        """The response of this id; raises BadRequest (404) if it is not stored."""
         return _RESPONSE.validate_json(self._find(owner, name).response)
 
     def messages(self, owner: str, name: str) -> list[Message]:
@@ -107,7 +107,7 @@ class StoredResponses:
         return _MESSAGES.validate_json(entry.messages)
 
     def remove(self, owner: str, name: str) -> None:
-        """Forget a response; raises BadRequest (404) where it is not stored."""
+        """Forget a response; raises BadRequest (404) if it is not stored."""
         self._find(owner, name)
         self._drop(owner, name)
 
