@@ -44,7 +44,7 @@ class Piece:
     of ``tokens``; ``tool_calls`` are those that the round completed, and ``tool_deltas`` the parts
     of calls that it brought, in their order. ``stop_text`` is the stop string that ended the
     answer, of the request or of the chat template. With ``logprobs``, ``rejected`` is the text that
-    the draft proposed in place of the last token, where that is another. A piece with ``progress``
+    the draft proposed in place of the last token, if that is another. A piece with ``progress``
     precedes those of the answer: so far the prompt is read.
     """
 
@@ -80,9 +80,9 @@ class Piece:
 class Answer:
     """A collected stream.
 
-    ``finish_reason`` is "stop" at the end of the answer, "tool_calls" where it ends with calls,
+    ``finish_reason`` is "stop" at the end of the answer, "tool_calls" if it ends with calls,
     "length" at ``max_tokens``, "context" at the end of the context, "cancelled" after Ctrl-C.
-    ``status`` says why nothing was drafted at the end, if so; ``reasoning`` precedes the answer.
+    ``status`` is the reason if nothing was drafted at the end; ``reasoning`` precedes the answer.
     ``logprobs``, if requested, has one entry for each of ``tokens``.
     """
 
@@ -198,7 +198,7 @@ def collect(
     pieces: Iterator[Piece],
     on_piece: Callable[[Piece], None] = lambda piece: None,
 ) -> Answer:
-    """Collect a stream, passing each piece on; Ctrl-C ends and closes it with what there is.
+    """Collect a stream, passing each piece on; Ctrl-C ends and closes it, and the part is returned.
 
     After Ctrl-C or an error, held text is passed on in a last piece without tokens.
     """

@@ -28,7 +28,7 @@ class PairProfile(Protocol):
 
 
 class ChatEngine(Protocol):
-    """What a chat needs of `engine.Engine`."""
+    """The part of `engine.Engine` that a chat uses."""
 
     history: AnswerHistory | None
 
@@ -64,7 +64,7 @@ class ChatUI(Protocol):
         """Show the figures of the whole conversation."""
 
     def follow(self, what: str) -> AbstractContextManager[Callable[[Piece], None]]:
-        """Show how far an answer is whose pieces are not shown."""
+        """Show the progress of an answer whose pieces are not shown."""
 
     def compare(self, drafted: Answer, plain: Answer, text_independent_of_draft: bool) -> None:
         """Show the speed of two answers to one question, and whether their texts should agree."""
@@ -79,7 +79,7 @@ class ChatUI(Protocol):
         """Show thoughts that were folded."""
 
     def copy(self, text: str) -> None:
-        """Put text into the clipboard, and say so; raises UsageError where there is none."""
+        """Put text into the clipboard, and say so; raises UsageError if there is no clipboard."""
 
     def say(self, sentence: str) -> None:
         """Show a note."""
@@ -92,9 +92,9 @@ class ChatUI(Protocol):
 class Chat:
     """A conversation with one engine; ``options`` apply to each answer.
 
-    The prompt contains the ``turns`` from index ``oldest`` on. ``file`` is where the conversation
-    was saved or loaded last, and may be overwritten. ``pair`` says which models answer and with
-    what settings, as in `SavedConversation`; ``autosave`` is None for a chat that is not saved.
+    The prompt contains the ``turns`` from index ``oldest`` on. ``file`` is the file in which the
+    conversation was saved or loaded last, and may be overwritten. ``pair`` has the models and
+    their settings, as in `SavedConversation`; ``autosave`` is None for a chat that is not saved.
     ``attached`` is text of files that begins the next message. ``load_pair`` replaces ``engine``,
     ``options`` and ``pair`` by those of another pair.
     """
@@ -113,7 +113,7 @@ class Chat:
     load_pair: "Callable[[Chat, str], None] | None" = None
 
     def ask(self, text: str) -> None:
-        """Answer a message, behind the text of the files that were read for it."""
+        """Answer a message, preceded by the text of the files that were read for it."""
         before = self.turns
         self.answer([*before, {"role": "user", "content": self.attached + text}])
         if self.turns is not before:
@@ -122,7 +122,7 @@ class Chat:
     def answer(self, turns: list[Message]) -> None:
         """Answer the last user turn and add both to the conversation, also after Ctrl-C.
 
-        Without a single token, the conversation stays as it was. Raises PromptTooLong where the
+        Without a single token, the conversation stays as it was. Raises PromptTooLong if the
         last turn alone leaves no room for an answer.
         """
         oldest, prompt = self._make_room(turns)
@@ -150,7 +150,7 @@ class Chat:
         return {"system": self.system, "messages": [*self.turns], "pair": pair}
 
     def begin_again(self) -> str:
-        """Forget the turns; returns a sentence about what is still stored of them."""
+        """Forget the turns; returns a sentence about the stored copy, if any."""
         name = self.autosave.name if self.autosave is not None and self.turns else None
         self.turns, self.oldest, self.file = [], 0, None
         if self.autosave is None or name is None:
@@ -174,7 +174,7 @@ class Chat:
                 self.ui.say(line.expandtabs(4))
 
     def save(self) -> None:
-        """Save what is new; a problem is told once, and then nothing more is saved."""
+        """Save the changes; a problem is reported once, and then nothing more is saved."""
         try:
             if self.autosave is not None and self.turns:
                 self.autosave.save(self.document(), self.ui.say)

@@ -97,7 +97,7 @@ def _pair(pair: Any) -> Mapping[str, Any]:
 def write_conversation(path: Path, document: Mapping[str, object], *, new: bool = False) -> None:
     """Write `Chat.document` at once and readable by its owner only; raises OSError, ValueError.
 
-    With ``new``, FileExistsError where the name is taken.
+    With ``new``, raises FileExistsError if the name is taken.
     """
     text = json.dumps(document, ensure_ascii=False, indent=1) + "\n"
     with appearing_when_complete(path, new=new, private=True) as partial:
@@ -108,7 +108,7 @@ def write_conversation(path: Path, document: Mapping[str, object], *, new: bool 
 
 
 def path_of(name: str) -> Path:
-    """The file of a conversation; raises UsageError for what cannot be a name."""
+    """The file of a conversation; raises UsageError for an invalid name."""
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"A conversation cannot be named {name[:99]!r}.",
@@ -118,7 +118,7 @@ def path_of(name: str) -> Path:
 
 
 def find(name: str) -> SavedConversation:
-    """The conversation of this name; raises FileProblem with near names where there is none."""
+    """The conversation of this name; raises FileProblem with near names if there is none."""
     return read_conversation(_existing(name), f"Remove it: localspec sessions rm {name}")
 
 
@@ -175,11 +175,11 @@ class Autosave:
 
     @classmethod
     def of(cls, saved: SavedConversation, document: Mapping[str, object]) -> "Autosave":
-        """One that goes on in the file of a saved conversation, which holds this document."""
+        """Return one that continues in the file of a saved conversation, this document."""
         return cls(saved.name, document, _changed(saved.path))
 
     def save(self, document: Mapping[str, object], say: Callable[[str], None]) -> None:
-        """Write what is new; raises FileProblem. A file that another chat wrote stays as it is."""
+        """Write the changes; raises FileProblem. A file that another chat wrote stays as it is."""
         if document == self._saved:
             return
         if self.name is not None and _changed(path_of(self.name)) not in (None, self._changed):
@@ -193,7 +193,7 @@ class Autosave:
         self.name, self._saved, self._changed = name, document, _changed(path_of(name))
 
     def _write(self, document: Mapping[str, object]) -> str:
-        """Write the file; its name, of those that are free where it had none."""
+        """Write the file and return its name: a free one if it had none."""
         folder = paths.conversations_folder()
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -210,7 +210,7 @@ class Autosave:
 
 
 def _write_new(document: Mapping[str, object]) -> str:
-    """Write a conversation under the time, with a number where other chats have that name."""
+    """Write a conversation under the time, with a number if other chats have that name."""
     now = time.strftime("%Y-%m-%d-%H%M%S")
     numbered = (f"{now}-{number}" for number in itertools.count(2))
     for name in itertools.chain([now], numbered):
@@ -222,7 +222,7 @@ def _write_new(document: Mapping[str, object]) -> str:
 
 
 def _remove_oldest() -> None:
-    """Remove the oldest unnamed conversations, and what killed chats left of their saves."""
+    """Remove the oldest unnamed conversations, and partial files of killed chats."""
     remove_abandoned(paths.conversations_folder() / "any", all_names=True)
     unnamed = [path for path in _files() if _TIME_NAME.fullmatch(path.stem)]
     for path in sorted(unnamed, key=lambda path: -(_changed(path) or 0))[MAX_UNNAMED:]:

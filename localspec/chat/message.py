@@ -10,7 +10,7 @@ from localspec.core.errors import UsageError
 ROLES = ("system", "user", "assistant")
 _ROLES_OF_OTHERS = {"developer": "system", "function": "tool"}
 MAX_CALLS = 1024  # in one message
-_CALLED = ("function", "custom")  # what holds the name of a call
+_CALLED = ("function", "custom")  # the field with the name of a call
 
 
 class Message(TypedDict):
@@ -55,7 +55,7 @@ def _message(role: str, content: str, reasoning: str) -> Message:
 def read_messages(entries: Sequence[Mapping[str, object]]) -> list[Message]:
     """Messages in OpenAI's form; raises UsageError for an entry that is not a message.
 
-    What agents keep in their histories is taken: content of any form as `text_of` gives it, calls
+    Forms that agents keep in their histories are accepted: content as `text_of` gives it, calls
     of functions in the form before ``tool_calls``, broken arguments, calls and results without
     ids. The role developer means system, as in llama.cpp (all models but gpt-oss, whose template
     makes no difference), function means tool.
@@ -104,7 +104,7 @@ def _calls(entry: Mapping[str, object], place: str) -> list[dict[str, Any]]:
 def _read_call(call: object, place: str) -> dict[str, Any]:
     """A call with its arguments as an object: requests hold the text of one.
 
-    What is no object is passed on as text: agents send back what the model wrote.
+    Other arguments are passed on as text: agents send back the model's own text.
     """
     function = _function(call)
     if not isinstance(call, Mapping) or function is None:
@@ -116,7 +116,7 @@ def _read_call(call: object, place: str) -> dict[str, Any]:
         arguments = {"arguments": arguments}
     if not is_shallow(arguments):
         _refuse(
-            f"{place}.function.arguments is no JSON object.",
+            f"{place}.function.arguments is not a JSON object.",
             f'one such as "{{}}", of up to {MAX_DEPTH} levels',
         )
     shown = {"name": text_of(function.get("name")), "arguments": without_surrogates(arguments)}
@@ -132,7 +132,7 @@ def _function(call: object) -> Mapping[str, Any] | None:
 
 
 def _id(value: object) -> str:
-    """The id of a call; "" where there is none."""
+    """The id of a call; "" if there is none."""
     return "" if value is None else text_of(value) if isinstance(value, str) else str(value)
 
 

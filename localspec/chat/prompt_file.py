@@ -19,7 +19,7 @@ _COLUMNS = frozenset(
 def read_prompt_file(path: Path, most: int, what: str, hint: str) -> Iterator[tuple[int, object]]:
     """Each line that is not empty, with its number: an object, a list, or a text.
 
-    A line that is no JSON is a text. Raises FileProblem with this hint, naming the line, for JSON
+    A line that is not JSON is a text. Raises FileProblem with this hint, naming the line, for JSON
     that is damaged or goes on in the next line, and for tables: half a prompt would be answered.
     """
     # Other line separators may stand in a text.

@@ -10,9 +10,9 @@ Part = Literal["answer", "reasoning", "dropped"]
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What text is at some place of an answer, and the marks that lead to other states.
+    """The kind of text at a place of an answer, and the marks that lead to other states.
 
-    White space before a mark is dropped; with ``strips``, also that behind the mark that led here.
+    White space before a mark is dropped; with ``strips``, also after the mark that led here.
     With ``otherwise``, marks count at the beginning only, and any other text leads to that state.
     With ``keeps``, the mark that led here is part of the text.
     """
@@ -33,7 +33,7 @@ def marks_of(form: Format) -> set[str]:
 
 
 def state_behind(form: Format, opening: str) -> str:
-    """The state in which an answer begins, behind the template's ``opening`` of the turn."""
+    """The state in which an answer begins, after the template's ``opening`` of the turn."""
     begins = [opening.find(mark) for mark in form["start"].marks if mark in opening]
     if not begins:
         return "start"
@@ -131,11 +131,11 @@ def tagged(opening: str, closing: str, begin: tuple[str, ...] = (), end: str = "
 
     The opening tag counts only at the beginning, so that an answer may mention it.
     """
-    answer = dict.fromkeys(begin, "behind")
+    answer = dict.fromkeys(begin, "after")
     return {
-        "start": State({opening: "thoughts", closing: "behind"} | answer, otherwise="answer"),
-        "thoughts": State({closing: "behind"}, "reasoning", strips=True),
-        "behind": State(answer, strips=True, otherwise="answer"),
+        "start": State({opening: "thoughts", closing: "after"} | answer, otherwise="answer"),
+        "thoughts": State({closing: "after"}, "reasoning", strips=True),
+        "after": State(answer, strips=True, otherwise="answer"),
         "answer": State({end: "answer"} if end else {}),
     }
 
@@ -145,7 +145,7 @@ def _harmony(call: str) -> Format:
 
     As in llama.cpp's `common_chat_params_init_gpt_oss`, analysis is reasoning, final and commentary
     are the answer. A tool call (``to=``) leads to the state ``call``: its whole text, or reasoning
-    where no tools are offered.
+    if no tools are offered.
     """
     header = {"<|start|>": "header", "<|channel|>": "header"}
     headers = {"<|end|>": "start"} | header
@@ -215,7 +215,7 @@ def known_format(template: str, calls: bool = False) -> Format | None:
 def format_between(rendered: str, thoughts: str, answer: str) -> Format | None:
     """The format with the tags that a rendering has on both sides of ``thoughts``.
 
-    None where there are no tags, or where the same tag also opens ``answer``.
+    None if there are no tags, or the same tag also opens ``answer``.
     """
     before, _, after = rendered.partition(thoughts)
     opening, closing = re.search(rf"({_TAG})\s*$", before), re.match(rf"\s*({_TAG})", after)

@@ -112,7 +112,7 @@ def _compare(chat: Chat, rest: str) -> None:
 def _trace(chat: Chat, rest: str) -> None:
     path = _named(rest, "/trace")
     if path.suffix != ".html":
-        raise UsageError(f"/trace writes a page, and {path} is no name of one.", _PAGE)
+        raise UsageError(f"/trace writes HTML, and {path} does not end in .html.", _PAGE)
     prompt = chat.encode(_to_last_question(chat), chat.oldest)
     chat.ui.say("Answering the last question again, with the facts of each round; Ctrl-C stops.")
     history, chat.engine.history = chat.engine.history, None  # it holds this very answer
@@ -276,7 +276,7 @@ def _system(chat: Chat, rest: str) -> None:
 
 
 def _say_ignored(chat: Chat) -> None:
-    """Show what the template ignores of a new system message, or because of it."""
+    """Warn about parts that the template ignores of a new system message, or because of it."""
     for sentence in () if chat.system is None else chat.engine.system_notes(chat.system):
         chat.ui.say(sentence)
 
@@ -405,6 +405,6 @@ def obey(chat: Chat, line: str) -> bool:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """The first word, and what follows it."""
+    """The first word, and the rest."""
     name, *rest = line.split(maxsplit=1) or [""]
     return name, "".join(rest).strip()

@@ -15,7 +15,7 @@ _ESTIMATED_FROM = 32  # tokens: one pause weighs more in fewer
 
 
 class SourceStats(NamedTuple):
-    """What one source of drafts contributed, and in how many rounds."""
+    """The contribution of one source of drafts, and in how many rounds."""
 
     rounds: int = 0
     drafted: int = 0
@@ -49,7 +49,7 @@ class GenerationStats:
     that were not the first candidate of their place in a tree. ``first_tokens`` counts tokens from
     the last pass over a prompt: that time is in ``prompt_seconds``, so tokens per second leave them
     out. Each has its own round. ``own_passes`` are the target's passes, a shared one divided by its
-    sequences. ``plain_seconds`` is the estimated time of plain decoding, see `PlainTime`, 0 where
+    sequences. ``plain_seconds`` is the estimated time of plain decoding, see `PlainTime`, 0 if
     costs are not known. ``slowest_round`` is in seconds. ``outcomes`` counts rounds that drafted
     something, by how many tokens they drafted and accepted. ``drafter`` is the kind of draft that
     was loaded, empty for none.
@@ -79,7 +79,7 @@ class GenerationStats:
     drafter: Drafter = ""
 
     def start(self, prefill: Prefill) -> None:
-        """Count the reading of a prompt."""
+        """Count the prefill of a prompt."""
         self.answers += 1
         self.read_tokens += prefill.tokens + 1
         self.cached_tokens += prefill.cached
@@ -125,7 +125,7 @@ class GenerationStats:
     def merge(self, other: "GenerationStats") -> None:
         """Add the sums of another answer; the time to the first token stays that of the first.
 
-        ``plain_seconds`` becomes 0 where one of them does not know it.
+        ``plain_seconds`` becomes 0 if it is unknown in one of them.
         """
         known = all(side.plain_seconds or not side.tokens for side in (self, other))
         for name in _SUMS:
@@ -168,8 +168,8 @@ class GenerationStats:
     def estimated_speedup(self) -> float | None:
         """The speedup over plain decoding by the cost model.
 
-        None where nothing was drafted or costs are not known, and for a short answer, whose time
-        says little.
+        None if nothing was drafted or costs are not known, and for a short answer, whose time
+        is too uncertain.
         """
         if not self.drafted or self.tokens < _ESTIMATED_FROM:
             return None

@@ -23,7 +23,7 @@ def fit(
     """Index of the first turn in the prompt, ``oldest`` or later, at most the last question.
 
     ``count`` gives the tokens of the prompt from an index on. An answer gets a quarter of the
-    context, or ``max_tokens`` where that is less. Without that room, turns are dropped until half
+    context, or ``max_tokens`` if that is less. Without that room, turns are dropped until half
     of the context is free, so that not every later question rereads the whole prompt (llama.cpp's
     context shift frees half for the same reason). The last exchange stays if it leaves that room.
     """
@@ -48,7 +48,7 @@ def answer_room(n_ctx: int, max_tokens: int | None) -> int:
 
 
 def require_prompt_fits(n_prompt: int, n_ctx: int) -> None:
-    """Raise PromptTooLong where a context of ``n_ctx`` tokens leaves no room for an answer."""
+    """Raise PromptTooLong if a context of ``n_ctx`` tokens leaves no room for an answer."""
     if n_prompt == 0:
         raise PromptTooLong("The prompt is empty.", "Give some text to continue.")
     if n_prompt >= n_ctx:

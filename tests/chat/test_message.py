@@ -105,7 +105,7 @@ def test_calls_of_other_forms(given: dict[str, Any], arguments: object) -> None:
         ({"role": "assistant", "tool_calls": call("f")}, "tool_calls is not a list"),
         ({"role": "assistant", "tool_calls": [call("f")] * 1025}, "tool_calls is not a list"),
         ({"role": "assistant", "tool_calls": ["f"]}, "tool_calls[0] is not a function"),
-        ({"role": "assistant", "tool_calls": [call("f", DEEP)]}, "arguments is no JSON object"),
+        ({"role": "assistant", "tool_calls": [call("f", DEEP)]}, "arguments is not a JSON object"),
         ({"role": "assistant", "tool_calls": [call(3)]}, "tool_calls[0] is not a function"),  # type: ignore[arg-type]
     ],
 )

@@ -142,8 +142,8 @@ def test_nothing_is_held_back_that_cannot_be_a_mark() -> None:
     [
         (THINK, "<|im_start|>assistant\n", "start"),
         (THINK, "<|im_start|>assistant\n<think>\n", "thoughts"),
-        (THINK, "<|im_start|>assistant\n<think>\n\n</think>\n\n", "behind"),
-        (THINK, "<|Assistant|></think>", "behind"),
+        (THINK, "<|im_start|>assistant\n<think>\n\n</think>\n\n", "after"),
+        (THINK, "<|Assistant|></think>", "after"),
         (THINK, "", "start"),
         (HARMONY, "<|start|>assistant", "start"),
         (HARMONY, "<|start|>assistant<|channel|>final<|message|>", "answer"),

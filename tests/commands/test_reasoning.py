@@ -179,7 +179,7 @@ def test_what_the_template_is_told(
 @pytest.mark.parametrize(
     ("template", "note"),
     [
-        (templates.GRANITE, "Beside a system message, this chat template ignores --think."),
+        (templates.GRANITE, "With a system message, this chat template ignores --think."),
         (templates.GEMMA2, "no place for a system message: it goes in front of the first question"),
         (templates.QWEN3, ""),
     ],
@@ -224,7 +224,7 @@ def test_bench_takes_the_template_flags(localspec: Command, model: Model, tmp_pa
 @pytest.mark.parametrize(
     ("flags", "code", "words"),
     [
-        (["--chat-template", "llama9"], 2, "'llama9' is no chat template"),
+        (["--chat-template", "llama9"], 2, "'llama9' is not a chat template"),
         (["--chat-template", "llama9"], 2, "Known by name: bailing, "),
         (["--chat-template", "{% if %}"], 1, "The chat template cannot be rendered"),
         (["--chat-template", "chatml", "--chat-template-file", "x"], 2, "Two chat templates"),

@@ -12,7 +12,7 @@ _EMPTY_QUESTION: Message = {"role": "user", "content": ""}
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """What a template takes: each False is a rule of `of`, in this order.
+    """The forms that a template accepts: each False is a rule of `of`, in this order.
 
     A ``system`` message at the beginning, several ``systems`` anywhere; messages with ``calls``,
     ``several_calls`` in one, ``text_with_calls``; ``results`` of tools; ``users_in_row``,
@@ -80,7 +80,7 @@ class Arrangement:
             yield turn
 
     def _in_rows(self, turns: Sequence[Message]) -> Iterator[Message]:
-        """Joined texts of one speaker, and empty messages where a template wants one between."""
+        """Joined texts of one speaker, and empty messages if a template wants one between."""
         last: Message | None = None
         for turn in turns:
             follows = ("" if last is None else last["role"], turn["role"])
@@ -107,9 +107,9 @@ class Arrangement:
 
 
 def paired(messages: Sequence[Message], closes_last: bool = True) -> list[Message]:
-    """Each call with its result behind it, and both with an id and the tool's name.
+    """Each call followed by its result, both with an id and the tool's name.
 
-    A call without a result gets one that says so, in the last message only if ``closes_last``. A
+    A call without a result gets a substitute, in the last message only if ``closes_last``. A
     result without a call becomes a text of the user; those without the id of a call belong to
     calls in their order.
     """
@@ -136,8 +136,8 @@ def paired(messages: Sequence[Message], closes_last: bool = True) -> list[Messag
 
 def _results_of(ids: Sequence[str], i: int, messages: Sequence[Message]) -> list[int | None]:
     """The index of each call's result, up to the next message with calls; None for none."""
-    behind = takewhile(lambda at: "tool_calls" not in messages[at], range(i + 1, len(messages)))
-    free = [at for at in behind if messages[at]["role"] == "tool"]
+    following = takewhile(lambda at: "tool_calls" not in messages[at], range(i + 1, len(messages)))
+    free = [at for at in following if messages[at]["role"] == "tool"]
     found: list[int | None] = []
     for call_id in ids:
         at = next((at for at in free if messages[at].get("tool_call_id") == call_id), None)

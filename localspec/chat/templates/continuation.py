@@ -8,7 +8,7 @@ from localspec.chat.message import Message, assistant_turn
 from localspec.chat.reasoning import Format, Splitter, closing_mark, state_behind
 from localspec.core.errors import TemplateError, UsageError
 
-# Whether the last message goes on, or which part of it; None where it is an answer with a text.
+# Whether the last message goes on, or which part of it; None if it is an answer with a text.
 Continues = bool | Literal["content", "reasoning_content"] | None
 
 _NOTHING: Message = {"role": "user", "content": ""}
@@ -22,7 +22,7 @@ class Render(Protocol):
 
 
 def goes_on(messages: Sequence[Message], continues: Continues) -> bool:
-    """Whether the last message goes on; raises UsageError where it must and cannot.
+    """Whether the last message goes on; raises UsageError if it must and cannot.
 
     As in llama-server, it does unless the request says otherwise; complete calls cannot go on.
     """
@@ -37,7 +37,7 @@ def goes_on(messages: Sequence[Message], continues: Continues) -> bool:
 
 
 def parted(message: Message, form: Format | None) -> tuple[str, str]:
-    """Reasoning and text of an answer, also where the text begins with marked reasoning."""
+    """Reasoning and text of an answer, also if the text begins with marked reasoning."""
     reasoning, text = message.get("reasoning_content", ""), message["content"]
     marks = {} if form is None else form["start"].marks
     opening = tuple(mark for mark, to in marks.items() if form and form[to].part == "reasoning")
@@ -61,8 +61,8 @@ def continued(
 ) -> tuple[str, str]:
     """The prompt up to the end of the last answer, and the state of the format there.
 
-    What stands before the answer's text, such as empty reasoning or a channel, is what the template
-    writes there. A template that does not write the text gets it behind the opening of an answer.
+    The text before the answer's, such as empty reasoning or a channel, is the template's own.
+    If the template does not write the answer's text, it is added after the opening of an answer.
     """
     *before, last = messages
     reasoning, text = parted(last, form)
@@ -82,7 +82,7 @@ def continued(
 
 
 def _state(text: str, before: Sequence[Message], form: Format | None, render: Render) -> str:
-    """The state behind what a prompt has and the same messages without an opening have not."""
+    """The state after the opening, by which a prompt differs from the same messages without it."""
     if form is None:
         return "start"
     try:
@@ -103,7 +103,7 @@ def _bridge(form: Format | None, state: str, *, is_reasoning: bool) -> str:
 
 
 def _state_after(form: Format | None, state: str, text: str, *, is_reasoning: bool) -> str:
-    """The state behind a text of the answer, or of its reasoning."""
+    """The state after a text of the answer, or of its reasoning."""
     if form is None:
         return "start"
     if is_reasoning and form[state].part != "reasoning":

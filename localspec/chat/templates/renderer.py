@@ -90,7 +90,7 @@ class Renderer:
         return reply
 
     def _running(self) -> Worker:
-        """The child, started where there is none or it ended."""
+        """The child, started if there is none or it ended."""
         if self._worker is None or self._worker.ended:
             self.close()
             self._worker = Worker("localspec.chat.templates.sandbox", self._limits, _MOST_REPLY)
@@ -99,7 +99,7 @@ class Renderer:
         return self._worker
 
     def _refuse(self, lost: WorkerEnded, name: str) -> NoReturn:
-        """Raise TemplateLimitExceeded where the template is at fault, WorkerLost elsewhere."""
+        """Raise TemplateLimitExceeded if the template is at fault, else WorkerLost."""
         if (problem := lost.outside(self._limits)) is not None:
             raise problem
         raise TemplateLimitExceeded(f"{name} {lost.excess(self._limits)}.", _HINT)

@@ -95,9 +95,9 @@ class ChatTemplate:
         """The prompt, and the state of `format` in which the answer begins.
 
         An answer at the end goes on as ``continues`` says; see `continuation`. Otherwise the prompt
-        ends with the opening of the assistant's turn, or without ``generation`` behind the last
-        message. As in llama.cpp's `common_chat_template_generation_prompt`, the opening is what
-        ``add_generation_prompt`` adds: some templates open the reasoning, or close it at once.
+        ends with the opening of the assistant's turn, or without ``generation`` after the last
+        message. As in llama.cpp's `common_chat_template_generation_prompt`, the opening is the text
+        that ``add_generation_prompt`` adds: some templates open the reasoning, or close it at once.
         Raises UsageError for messages without an answer that can go on.
         """
         now = datetime.datetime.now()
@@ -115,12 +115,12 @@ class ChatTemplate:
 
     @cached_property
     def format(self) -> Format | None:
-        """The marks around the model's reasoning; None where the template has none."""
+        """The marks around the model's reasoning; None if the template has none."""
         return known_format(self.source) or self._shown_format()
 
     @cached_property
     def format_with_calls(self) -> Format | None:
-        """`format` where tools are offered: tool calls are part of the answer."""
+        """`format` if tools are offered: tool calls are part of the answer."""
         return known_format(self.source, calls=True) or self.format
 
     @cached_property
@@ -134,7 +134,7 @@ class ChatTemplate:
         return self._arrangement.system
 
     def settings(self) -> dict[str, object]:
-        """What a prompt depends on besides the messages, as plain data."""
+        """The settings of a prompt besides the messages, as plain data."""
         return {
             "sha256": hashlib.sha256(self.source.encode("utf-8", "surrogatepass")).hexdigest(),
             "thinking": self.thinking,
@@ -166,7 +166,7 @@ class ChatTemplate:
 
     def _no_switch(self, flag: str, system: str | None) -> str:
         if system is not None and self._switches_thinking(None):
-            return f"Beside a system message, this chat template ignores {flag}."
+            return f"With a system message, this chat template ignores {flag}."
         if fixed := _THINKING & self.variables.keys():
             return f"--chat-template-kwargs sets {min(fixed)}: {flag} changes nothing."
         others = [name for name in _SWITCHES if name in self._names]
@@ -186,7 +186,7 @@ class ChatTemplate:
 
     @cached_property
     def _arrangement_with_tools(self) -> Arrangement:
-        """Where tools are shown, some templates treat other messages differently."""
+        """With tools, some templates treat other messages differently."""
         return self._measured(MADE_UP_TOOLS)
 
     def _measured(self, tools: Sequence[Tool]) -> Arrangement:
@@ -223,7 +223,7 @@ class ChatTemplate:
     def _lost(
         self, messages: Sequence[Message], texts: Sequence[str], tools: Sequence[Tool]
     ) -> int:
-        """How many of the texts are not written just once; more than all where it fails."""
+        """How many of the texts are not written just once; more than all if it fails."""
         try:
             prepared = self._prepared_all(messages)
             shown = self._fill(prepared, generation=True, tools=tools)
@@ -322,6 +322,7 @@ def template_text(text: str) -> str:
     if (found := builtin_template(text)) is not None:
         return found
     raise UsageError(
-        f"{text!r:.60} is no chat template: it has no Jinja in it, and no template has that name.",
+        f"{text!r:.60} is not a chat template: it has no Jinja in it, "
+        "and no template has that name.",
         f"Known by name: {', '.join(builtin_names())}.",
     )

@@ -22,7 +22,7 @@ _VALUE, _RESULT, _ID = "A made up value", "A made up result", "abcde1234"
 _SHORT_IDS = "[TOOL_CALLS]"  # Mistral requires ids of nine characters
 
 _TOOLS = "You can call these functions, each described by its JSON schema:"
-_TO_CALL = "To call one, write its name and its arguments in this form, with no text behind it:"
+_TO_CALL = "To call one, write its name and its arguments in this form, with no text after it:"
 _RESULTS = "The next message then brings the result. Answer without a call where none is needed."
 
 _PARAMETER = {"type": "string", "description": "Made up"}
@@ -71,9 +71,9 @@ class ToolCapabilities:
         return self._describes and self.form is not GENERIC
 
     def shown(self, tools: Sequence[Tool]) -> tuple[Tool, ...]:
-        """The tools in the first form that this template takes; () for `with_description`.
+        """The tools in the first form that this template accepts; () for `with_description`.
 
-        Some templates read what a schema may leave out, or know schemas of one type only.
+        Some templates read optional fields of a schema, or know schemas of one type only.
         """
         if not tools or not self.shows_tools:
             return ()
@@ -101,9 +101,9 @@ class ToolCapabilities:
 
     @cached_property
     def calls_taken(self) -> CallsTaken | None:
-        """How the template takes calls; None where it has no place for calls or results.
+        """How the template takes calls; None if it has no place for calls or results.
 
-        Objects where the template writes them as JSON or values, not as Python's repr (llama.cpp
+        Objects if the template writes them as JSON or values, not as Python's repr (llama.cpp
         tests the same: `supports_object_arguments`).
         """
         for taken in (CallsTaken(objects=True), CallsTaken(objects=False)):
@@ -135,12 +135,12 @@ class ToolCapabilities:
         except TemplateError:
             return False
 
-    def _with_answer(self, answer: Mapping[str, Any] | None, behind: Sequence[Message]) -> str:
+    def _with_answer(self, answer: Mapping[str, Any] | None, after: Sequence[Message]) -> str:
         """A made-up conversation with an answer, or its prompt; see `derived.Render`."""
         if answer is None:
             return self.render([_USER])
         placed = self._place({"role": "assistant", "content": "", **answer})  # type: ignore[typeddict-item]
-        return self.render([_USER, placed, *behind], generation=False)
+        return self.render([_USER, placed, *after], generation=False)
 
     def _writes(self, taken: CallsTaken, names: Sequence[str]) -> bool:
         """Whether the template writes an answer with calls of these tools, and their results."""

@@ -12,7 +12,7 @@ from localspec.chat.tools.forms import NAME, CallForm
 from localspec.chat.tools.readers import Reader, json_calls, named_calls, tagged_calls
 from localspec.core.errors import TemplateError
 
-# The rendering of a made-up conversation with an answer of these fields and the messages behind
+# The rendering of a made-up conversation with an answer of these fields and the messages after
 # it; None for the prompt of that answer.
 Render = Callable[[Mapping[str, Any] | None, Sequence[Message]], str]
 
@@ -25,12 +25,12 @@ _TEXT = "A made up answer"
 _RESULT = "A made up result"
 _NEXT: Message = {"role": "user", "content": "Go on"}
 _ID = r"(?P<id>[\w.:-]{1,64})"
-_MOST = 400  # characters of what a template writes around a call
+_MOST = 400  # characters that a template writes for a call
 _FAMILY = "its chat template"
 
 
 def derived_form(render: Render) -> CallForm | None:
-    """The form of calls in a template; None where it cannot be read off its renderings."""
+    """The form of calls in a template; None if its renderings do not show it."""
     text = _call_text(render, 1)
     if not 0 < len(text) <= _MOST or any(text.count(value) != 1 for value in _VALUES):
         return None
@@ -39,7 +39,7 @@ def derived_form(render: Render) -> CallForm | None:
 
 
 def _call_text(render: Render, count: int) -> str:
-    """What a template writes for an answer of calls, "" where it fails."""
+    """The text that a template writes for an answer of calls, "" if it fails."""
     calls = [
         {"id": call_id, "type": "function", "function": {"name": name, "arguments": _ARGUMENTS}}
         for name, call_id in list(zip(_NAMES, _IDS, strict=True))[:count]
@@ -48,10 +48,10 @@ def _call_text(render: Render, count: int) -> str:
         {"role": "tool", "content": _RESULT, "tool_call_id": call_id, "name": name}
         for call_id, name in list(zip(_IDS, _NAMES, strict=True))[:count]
     ]
-    for behind in ([_NEXT], results, []):
+    for after in ([_NEXT], results, []):
         try:
             called, plain = (
-                render(answer, behind) for answer in ({"tool_calls": calls}, {"content": _TEXT})
+                render(answer, after) for answer in ({"tool_calls": calls}, {"content": _TEXT})
             )
         except TemplateError:
             continue
@@ -67,7 +67,7 @@ def _call_text(render: Render, count: int) -> str:
 
 
 def _between(text: str) -> str:
-    """What stands between the last argument of a first call and the name of a second one."""
+    """The text between the last argument of a first call and the name of a second one."""
     _, _, second = text.partition(_VALUES[1])
     name = second.rfind(_NAMES[1], 0, max(second.find(_KEYS[0]), 0))
     return second[: max(name, 0)].replace(_IDS[1], _IDS[0])
@@ -115,19 +115,19 @@ class _Written:
         return found
 
     def _named(self, head: str, tail: str) -> CallForm | None:
-        """A call with its arguments as an object behind the name."""
-        lead, name, behind = head.rpartition(_NAMES[0])
+        """A call with its arguments as an object after the name."""
+        lead, name, after = head.rpartition(_NAMES[0])
         if not name:
             return None
         section, opening = self._opening(lead)
         if not opening:
             return None
-        header = f"(?:{_flexible(section)})?{_flexible(opening)}{NAME}{_flexible(behind)}"
+        header = f"(?:{_flexible(section)})?{_flexible(opening)}{NAME}{_flexible(after)}"
         between = self.between[self.between.find("}") + 1 :].removesuffix(opening)
         ends = (between, tail.strip().removeprefix(between.strip()), tail)
         reader = named_calls(header, closing=_first_tag(tail))
-        begin = f"{lead}NAME{behind}"
-        return _form(reader, (section, opening), (), begin, tail, ends, inner=(behind,))
+        begin = f"{lead}NAME{after}"
+        return _form(reader, (section, opening), (), begin, tail, ends, inner=(after,))
 
     def with_tags(self) -> CallForm | None:
         """A call with its arguments between tags."""
@@ -143,26 +143,26 @@ class _Written:
         closing = gap.removesuffix(opened)
         if not closing.strip() or not tail.startswith(closing) or not opened.strip():
             return None
-        behind, tail = rest.removesuffix(opened), tail.removeprefix(closing)
+        after, tail = rest.removesuffix(opened), tail.removeprefix(closing)
         section, opening = self._opening(lead)
         ends = self._ends(tail, closing.replace("KEY", _KEYS[1]), opening)
         if not ends:
             return None
         reader = tagged_calls(
-            f"(?:{_flexible(section)})?{_flexible(opening)}{NAME}{_loose(behind)}"
+            f"(?:{_flexible(section)})?{_flexible(opening)}{NAME}{_loose(after)}"
             rf"(?=\s*(?:{re.escape(opened.strip())}|{re.escape(ends[0])}))",
             opened.lstrip(),
             rf"(?P<key>[^\n<>\"/][^\n<>\"]{{0,127}}){_loose(into.rstrip())}\n?",
             closing.rstrip(),
             *ends,
         )
-        inner = (behind, opened, into, closing.replace("KEY", ""))
+        inner = (after, opened, into, closing.replace("KEY", ""))
         closings = (*ends, tail, self.between.removesuffix(opening))
-        return _form(reader, (section, opening), (), f"{lead}NAME{behind}", tail, closings,
+        return _form(reader, (section, opening), (), f"{lead}NAME{after}", tail, closings,
                      inner=inner, parameter=(f"{opened}KEY{into}", closing))  # fmt: skip
 
     def _ends(self, tail: str, closing: str, opening: str) -> list[str]:
-        """The marks behind the last parameter: first what ends each call, then all calls."""
+        """The marks after the last parameter: the end of each call, then that of all calls."""
         following = self.between.removeprefix(closing).removesuffix(opening).rstrip()
         end = commonprefix([tail, following]) if following else tail
         if end not in (tail, following):
@@ -170,7 +170,7 @@ class _Written:
         return [tag for tag in (*end.split(), tail.removeprefix(end).strip()) if tag]
 
     def _opening(self, lead: str) -> tuple[str, str]:
-        """What begins all calls of an answer, and what begins each of them."""
+        """The opening of all calls of an answer, and that of each of them."""
         opening = _common_end(lead, self.between).lstrip()
         opening = opening if len(opening) > 1 else lead.lstrip()
         return lead.removesuffix(opening), opening

@@ -20,10 +20,10 @@ class CallFinder:
     """Finds the calls in one answer; text that may begin a call is held back.
 
     A call comes in parts from the moment at which its name is known and its arguments have begun,
-    then complete; one that is cut off is complete at the end of the answer. What breaks off before
-    is text, unless the answer was ``cut`` at a limit: then it is dropped. A tool that is not
-    offered is text. White space before and between calls is dropped. Unless
-    ``parallel``, nothing follows the first call. An answer that is nothing but a call as JSON,
+    then complete; one that is cut off is complete at the end of the answer. A call that breaks off
+    before is text, unless the answer was ``cut`` at a limit: then it is dropped. A tool that is not
+    offered is text. White space before and between calls is dropped. Unless ``parallel``, nothing
+    follows the first call. An answer that is nothing but a call as JSON,
     without the marks of its form, is a call too (Qwen2.5-Coder fences them).
     """
 
@@ -36,7 +36,7 @@ class CallFinder:
     _calls: int = field(default=0, init=False)  # those that have begun
     _misses: int = field(default=0, init=False)
     _due: int = field(default=0, init=False)  # held characters at which a call is read again
-    _open: ToolCall | None = field(default=None, init=False)  # what was returned of the last call
+    _open: ToolCall | None = field(default=None, init=False)  # the returned part of the last call
     _complete: int = field(default=0, init=False)  # calls at the opening that were returned whole
     _maybe_bare: bool = field(default=True, init=False)  # the answer may be nothing but JSON calls
 
@@ -136,7 +136,7 @@ class CallFinder:
         return True
 
     def _part(self, found: list[Found], call: ToolCall) -> ToolCall:
-        """Take what is new of a call; the call with the id of its first part."""
+        """Take the new part of a call; the call with the id of its first part."""
         if self._open is None:
             found.append(ToolCallDelta(self._calls, call.id, call.name, call.arguments))
             return call
@@ -145,7 +145,7 @@ class CallFinder:
         return replace(call, id=self._open.id)
 
     def _closed(self, final: bool) -> bool:
-        """Drop closing marks behind a call; False while undecided, or where nothing is left."""
+        """Drop closing marks after a call; False while undecided, or if nothing is left."""
         text = self.held.lstrip()
         marks = self.form.closings
         while closing := next((mark for mark in marks if text.startswith(mark)), None):
@@ -170,7 +170,7 @@ class CallFinder:
         return min((place for place in places if place[0] >= 0), default=(-1, ""))
 
     def _read(self, at: int, final: bool) -> Span:
-        """The calls at an opening; a partial one is complete where nothing can follow."""
+        """The calls at an opening; a partial one is complete if nothing can follow."""
         text = self.held[at : at + MAX_CALL]
         span = self.form.read(text, self.tools)
         if span.decided or not (final or len(text) == MAX_CALL):

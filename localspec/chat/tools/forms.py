@@ -243,7 +243,7 @@ GENERIC = replace(HERMES, family="generic")
 
 
 def written(form: CallForm, name: str, arguments: Mapping[str, Any]) -> str:
-    """A call as a model of this form writes it; in `GENERIC` where no grammar can write it."""
+    """A call as a model of this form writes it; in `GENERIC` if no grammar can write it."""
     form = form if form.begin else GENERIC
     inner = as_json(arguments)
     if form.parameter is not None:
@@ -286,6 +286,6 @@ FORMS = tuple(_KNOWN.values())
 
 
 def call_form(template: str) -> CallForm | None:
-    """The form of calls in a template's source; None where it is not known."""
+    """The form of calls in a template's source; None if it is not known."""
     found = (form for marks, form in _KNOWN.items() if all(mark in template for mark in marks))
     return next(found, None)

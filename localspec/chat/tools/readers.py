@@ -19,7 +19,7 @@ class Span:
     """The calls at the beginning of a text, whose first ``length`` characters they take.
 
     ``partial`` is a last call whose arguments are still incomplete. If no more text comes, it is
-    ``final`` instead, where given, and ends at ``stop``, 0 for the end of the text. Unless
+    ``final`` instead, if given, and ends at ``stop``, 0 for the end of the text. Unless
     ``decided``, more text may add calls, arguments or length, but takes nothing back.
     """
 
@@ -40,7 +40,7 @@ Arguments = Callable[[str, int], tuple[str, int | None]]
 
 _NAME = r'"(?:tool_)?name"\s*:\s*"(?P<name>[^"\\]{1,128})"'
 _ID = r'"(?:tool_call_)?id"\s*:\s*"(?P<id>[^"\\]{1,64})"'
-# The usual order of keys: behind this, the arguments can be streamed.
+# The usual order of keys: after this, the arguments can be streamed.
 _HEAD_OF_CALL = re.compile(
     rf'\{{\s*(?:"type"\s*:\s*"function"\s*,\s*)?(?:{_ID}\s*,\s*)?{_NAME}\s*,'
     r'\s*"(?:arguments|parameters)"\s*:\s*(?:\{\s*(?=\{))?(?=\{)'
@@ -57,7 +57,7 @@ _END_OF_LIST = re.compile(r"\s*(?:(?P<end>\])|[\[,]?\s*\Z)")
 
 
 def json_calls(header: str, closing: str = "") -> Reader:
-    """Behind a header: an object with name and arguments, or a list of such objects.
+    """Read after a header: an object with name and arguments, or a list of such objects.
 
     ``closing`` ends a call whose JSON is broken.
     """
@@ -84,8 +84,8 @@ def json_calls(header: str, closing: str = "") -> Reader:
 def _json_call(text: str, at: int, tools: Sequence[Tool], closing: str, ending: str) -> Span:
     """The call that is an object at this place; ``length`` is where it ends in the text.
 
-    ``ending`` is what follows broken arguments before the mark ``closing``. A doubled opening brace
-    and surplus closing ones are skipped.
+    ``ending`` is the text between broken arguments and the mark ``closing``. A doubled opening
+    brace and surplus closing ones are skipped.
     """
     at = _first_brace(text, at)
     head = _HEAD_OF_CALL.match(text, at)
@@ -104,21 +104,21 @@ def _json_call(text: str, at: int, tools: Sequence[Tool], closing: str, ending: 
 
 
 def _first_brace(text: str, at: int) -> int:
-    """The place of a brace, or of the next one where it is doubled."""
+    """The place of a brace, or of the next one if it is doubled."""
     doubled = _DOUBLED.match(text, at)
     return doubled.end() if doubled else at
 
 
 def _with_surplus(text: str, end: int, *calls: ToolCall) -> Span:
-    """Calls that end at this place, with the closing braces behind it, of which more may come."""
+    """Calls that end at this place, with the closing braces after it; more may come."""
     end += len(_SURPLUS.match(text, end)[0])  # type: ignore[index]
     return Span(end, calls, decided=bool(text[end:].strip()))
 
 
 def named_calls(header: str, arguments: Arguments | None = None, closing: str = "") -> Reader:
-    """Behind a header with the groups ``name`` and perhaps ``id``: an object of arguments.
+    """Read after a header with the groups ``name`` and perhaps ``id``: an object of arguments.
 
-    ``arguments`` converts it to JSON where it is in another notation; ``closing`` ends a call whose
+    ``arguments`` converts it to JSON if it is in another notation; ``closing`` ends a call whose
     JSON is broken.
     """
 
@@ -131,12 +131,12 @@ def named_calls(header: str, arguments: Arguments | None = None, closing: str = 
 def tagged_calls(
     header: str, starts: str, key: str, closing: str, end: str, *others: str
 ) -> Reader:
-    """Behind a header with the group ``name``: tagged parameters, up to the tag ``end``.
+    """Read after a header with the group ``name``: tagged parameters, up to the tag ``end``.
 
     A parameter begins with the text ``starts`` and the pattern ``key``, with the group ``key``;
-    ``closing`` is what follows its value, with KEY for the key, of which line breaks may be
-    missing. It counts where a parameter or the end follows, or one of ``others``: elsewhere it
-    belongs to the value.
+    ``closing`` follows its value, with KEY for the key; line breaks in it may be missing. It
+    counts if a parameter or the end follows, or one of ``others``: otherwise it belongs to the
+    value.
     """
     opening = re.compile(rf"\s*{re.escape(starts)}{key}")
     tags = _Tags(opening, starts, closing, end, others)
@@ -227,7 +227,7 @@ def _past(text: str, at: int, tag: str) -> int:
 
 
 def python_calls(header: str, closing: str) -> Reader:
-    """Behind a header: a list of calls in Python's notation, up to the mark ``closing``."""
+    """Read after a header: a list of calls in Python's notation, up to the mark ``closing``."""
 
     def read(text: str, found: re.Match[str], tools: Sequence[Tool]) -> Span:
         stop = text.find(closing, found.end())
@@ -242,7 +242,7 @@ def python_calls(header: str, closing: str) -> Reader:
 
 
 def _python_calls(text: str, tools: Sequence[Tool]) -> tuple[ToolCall, ...] | None:
-    """The calls in a list; () where another tool is called, None for no list of calls."""
+    """The calls in a list; () if another tool is called, None for other texts."""
     try:
         entries = ast.parse(text.strip(), mode="eval").body
         calls = [
@@ -293,7 +293,7 @@ def bare_calls(text: str, tools: Sequence[Tool]) -> Span:
 def _bare(text: str, tools: Sequence[Tool]) -> tuple[ToolCall, ...]:
     """The calls in an object or a list of objects; none unless all are calls.
 
-    A call whose JSON is broken counts where its arguments are a whole object.
+    A call whose JSON is broken counts if its arguments are a whole object.
     """
     value = _parse(text)
     head = None if value else _HEAD_OF_CALL.match(text)
@@ -340,7 +340,7 @@ def first_of(*readers: Reader) -> Reader:
 
 
 def _behind(header: str, read: Callable[[str, re.Match[str], Sequence[Tool]], Span]) -> Reader:
-    """A reader of what follows a header, which must stand at the beginning of the text."""
+    """A reader of the text that follows a header, which must stand at the beginning of the text."""
     pattern = re.compile(header, re.DOTALL)
 
     def read_behind(text: str, tools: Sequence[Tool]) -> Span:
@@ -362,7 +362,7 @@ def _arguments(
 ) -> Span:
     """The call whose arguments follow a head with the groups ``name`` and perhaps ``id``.
 
-    Incomplete ones may be broken JSON with the mark ``closing`` behind, or have it in a text.
+    Incomplete ones may be broken JSON followed by the mark ``closing``, or have it in a text.
     """
     if all(tool.name != head["name"] for tool in tools):
         return NO_CALL
@@ -400,7 +400,7 @@ _LITERAL = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|true|false|null")
 
 
 def gemma_object(text: str, start: int) -> tuple[str, int | None]:
-    """A Gemma 4 object as JSON (invalid where the notation is broken), and its end."""
+    """A Gemma 4 object as JSON (invalid if the notation is broken), and its end."""
     parts: list[str] = []
     depth, at = 0, start
     while token := _GEMMA_TOKEN.match(text, at):
@@ -425,7 +425,7 @@ def _gemma_as_json(token: re.Match[str], is_name: bool) -> str:
 
 
 def _parse(text: str, otherwise: Any = None) -> Any:
-    """The value of a JSON text; ``otherwise`` where it is invalid."""
+    """The value of a JSON text; ``otherwise`` if it is invalid."""
     try:
         return parsed(text)
     except ValueError:

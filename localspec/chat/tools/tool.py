@@ -14,7 +14,7 @@ from localspec.core.errors import UsageError
 MAX_TOOLS = 4096
 MAX_DEPTH = 100  # levels of arguments: Python's json fails near a thousand
 _FORM = '{"type": "function", "function": {"name": …, "parameters": …}}'
-_NAME = re.compile(r"[\w.:/-]{1,128}")  # what all families' notations have room for
+_NAME = re.compile(r"[\w.:/-]{1,128}")  # the characters of all families' notations
 _ODD = re.compile(r"[^\w.:/-]+")
 # Strings are skipped whole; a quote by itself opens one that has not ended yet.
 _JSON_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|["{}\[\]]', re.DOTALL)
@@ -28,7 +28,7 @@ class Tool:
     """A function that the model may call; ``parameters`` is the JSON schema of its arguments.
 
     ``definition`` is OpenAI's object, for the chat template. ``given`` is the name that the client
-    gave it, where the model knows it by another.
+    gave it, if the model knows it by another.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Tool:
 class ToolCall:
     """A call that the model wrote; ``id`` is random if it gave none.
 
-    ``arguments`` are the text of a JSON object, broken where the model broke it or the answer was
+    ``arguments`` are the text of a JSON object, broken if the model broke it or the answer was
     cut off. Calls with the same name and arguments are equal.
     """
 
@@ -78,12 +78,12 @@ class ToolCallDelta:
 
 
 def require_objects(entries: object, what: str, form: str) -> None:
-    """Raise UsageError for what is not a list of objects, which look like ``form``."""
+    """Raise UsageError for anything but a list of objects, which look like ``form``."""
     if not isinstance(entries, list | tuple):
-        raise UsageError(f"{what} is {entries!r:.60}, which is no list.", f"Expected [{form}].")
+        raise UsageError(f"{what} is {entries!r:.60}, which is not a list.", f"Expected [{form}].")
     for i, entry in enumerate(entries):
         if not isinstance(entry, Mapping):
-            raise UsageError(f"{what}[{i}] is {entry!r:.60}, no object.", f"Expected {form}.")
+            raise UsageError(f"{what}[{i}] is {entry!r:.60}, not an object.", f"Expected {form}.")
 
 
 def read_tools(entries: Sequence[Mapping[str, object]]) -> tuple[Tool, ...]:
@@ -198,7 +198,7 @@ def parsed(text: str) -> Any:
 def arguments_of(text: str) -> dict[str, Any]:
     """The arguments in a call's JSON text.
 
-    Where it breaks off, those before the break. What is not quite JSON is read as Python's
+    If it breaks off, those before the break. A text that is almost JSON is read as Python's
     notation, or given whole as ``arguments``.
     """
     for read in (parsed, _with_line_breaks, _python_literal, _beginning):
@@ -218,7 +218,7 @@ def _with_line_breaks(text: str) -> Any:
 
 def _python_literal(text: str) -> Any:
     value = ast.literal_eval(text.strip())
-    return json.loads(json.dumps(value, allow_nan=False))  # raises where it is not plain data
+    return json.loads(json.dumps(value, allow_nan=False))  # raises if it is not plain data
 
 
 def json_end(text: str, start: int) -> int | None:
@@ -234,7 +234,7 @@ def json_end(text: str, start: int) -> int | None:
 
 
 def _beginning(text: str) -> Any:
-    """The value of JSON that breaks off; raises ValueError where it is complete, but broken."""
+    """The value of JSON that breaks off; raises ValueError if it is complete, but broken."""
     from pydantic_core import from_json
 
     start = len(text) - len(text.lstrip())

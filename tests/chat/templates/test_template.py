@@ -276,7 +276,7 @@ def test_thoughts_that_the_template_opens_or_closes() -> None:
     qwen = ChatTemplate(templates.QWEN3)
     assert [qwen.begin(talk, thinking=each)[1] for each in (None, True)] == ["start", "start"]
     text, state = qwen.begin(talk, thinking=False)
-    assert text.endswith("</think>\n\n") and state in ("behind", "answer")
+    assert text.endswith("</think>\n\n") and state in ("after", "answer")
     assert ChatTemplate(templates.DEEPSEEK_R1).begin(talk)[1] == "thoughts"
 
 
@@ -331,7 +331,7 @@ def test_which_templates_have_a_system_role(source: str, has: bool) -> None:
         (templates.QWEN3, False, None, None),
         (templates.QWEN3, True, None, None),  # its own default, but it knows the switch
         (templates.GRANITE, True, None, None),
-        (templates.GRANITE, True, "Be brief.", "Beside a system message"),
+        (templates.GRANITE, True, "Be brief.", "With a system message"),
         (templates.LLAMA3, True, None, "no switch for thinking: --think changes nothing."),
         (templates.HARMONY, False, None, "--no-think changes nothing. It reads reasoning_effort"),
         (templates.HARMONY, None, "Be brief.", None),
