@@ -75,7 +75,7 @@ def test_bytes_that_are_no_text_in_a_pipe(tiny: TinyFiles, locale: dict[str, str
         env=os.environ | locale,
     )  # fmt: skip
     assert done.returncode == 1
-    assert done.stderr.startswith(b"Error: What was piped in is not UTF-8")  # type: ignore[arg-type]
+    assert done.stderr.startswith(b"Error: The piped input is not UTF-8")  # type: ignore[arg-type]
     assert b"Traceback" not in done.stderr  # type: ignore[operator]
 
 

@@ -1,4 +1,4 @@
-"""The commands config: settings that stay, and where each value comes from."""
+"""The commands config: settings that stay, and the origin of each value."""
 
 import os
 import shlex
@@ -60,7 +60,7 @@ def config(
     as_json: JsonFlag = False,
     header: HeaderFlag = True,
 ) -> None:
-    """List settings, each with where it comes from: a variable, the file or the default.
+    """List settings, each with its origin: a variable, the file or the default.
 
     A flag wins over a variable, that over the file's value for a model, that over a pair's own
     setting, that over the file's value for all models.

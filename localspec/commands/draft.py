@@ -39,7 +39,7 @@ def draft_make(
     """Make a draft of a target, of fewer layers, a lower type or fewer output rows, and measure it.
 
     Of a target with MTP heads it is by default the heads with as many output rows as pay here, or
-    nothing where the whole heads are better. If it pays it is kept, and --draft self uses it; so is
+    nothing if the whole heads are better. If it pays it is kept, and --draft self uses it; so is
     the verdict that the default draft does not pay. Ctrl-C ends the measurement and keeps the
     draft, with exit code 130.
     """
@@ -63,7 +63,7 @@ def draft_make(
 
 
 def _require_trimming(asked: SelfDraftOptions, output: Path | None) -> None:
-    """Raise UsageError where a draft is given for anything but fewer output rows in a new file."""
+    """Raise UsageError if a draft is given for anything but fewer output rows in a new file."""
     if asked.source is None:
         return
     if asked.vocab is None or output is None or asked.layers or asked.type:

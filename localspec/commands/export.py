@@ -63,8 +63,8 @@ def export(
     """Print the command or configuration that runs a pair in another engine; reads only headers.
 
     Without a draft the target's own heads draft. Without a draft length, or with auto, it is the
-    best fixed one by what auto learnt of the pair on this machine, else the engine's. Exit code 1,
-    with the reason, where the engine cannot run the pair.
+    best fixed one by the figures that auto learnt of the pair on this machine, else the engine's.
+    Exit code 1, with the reason, if the engine cannot run the pair.
     """
     from localspec.export.engines import export_pair
 
@@ -132,7 +132,7 @@ def _length(request: "PairRequest", verdict: "PairCheck") -> "DraftLength":
 
 
 def _facts(request: "PairRequest", verdict: "PairCheck", repositories: Repositories) -> "PairFacts":
-    """Everything that an export depends on."""
+    """The inputs of an export."""
     from localspec.export.facts import PairFacts
     from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size
 

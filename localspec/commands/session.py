@@ -37,9 +37,9 @@ def make_request(
     """Resolve a pair's name, or ``name`` in place of --target; its settings fill in for flags.
 
     Without either, the target is that of the user's settings.
-    The user's settings count for the model before those of its pair, for all models behind them;
-    those of a ``conversation`` before both. ``defaults`` are a command's own values of sampling
-    parameters. Raises UsageError for two targets, and what `resolve_pair` does.
+    The user's settings for the model come before those of its pair, those for all models come
+    after them; those of a ``conversation`` come first. ``defaults`` are a command's own values of
+    sampling parameters. Raises UsageError for two targets, and the errors of `resolve_pair`.
     """
     from localspec.commands.flags.pair import PAIR_ROWS
     from localspec.commands.flags.settings import default_target, read_settings
@@ -78,7 +78,7 @@ def download_ui(yes: bool = False) -> "DownloadUI":
 
 
 def open_engine(request: "PairRequest", parallel: int = 1) -> "Engine":
-    """Load what was asked for, and say what the user should know about it.
+    """Load the requested models, and show notes about them.
 
     With ``parallel`` it can answer so many at the same time, see `Engine.open_session`.
     """
@@ -111,7 +111,7 @@ def prompt_cache(
 ) -> Iterator[Callable[[], None] | None]:
     """Use and keep the file of --prompt-cache while the block runs, if one was given.
 
-    Yields what is to be called when a prompt was read. To be entered when the pair was measured,
+    Yields a function to call when a prompt was read. To be entered when the pair was measured,
     which empties the caches.
     """
     if answering.prompt_cache is None:
@@ -128,7 +128,7 @@ def prompt_cache(
 
 @contextmanager
 def lookup_cache(engine: "Engine", request: "PairRequest", *, default: bool) -> Iterator[None]:
-    """Let auto draft from earlier answers while the block runs, where that is wanted.
+    """Let auto draft from earlier answers while the block runs, if that is wanted.
 
     By ``default`` those of this process, and those of the files that were named.
     """
@@ -159,10 +159,10 @@ def require_prompt_cache(answering: AnswerFlags) -> None:
 def generate_options(
     engine: "Engine", request: "PairRequest", options: GenerateOptions
 ) -> GenerateOptions:
-    """The options of each answer: sampling and draft length resolved for what was loaded.
+    """The options of each answer: sampling and draft length resolved for the loaded models.
 
-    The model's own recommendation is shown when it decides, and what of it cannot be done. auto
-    measures a pair that is new here. Raises UsageError where the sampling does not fit the model's
+    The model's own recommendation is shown when it decides, also its unsupported parts. auto
+    measures a pair that is new here. Raises UsageError if the sampling does not fit the model's
     vocabulary, or forbids the draft length.
     """
     options = replace(options, prompt_lookup=request.models.prompt_lookup)
@@ -182,7 +182,7 @@ def generate_options(
 
 
 def measure(engine: "Engine", request: "PairRequest", options: GenerateOptions) -> None:
-    """Measure a pair that is new here, where auto decides."""
+    """Measure a pair that is new here, if auto decides."""
     if options.draft_tokens == "auto":
         if request.models.recalibrate:
             engine.profile.forget()
@@ -190,7 +190,7 @@ def measure(engine: "Engine", request: "PairRequest", options: GenerateOptions) 
 
 
 def use_template(engine: "Engine", flags: TemplateFlags, system: str | None = None) -> None:
-    """Write prompts as the flags say; what the template makes nothing of is noted."""
+    """Write prompts as the flags say; warn about settings that the template ignores."""
     source = flags.source()
     engine.template = replace(
         engine.template,

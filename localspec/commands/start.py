@@ -32,14 +32,14 @@ def start(context: typer.Context) -> None:
 
 
 def is_terminal() -> bool:
-    """Whether somebody can be asked."""
+    """Whether a user can be asked."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def choose_model() -> str | None:
     """The name of the pair or model that the user chooses; without any on this disk, first steps.
 
-    None where none is chosen.
+    None if none is chosen.
     """
     from localspec.library.local_models import find_models
     from localspec.library.pairs.listing import pair_rows, recommended

@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 
 THOROUGH_LENGTHS: tuple[DraftTokens, ...] = (2, 4, 8)
 THOROUGH_REPEATS = 3
-QUICK_SECONDS = 120.0  # all prompts take an hour with a slow model, and nobody waits to the end
+QUICK_SECONDS = 120.0  # all prompts take an hour with a slow model: users stop it before the end
 _SAMPLING = {"temperature": 0, "seed": 0}
 _WARM_UP = "warming up"
 
 
 @dataclass(frozen=True, slots=True)
 class BenchFlags:
-    """What is measured, how often, and where it is stored."""
+    """The prompts to measure, the number of repeats, and the files of the results."""
 
     prompts: Path | None = option(
         None,
@@ -105,7 +105,7 @@ def bench(
 
     Default: greedy, seed 0, --draft-tokens auto, prompts of all tasks in turn until the result is
     clear, for two minutes at most. Exit code 1 if a text differs from plain for no proven reason.
-    --verbose adds what a round costs, what drafting could reach, and memory.
+    --verbose adds the cost of a round, the limits of drafting, and memory.
     """
     from localspec.bench.forecast import Limit
     from localspec.bench.prompts import SHIPPED, by_task, in_turn, read_prompts
@@ -143,7 +143,7 @@ def bench(
 
 
 def _earlier(path: Path | None, groups: "Mapping[str, Sequence[Prompt]]") -> "Document | None":
-    """The document to compare with; raises what `read_document` does."""
+    """The document to compare with; raises the errors of `read_document`."""
     from localspec.bench.document import read_document
 
     prompts = [prompt for group in groups.values() for prompt in group]
@@ -153,7 +153,7 @@ def _earlier(path: Path | None, groups: "Mapping[str, Sequence[Prompt]]") -> "Do
 def _plan(
     engine: "Engine", request: "PairRequest", lengths: Sequence[DraftTokens], measuring: BenchFlags
 ) -> "BenchPlan":
-    """The variants to measure, limited to what the loaded models support."""
+    """The variants to measure that the loaded models support."""
     from localspec.bench.plan import BenchPlan
 
     plain = GenerateOptions(draft_tokens=0, max_tokens=measuring.max_tokens)
@@ -186,7 +186,7 @@ def _run(
     as_json: bool,
     verbose: bool,
 ) -> "tuple[list[Comparison], BaseException | None]":
-    """Measure and show it; the report is saved whatever ends it early, which is returned too."""
+    """Measure and show it; returns the error that ended it early, with the report saved."""
     from localspec.bench.forecast import Forecast
     from localspec.bench.plan import require_prompts_fit
     from localspec.bench.report import memory_use
@@ -197,7 +197,7 @@ def _run(
     out = console.make_console(as_json)
     board = Scoreboard(out, [*groups, "all"])
     found, problem = _measure(engine, ids, Forecast(plan, ids, limit), report, board)
-    with held_interrupt():  # a second Ctrl-C must not lose what the first one left
+    with held_interrupt():  # a second Ctrl-C must not lose the results that the first one left
         measured = sum(len(one.names) for one in found)
         if problem is not None:
             console.note(f"Stopped early: {measured} prompts measured.")
@@ -221,7 +221,7 @@ def _measure(
     report: "Report",
     board: "Scoreboard",
 ) -> "tuple[list[Comparison], BaseException | None]":
-    """Fill the table, each result saved first; also what ended it early.
+    """Fill the table, each result saved first; also returns the error that ended it early.
 
     The progress bar counts the seconds of all tasks.
     """
@@ -271,7 +271,7 @@ def _sides(
 ) -> tuple[DraftTokens, ...]:
     """The draft lengths to compare, plain first, each once; raises UsageError for bad flags.
 
-    Unless lengths were given, --thorough compares several where something ``drafts``: a model, or
+    Unless lengths were given, --thorough compares several if something ``drafts``: a model, or
     heads.
     """
     default = default_length(request.params)

@@ -1,4 +1,4 @@
-"""The command ``demo``: the bundled pair or hybrid, plain beside drafted."""
+"""The command ``demo``: the bundled pair or hybrid, plain decoding against drafting."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -51,7 +51,7 @@ def demo(
     verbose: Annotated[
         bool,
         typer.Option(
-            "--verbose", "-v", help="Also what a round costs, and what drafting could reach."
+            "--verbose", "-v", help="Also the cost of a round, and the limits of drafting."
         ),
     ] = False,
     as_json: JsonFlag = False,

@@ -81,7 +81,7 @@ def chat(
 
 @cache
 def _model_names() -> Iterable[str]:
-    """What /model completes: the pairs, and the models on this disk."""
+    """Completions of /model: the pairs, and the models on this disk."""
     from localspec.library.local_models import find_models
     from localspec.library.pairs import user_pairs
     from localspec.library.pairs.catalog import load_catalog

@@ -55,7 +55,7 @@ def with_saved_pair(
 
 
 def _settings(saved: SavedConversation) -> dict[str, Any]:
-    """The settings of a conversation; a note for what cannot be one."""
+    """The settings of a conversation; a note for each invalid one."""
     settings = {}
     for name, value in saved.pair.get("settings", {}).items():
         try:
@@ -110,7 +110,7 @@ def system_message(
 
 
 def begin(chat: "Chat", saved: SavedConversation | None, engine: "Engine", *, shown: bool) -> None:
-    """Say who answers, and continue a saved conversation; its end is ``shown`` in a terminal."""
+    """Name the models, and continue a saved conversation; its end is ``shown`` in a terminal."""
     target = engine.target.header.path
     if shown:
         chat.ui.say(_introduction(engine))
@@ -128,7 +128,7 @@ def begin(chat: "Chat", saved: SavedConversation | None, engine: "Engine", *, sh
 
 
 def end(chat: "Chat") -> None:
-    """Say where the conversation is saved, if it is, and the command that continues it."""
+    """Say under which name the conversation is saved, if it is, and how to continue it."""
     if chat.turns and chat.autosave is not None and chat.autosave.name is not None:
         name = chat.autosave.name
         chat.ui.say(f"Saved as {name}. Continue it: localspec chat --session {name}")

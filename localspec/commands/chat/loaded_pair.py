@@ -37,7 +37,7 @@ class LoadedPair:
     """The pair of a chat with its caches, loaded as the flags say.
 
     Only one pair is in memory: another is loaded when the files of both its models were found and
-    this one is closed; where that fails, this one is loaded again. --prompt-cache is for the
+    this one is closed; if that fails, this one is loaded again. --prompt-cache is for the
     ``first`` pair alone.
     """
 

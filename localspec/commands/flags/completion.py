@@ -24,14 +24,14 @@ def models() -> list[str]:
 
     try:
         files = find_models().files
-    except LocalspecError:  # which the command itself will tell
+    except LocalspecError:  # which the command itself will report
         files = ()
     local = [name for model in files for name in (model.name, model.repo) if name]
     return list(dict.fromkeys((*pairs(), *local)))
 
 
 def drafts() -> list[str]:
-    """What --draft takes: words, pairs and models."""
+    """Completions of --draft: words, pairs and models."""
     from localspec.library.pairs.user_pairs import DRAFT_WORDS
 
     return [*DRAFT_WORDS, *models()]

@@ -47,7 +47,7 @@ class ConversationFlags:
         raise FileProblem("There is no saved conversation.", "Begin one: localspec chat MODEL")
 
     def autosave(self, saved: SavedConversation | None, chat: "Chat") -> Autosave | None:
-        """How the chat is saved, None where it is not: a script leaves no traces unasked."""
+        """How the chat is saved, None if it is not: a script leaves no traces unasked."""
         typed = sys.stdin is not None and sys.stdin.isatty()
         wanted = typed or self.resume or self.session is not None
         wanted = wanted if self.save is None else self.save

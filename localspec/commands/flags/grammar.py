@@ -33,7 +33,7 @@ class GrammarFlags:
         """Return the grammar given, validated; print a note for schema keywords not enforced.
 
         Raises UsageError for more than one, FileProblem for an unreadable file, GrammarError for
-        what is none.
+        an invalid one.
         """
         from localspec.engine.grammar.source import read_grammar, read_regex, read_schema
 
@@ -59,7 +59,7 @@ class GrammarFlags:
 
 
 def _require_no_path(flag: str, text: str | None) -> None:
-    """Raise UsageError for the name of a file where its content is expected."""
+    """Raise UsageError for the name of a file if its content is expected."""
     if text is not None and os.path.isfile(text):  # False for texts too long for a name
         raise UsageError(
             f"{flag} takes the text itself, and {text} is a file.",
@@ -68,7 +68,7 @@ def _require_no_path(flag: str, text: str | None) -> None:
 
 
 def _given(flag: str, text: str | None, path: Path | None) -> str | None:
-    """The value of a flag, or what is in the file that its sibling names."""
+    """The value of a flag, or the text of the file that its sibling names."""
     from localspec.engine.grammar.source import MAX_CHARACTERS
 
     if path is None:

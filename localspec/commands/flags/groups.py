@@ -38,13 +38,13 @@ _HelpAll = Annotated[
 def spread_groups(function: Callable[..., None]) -> Callable[..., None]:
     """Let a command take groups of options: each row of a group becomes a flag of the command.
 
-    A group is a dataclass, or ``Annotated[Given, ...]`` with dataclasses, of which the command
-    gets what was given. Typer reads the flags from a signature, so the wrapper carries one with
+    A group is a dataclass, or ``Annotated[Given, ...]`` with dataclasses, whose given values
+    the command gets. Typer reads the flags from a signature, so the wrapper carries one with
     the groups spread out.
     """
     hints = get_type_hints(function, include_extras=True)
     parameters = [_keyword("context", typer.Context, inspect.Parameter.empty)]
-    # An optional name stands for --target; but in `run`, words beside a target are the prompt.
+    # An optional name stands for --target; but in `run`, words next to --target are the prompt.
     asked = inspect.signature(function).parameters
     may_be_target = "name" in asked and asked["name"].default is None and "prompting" not in asked
     groups: dict[str, tuple[Any, list[Option]]] = {}

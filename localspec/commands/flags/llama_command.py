@@ -13,9 +13,9 @@ from localspec.commands.flags.rows import source_of
 from localspec.core.errors import LocalspecError, UsageError
 from localspec.display.terminal import console
 
-# An option that may stand alone, the values that may follow it, and what it means alone.
+# An option that may stand alone, the values that may follow it, and the value that it means alone.
 _ALONE = {flag: (("on", "off", "auto"), "on") for flag in ("-fa", "--flash-attn")}
-# llama.cpp's spellings of options that have another name here, and what they become; a spelling
+# llama.cpp's spellings of options that have another name here, and their replacements; a spelling
 # that a command has itself is left alone. A second word is put before the value.
 _OURS = {
     spelling: ours
@@ -49,7 +49,7 @@ _IGNORED = {
 _COMMANDS = {"-cnv": "localspec chat", "-i": "localspec chat", "-no-cnv": "localspec run --raw"}
 _SHORT = re.compile(r"-[A-Za-z]{2}[A-Za-z-]*")
 _FLAGS = "docs/reference/llama-cpp-flags.md"
-_TABLE = f"What llama.cpp's flags are called here: {_FLAGS}."
+_TABLE = f"Names of llama.cpp's flags here: {_FLAGS}."
 # Panels that the short help shows as one.
 _SHORT_PANELS: dict[str | None, str] = {
     "Thinking and chat template": "Prompt and answer",
@@ -60,7 +60,7 @@ _UsageError: Any = typer.BadParameter.__mro__[1]  # which Typer does not export
 
 
 class LlamaCommand(TyperCommand):
-    """A command that takes llama.cpp's flags; of one that is not there it says where to look."""
+    """A command that takes llama.cpp's flags; for an unknown one it names the list of them."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Show the options of every day, or with --help-all all of them."""
@@ -130,7 +130,7 @@ def _written(arguments: Sequence[str], known: Mapping[str, Any]) -> dict[str, st
 def _unknown(arguments: Sequence[str], known: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
     """Flags that a command does not have, such as ``-cnv``, else read as ``-c nv``; their places.
 
-    Left out are values of flags that it has, and what follows ``--``.
+    Left out are values of flags that it has, and arguments after ``--``.
     """
     is_value = False
     for place, argument in enumerate(arguments):
@@ -168,7 +168,7 @@ def _translated(arguments: Sequence[str], known: Mapping[str, Any]) -> list[str]
 
 
 def _near(flag: str, known: Mapping[str, Any]) -> str:
-    """What was meant by an unknown flag, if that can be told."""
+    """The likely meaning of an unknown flag, "" without one."""
     if flag in _COMMANDS:
         return f" That is the command: {_COMMANDS[flag]}."
     doubled = [f"-{flag}"] if f"-{flag}" in known else []
@@ -177,7 +177,7 @@ def _near(flag: str, known: Mapping[str, Any]) -> str:
 
 
 def _short(param: Any) -> Any:
-    """The parameter in the panel where the short help shows it."""
+    """The parameter in its panel of the short help."""
     param = copy(param)
     panel = getattr(param, "rich_help_panel", None)
     param.rich_help_panel = _SHORT_PANELS.get(panel, panel)
@@ -185,7 +185,7 @@ def _short(param: Any) -> Any:
 
 
 def complete(arguments: Sequence[str]) -> list[str]:
-    """The arguments with a value behind each option that was given without one."""
+    """The arguments with a value after each option that was given without one."""
     completed: list[str] = []
     for i, argument in enumerate(arguments):
         if argument == "--":

@@ -1,4 +1,4 @@
-"""Flags for a pair, its drafting, sampling and loading; what a pair stores of them."""
+"""Flags for a pair, its drafting, sampling and loading; those that a pair stores."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -66,7 +66,7 @@ _ELSEWHERE = ("target", "draft", "draft_model", "draft_tokens", "verbose")
 
 
 def stored_settings(given: Given) -> dict[str, object]:
-    """What was given of the options that a pair's file may hold, auto left out."""
+    """The given options that a pair's file may hold, auto left out."""
     lengths = PairOptions(**picked(given, PairOptions)).draft_options()
     settings: dict[str, object] = {}
     if lengths.lengths:

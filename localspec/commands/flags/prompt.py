@@ -1,4 +1,4 @@
-"""Flags for the prompt of one answer, and where it is read from."""
+"""Flags for the prompt of one answer, and its sources."""
 
 import errno
 import select
@@ -18,7 +18,7 @@ from localspec.display.terminal import console
 _MOST_CHARACTERS = 2**26  # more than contexts hold; a model given by mistake is far larger
 
 
-_STDIN = "-"  # where a prompt or the name of its file is this, standard input is read
+_STDIN = "-"  # as a prompt or as the name of its file: read standard input
 
 _prompt = partial(option, panel=PANEL)
 
@@ -45,7 +45,7 @@ class PromptFlags:
     )
 
     def check(self, answering: AnswerFlags, templating: TemplateFlags) -> None:
-        """Refuse two prompts, flags of the chat template where none is used, and a bad template.
+        """Refuse two prompts, flags of the chat template if none is used, and a bad template.
 
         Raises UsageError, FileProblem and TemplateError.
         """
@@ -68,7 +68,7 @@ class PromptFlags:
     def read(self) -> str:
         """The prompt from argument, file and standard input, joined by blank lines.
 
-        Raises UsageError where there is none, FileProblem for what cannot be read.
+        Raises UsageError if there is none, FileProblem for a file that cannot be read.
         """
         typed = " ".join(self.prompt) or self.prompt_option or ""
         parts = ["" if typed == _STDIN else typed]
@@ -88,7 +88,7 @@ class PromptFlags:
 
 
 def _read_file(path: Path) -> str:
-    """What is in the file but for its last newline, as in llama.cpp."""
+    """The text of the file without its last newline, as in llama.cpp."""
     try:
         with path.open(encoding="utf-8") as file:
             return read_stream(file, _MOST_CHARACTERS).removesuffix("\n")
@@ -101,7 +101,7 @@ def _read_file(path: Path) -> str:
 
 
 def _read_stdin() -> str:
-    """Standard input but for its last newline; a note where a pipe stays silent for long."""
+    """Standard input without its last newline; a note if a pipe stays silent for long."""
     try:
         silent = not select.select([sys.stdin], [], [], 1)[0]
     except (OSError, ValueError):
@@ -111,8 +111,8 @@ def _read_stdin() -> str:
     try:
         return read_stream(sys.stdin, _MOST_CHARACTERS).removesuffix("\n")
     except ValueError as error:
-        reason = "is not UTF-8 text" if isinstance(error, UnicodeError) else "is no prompt"
-        raise FileProblem(f"What was piped in {reason}: {error}.", "Pipe UTF-8 text in.") from error
+        reason = "is not UTF-8 text" if isinstance(error, UnicodeError) else "is not a prompt"
+        raise FileProblem(f"The piped input {reason}: {error}.", "Pipe UTF-8 text in.") from error
     except OSError as error:
         if error.errno == errno.EBADF:
             return ""  # write-only, as nohup makes it in a terminal: nothing was piped in

@@ -1,4 +1,4 @@
-"""A row of the option table as a flag: spellings, what reads its text, what the shell offers."""
+"""A row of the option table as a flag: spellings, parser of its text, completions."""
 
 import math
 import re
@@ -51,7 +51,7 @@ def number(
 
 
 def source_of(context: typer.Context, name: str) -> str:
-    """COMMANDLINE, ENVIRONMENT or DEFAULT: where a parameter's value came from."""
+    """COMMANDLINE, ENVIRONMENT or DEFAULT: the origin of a parameter's value."""
     source = context.get_parameter_source(name)
     return "DEFAULT" if source is None else source.name
 
@@ -84,7 +84,7 @@ def value_of(row: Option, given: object) -> Any:
     if isinstance(given, bool):
         if row.item is bool or given in row.words.values():
             return given
-        raise ValueError("this is no switch")
+        raise ValueError("this is not a switch")
     text = given if isinstance(given, str) else f"{given!r}"
     parse = parser_of(row)
     if parse is not None:
@@ -95,7 +95,7 @@ def value_of(row: Option, given: object) -> Any:
 
 
 def completion_of(row: Option) -> Callable[[], list[str]] | None:
-    """What the shell offers for the value; where that is nothing, files."""
+    """The shell's completions for the value; files if there are none."""
     if (row.metavar or "").startswith("MODEL"):
         return models if row.metavar == "MODEL" else drafts
     words = list(dict.fromkeys((*row.choices, *row.words)))
@@ -103,13 +103,13 @@ def completion_of(row: Option) -> Callable[[], list[str]] | None:
 
 
 def metavar_of(row: Option) -> str | None:
-    """What stands for the value in the help."""
+    """The placeholder of the value in the help."""
     names = {int: "N", float: "N", Path: "FILE", str: "TEXT"}
     return row.metavar or "|".join(row.choices) or names.get(row.item)
 
 
 def parser_of(row: Option) -> Callable[[str], Any] | None:
-    """What reads the text of a flag, unless Typer does."""
+    """The parser of a flag's text, unless Typer parses it."""
     if row.parse is not None:
         return _parsed_by(row.parse)
     if row.choices:

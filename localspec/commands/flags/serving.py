@@ -1,4 +1,4 @@
-"""Flags for where a server listens, which clients it answers, and its limits."""
+"""Flags of a server: addresses, clients, limits."""
 
 import os
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ _SECONDS = Bounds(1, 7 * 86_400)
 
 @dataclass(frozen=True, slots=True)
 class ServingFlags:
-    """Where a server listens, which clients it answers, and how much it does at once."""
+    """A server's addresses, its clients, and how much it does at once."""
 
     host: str = _server(
         "127.0.0.1",
@@ -55,7 +55,7 @@ class ServingFlags:
     api_key_file: Path | None = _server(
         None,
         "--api-key-file",
-        "Read keys from this file, one per line; what stands behind a key names it in the metrics.",
+        "Read keys from this file, one per line; text after a key is its name in the metrics.",
     )
     cors_origins: tuple[str, ...] = _server(
         (),
@@ -68,7 +68,7 @@ class ServingFlags:
     max_tokens: int | None = _server(
         None,
         "--max-tokens -n",
-        "Most tokens where a request has no limit. Default: -1, the context.",
+        "Most tokens if a request has no limit. Default: -1, the context.",
         bounds=Bounds(-1, 2**63 - 1),
         everyday=True,
     )
@@ -164,8 +164,8 @@ class ServingFlags:
     share_cache: bool = _server(
         False,
         "--share-cache",
-        "Let all keys share the cache of prompts, earlier answers and saved slots. What is cached "
-        "tells one key what another one sent. Default: each key has its own.",
+        "Let all keys share the cache of prompts, earlier answers and saved slots. Cached "
+        "prompts can reveal one client's text to another. Default: each key has its own.",
     )
     slot_save_path: Path | None = _server(
         None,
@@ -173,7 +173,7 @@ class ServingFlags:
         "Let clients save the caches of slots in files of this folder.",
         metavar="FOLDER",
     )
-    slots: bool = _server(True, "--slots/--no-slots", "Report at /slots what each slot does.")
+    slots: bool = _server(True, "--slots/--no-slots", "Report the state of each slot at /slots.")
     metrics: bool = _server(True, "--metrics/--no-metrics", "Report figures at /metrics.")
     ui: bool = _server(True, "--ui/--no-ui", "Serve a page for chats at /.")
     strict_fields: bool = _server(
@@ -185,20 +185,20 @@ class ServingFlags:
         from localspec.server.guard import Access
 
         names: dict[str, str] = {}
-        keys = _parted(self.api_key or "")
+        keys = _split(self.api_key or "")
         if self.api_key is not None and not keys:
             raise UsageError("--api-key has no key.", "Give it one, or leave it out.")
         if self.api_key_file is not None:
             names = self._keys(self.api_key_file, len(keys))
             keys += tuple(names)
-        origins = tuple(name for text in self.cors_origins for name in _parted(text))
+        origins = tuple(name for text in self.cors_origins for name in _split(text))
         off = tuple(name for name in ("slots", "metrics", "ui") if not getattr(self, name))
         access = Access(self.hosts(), keys, origins, names, off=off)
         access.check()
         return access
 
     def require_own_answers(self, lookup_cache: object, *, keyed: bool) -> None:
-        """Raise UsageError where clients with keys would share the answers of --lookup-cache."""
+        """Raise UsageError if clients with keys would share the answers of --lookup-cache."""
         if keyed and lookup_cache is not None and not self.share_cache:
             raise UsageError(
                 "--lookup-cache would share the answers to one key with all others.",
@@ -215,16 +215,16 @@ class ServingFlags:
 
     def hosts(self) -> tuple[str, ...]:
         """The addresses to listen on; raises UsageError without one."""
-        if not (hosts := _parted(self.host)):
-            raise UsageError("--host names no address.", "Try --host 127.0.0.1.")
+        if not (hosts := _split(self.host)):
+            raise UsageError("--host has no address.", "Try --host 127.0.0.1.")
         return hosts
 
     def names(self) -> tuple[str, ...]:
         """The names that were given to the model."""
-        return _parted(self.alias or "")
+        return _split(self.alias or "")
 
     def check(self) -> None:
-        """Raise FileProblem where the folder for slots is missing."""
+        """Raise FileProblem if the folder for slots is missing."""
         folder = self.slot_save_path
         if folder is not None and not os.path.isdir(folder):
             raise FileProblem(f"There is no folder {folder}.", f"Make it: mkdir {folder}")
@@ -246,7 +246,7 @@ class ServingFlags:
 
     @staticmethod
     def _keys(file: Path, before: int) -> dict[str, str]:
-        """The keys in a file with their names, else their numbers behind so many others."""
+        """The keys in a file with their names, else numbers that count from ``before``."""
         text = read_text(file, _MOST_KEY_BYTES, what="The file of keys ")
         lines = [line.split(maxsplit=1) for line in text.splitlines()]
         lines = [parts for parts in lines if parts and parts[0][0] != "#"]
@@ -256,6 +256,6 @@ class ServingFlags:
         return {key: (name or [str(i)])[0].strip() for i, (key, *name) in named}
 
 
-def _parted(text: str) -> tuple[str, ...]:
-    """What stands between commas."""
+def _split(text: str) -> tuple[str, ...]:
+    """Split at commas."""
     return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -19,7 +19,7 @@ from localspec.core.files import read_text
 from localspec.core.options.option import Option, options
 
 _MOST_BYTES = 2**20
-# They say what one command does.
+# Flags that select the work of one command.
 _NEVER_KEPT = (
     *("draft", "draft_model", "recalibrate", "yes"),
     *("prompt_cache", "prompt_cache_ro", "show_draft", "resume", "session"),
@@ -54,7 +54,7 @@ def setting_rows() -> dict[str, Option]:
 
 @cache
 def groups_with_settings() -> tuple[type[Any], ...]:
-    """The groups of flags for which the file fills in, beside those of a pair."""
+    """The groups of flags for which the file fills in, in addition to those of a pair."""
     from localspec.commands.flags.answer import AnswerFlags
     from localspec.commands.flags.conversation import ConversationFlags
     from localspec.commands.flags.serving import ServingFlags
@@ -70,7 +70,7 @@ def read_settings() -> Settings:
         document = tomllib.loads(settings_text(path))
         models = document.pop(MODELS, {})
         if not isinstance(models, dict):
-            raise ValueError(f"{MODELS} is no table")
+            raise ValueError(f"{MODELS} is not a table")
         each = {name: _values(table, f"{MODELS}.{name}") for name, table in models.items()}
         return Settings(path, _values(document), each)
     except (ValueError, RecursionError, UsageError) as error:
@@ -91,13 +91,13 @@ def settings_text(path: Path) -> str:
 
 
 def default_target() -> str | None:
-    """The model to use where a command line names none."""
+    """The model to use if a command line names none."""
     target: str | None = read_settings().shared.get("target")
     return target
 
 
 def filled_in(group: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """What the file says of a group of flags, for a command that got these values."""
+    """The file's values for a group of flags, for a command that got these values."""
     if group not in groups_with_settings():
         return {}
     settings = read_settings()
@@ -111,7 +111,7 @@ def filled_in(group: Any, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def places_of(context: typer.Context, message: str) -> Iterator[str]:
-    """Where values that an error names were set, if not on the command line."""
+    """The places where values that an error names were set, if not on the command line."""
     settings = read_settings()
     tables = {"": settings.shared, **{f", {MODELS}.{m}": t for m, t in settings.models.items()}}
     for param in context.command.params:
@@ -167,7 +167,7 @@ def _spellings(row: Option) -> Iterable[str]:
 
 def _values(table: object, place: str = "the file") -> dict[str, Any]:
     if not isinstance(table, dict):
-        raise ValueError(f"{place} is no table")
+        raise ValueError(f"{place} is not a table")
     for name in table:
         if name not in setting_rows():
             setting_name(name)

@@ -48,7 +48,7 @@ class TemplateFlags:
     )
 
     def check(self) -> None:
-        """Raise an error for what no model could use, as `source` and `Renderer.names_read` do."""
+        """Raise the errors of `source` and `Renderer.names_read` for unusable flags."""
         from localspec.chat.templates.renderer import SHARED
 
         self.variables()
@@ -81,10 +81,10 @@ class TemplateFlags:
             given = json.loads(self.chat_template_kwargs)
         except (ValueError, RecursionError) as error:
             raise UsageError(
-                f"--chat-template-kwargs is no JSON: {error}.", _EXPECTED_KWARGS
+                f"--chat-template-kwargs is not JSON: {error}.", _EXPECTED_KWARGS
             ) from error
         if not isinstance(given, dict):
-            raise UsageError("--chat-template-kwargs is no JSON object.", _EXPECTED_KWARGS)
+            raise UsageError("--chat-template-kwargs is not a JSON object.", _EXPECTED_KWARGS)
         if kept := given.keys() & {"messages", "add_generation_prompt"}:
             raise UsageError(
                 f"--chat-template-kwargs cannot set {min(kept)}: localspec does.", _EXPECTED_KWARGS
@@ -97,7 +97,7 @@ _EXPECTED_KWARGS = """Expected something like '{"enable_thinking": false}'."""
 
 @cache
 def _read_template(file: Path) -> str:
-    """What is in the file, which may be a pipe: read once."""
+    """The text of the file, which may be a pipe: read once."""
     from localspec.chat.templates.template import is_jinja
 
     wanted = "a Jinja template"

@@ -56,7 +56,7 @@ def check(
         typer.Option("--draft", "--draft-model", "-md", help="Instead of the argument DRAFT."),
     ] = None,
     lenient: Annotated[
-        bool, typer.Option("--lenient", help="Only warn of what cannot corrupt text.")
+        bool, typer.Option("--lenient", help="Only warn of differences that cannot corrupt text.")
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -107,7 +107,7 @@ def _judge(given: list[str], target: str | None, lenient: bool) -> "PairCheck":
     given.remove(first)
     try:
         return judge(first, given[0], resolver, ui, lenient=lenient, weights_needed=False)
-    except IncompatiblePair as problem:  # mtp without heads: the report says what is missing
+    except IncompatiblePair as problem:  # mtp without heads: the report names the missing part
         console.note(problem.message)
         alone = resolver.choose(first).target
         return judge(alone, alone, resolver, ui)

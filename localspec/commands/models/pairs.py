@@ -30,7 +30,7 @@ def pairs(
     family: Annotated[
         str | None, typer.Option("--family", help="Only pairs of this family, such as qwen.")
     ] = None,
-    fits: Annotated[bool, typer.Option("--fits", help="Only what fits this machine.")] = False,
+    fits: Annotated[bool, typer.Option("--fits", help="Only pairs that fit this machine.")] = False,
     as_json: JsonFlag = False,
     header: HeaderFlag = True,
 ) -> None:
@@ -87,7 +87,7 @@ def pair_add(
 
 
 def _both_models(name: str, models: ModelOptions, resolver: "Resolver") -> tuple[str, str]:
-    """Target and draft for a pair of this name; raises UsageError for what it cannot store."""
+    """Target and draft for a pair of this name; raises UsageError for others."""
     from localspec.library.resolve import FIND, SELF
 
     target, draft = models.target, models.draft_options().model
@@ -126,7 +126,7 @@ def pair_show(
 def pair_remove(
     name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=completion.own_pairs)],
 ) -> None:
-    """Remove a pair of yours; its models stay where they are."""
+    """Remove a pair of yours, not its models."""
     from localspec.library.pairs import user_pairs
 
     user_pairs.remove(name)

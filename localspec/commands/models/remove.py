@@ -27,9 +27,9 @@ def remove(
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Delete models from the models folder, after asking; says what else uses them.
+    """Delete models from the models folder, after asking; names other users of the files.
 
-    Records, partial downloads, drafts that were made of the model and what was measured of it go
+    Records, partial downloads, drafts that were made of the model and its measurements go
     with it. Models of other tools are left alone.
     """
     from localspec.library.removal import removals_of
@@ -64,12 +64,12 @@ def _describe(removal: "Removal") -> None:
 
 def _agreed(question: str) -> bool:
     if sys.stdin is None or not sys.stdin.isatty():
-        raise UsageError("rm asks before it deletes, and nobody can answer.", "Add --yes.")
+        raise UsageError("rm asks before it deletes, and there is no terminal.", "Add --yes.")
     return console.ask(question)
 
 
 def _made_of(model: Path) -> list[Path]:
-    """The files of a draft that was made of a model, and of what was measured of it."""
+    """The files of a draft that was made of a model, and of its measurements."""
     from localspec.engine.loading import pair_file
     from localspec.metadata.header import read_header
     from localspec.self_draft import store

@@ -69,7 +69,7 @@ def run_batch(
 ) -> None:
     """Answer the lines that have no answer yet; Ctrl-C keeps the results so far.
 
-    Raises typer.Exit with 1 where lines failed.
+    Raises typer.Exit with 1 if lines failed.
     """
     assert batching.batch is not None and batching.output is not None
     require_extra()
@@ -127,7 +127,7 @@ def run_batch(
 
 
 def _appending(path: Path) -> TextIO:
-    """The file of results, locked; raises FileProblem where another run writes it."""
+    """The file of results, locked; raises FileProblem if another run writes it."""
     with file_problem(f"{path} cannot be written", "Name another file with -o."):
         output = path.open("a", encoding="utf-8")
     if path.is_file() and not lock(output):

@@ -129,7 +129,7 @@ def _require_writable_forms(answering: AnswerFlags, trace: Path | None, as_json:
     """Raise UsageError for flags of the output that do not go together, or a page's odd name."""
     if trace is not None and trace.suffix != ".html":
         raise UsageError(
-            f"--trace writes a page, and {trace} is no name of one.",
+            f"--trace writes HTML, and {trace} does not end in .html.",
             "Name a file that ends in .html.",
         )
     if as_json and answering.show_draft:
@@ -148,7 +148,7 @@ def _no_batch(prompting: PromptFlags, answering: AnswerFlags) -> list[str]:
 
 
 def _is_prompt(name: str, given: Given) -> bool:
-    """Whether the first word is none of a model, because flags or settings name one."""
+    """Whether the first word is not a model, because flags or settings name one."""
     if given.get("target") is not None:
         return True
     return _is_sentence(name) and default_target() is not None
@@ -162,7 +162,7 @@ def _require_model(name: str | None) -> None:
     """Raise UsageError for a prompt in the place of the model."""
     if name is not None and _is_sentence(name):
         raise UsageError(
-            f"No model was given: {one_line(name[:60])!r} is in its place.",
+            f"No model was given: {one_line(name[:60])!r} was read as the model.",
             "The first argument names the model, unless -m does: "
             + shlex.join(["localspec", "run", "MODEL", one_line(name[:60])]),
         )
@@ -187,7 +187,7 @@ def _written(
 
 
 def _show_figures(answer: "Answer", params: SamplingParams, *, full: bool, estimate: bool) -> None:
-    """Figures of an answer, and what could make it faster."""
+    """Figures of an answer, and advice to make it faster."""
     from localspec.engine.advice import advise
 
     seed = None if params.greedy else params.seed
@@ -200,7 +200,7 @@ def _show_figures(answer: "Answer", params: SamplingParams, *, full: bool, estim
 
 
 def _settings(engine: "Engine", options: GenerateOptions, raw: bool) -> dict[str, object]:
-    """What an answer depends on, for ``--json``."""
+    """The inputs of an answer, for ``--json``."""
     return {
         **engine.settings(),
         "draft_tokens": options.draft_tokens,

@@ -1,4 +1,4 @@
-"""``serve`` with several models: which there are, and the front that starts their processes."""
+"""``serve`` with several models: their list, and the front that starts their processes."""
 
 import os
 import sys
@@ -156,7 +156,7 @@ def run_server(
     models: Sequence[str],
     slots: int,
 ) -> None:
-    """Answer until a signal; ``shown`` says of what the first lines speak."""
+    """Answer until a signal; ``shown`` names the models in the first lines."""
     from localspec.server.listen import listen, url
     from localspec.server.running import announced
 

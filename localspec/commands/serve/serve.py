@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from localspec.server.service import Service
 
 _PACKAGES = ("fastapi", "uvicorn", "prometheus_client")  # of the extra
-# What a front's command line says of its own clients, and not of the processes of its models.
+# Flags of a front that concern its own clients, and not the processes of its models.
 _OF_A_FRONT = (
     "host", "alias", "api_key_file", "cors_origins", "max_connections", "slots", "metrics", "ui",
 )  # fmt: skip
@@ -108,7 +108,7 @@ def _serve_model(
 def make_service(
     engine: "Engine", request: "PairRequest", length: DraftTokens, serving: ServingFlags
 ) -> "Service":
-    """The engine behind its queue, with the defaults of the command line."""
+    """The engine with its queue and the defaults of the command line."""
     from localspec.engine.caches.prefix_cache import PrefixCache
     from localspec.server.service import Defaults, Service
 
@@ -176,7 +176,7 @@ def _named(service: "Service") -> str:
 
 
 def require_extra() -> None:
-    """Raise LocalspecError where a package of the server is missing."""
+    """Raise LocalspecError if a package of the server is missing."""
     missing = [name for name in _PACKAGES if find_spec(name) is None]
     if missing:
         raise LocalspecError(

@@ -21,7 +21,7 @@ _END_SECONDS = 15.0  # more than answers under way have to complete
 def ps(as_json: JsonFlag = False, header: HeaderFlag = True) -> None:
     """List the servers that run on this machine: model, address, slots, since when.
 
-    Where they need a key, set LOCALSPEC_API_KEY to see how many slots are busy.
+    If they need a key, set LOCALSPEC_API_KEY to see how many slots are busy.
     """
     from localspec.display import models as lists
     from localspec.display.answer import reading
@@ -88,7 +88,7 @@ def top(
 ) -> None:
     """Watch the servers that run on this machine: requests, speed, acceptance, memory.
 
-    Ctrl-C ends it. Without a terminal they are listed once. Where they need a key, set
+    Ctrl-C ends it. Without a terminal they are listed once. If they need a key, set
     LOCALSPEC_API_KEY.
     """
     from localspec.display.top import watch
@@ -106,7 +106,7 @@ def top(
 
 
 def _fitting(name: str | None) -> "list[RunningServer]":
-    """The servers of this name, or all; raises UsageError where some run, but none of the name."""
+    """The servers of this name, or all; raises UsageError if some run, but none of the name."""
     from localspec.server.running import running_servers
 
     found = running_servers()
@@ -132,7 +132,7 @@ def _state(server: "RunningServer") -> tuple[str, list[str], list[tuple[int, int
     """Its state, the models that it loads, the prompts that it reads, the answers under way.
 
     The state is "ready" or one of `UNANSWERED`; a prompt is its tokens read and all of them;
-    answers are None where the server does not tell.
+    answers are None if the server does not report them.
     """
     from localspec.server.watch import UNANSWERED, figures
 
