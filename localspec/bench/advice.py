@@ -1,4 +1,4 @@
-"""Sentences that say what benchmark figures, differences of text and audits mean."""
+"""Sentences that explain benchmark figures, differences of text and audits."""
 
 from collections.abc import Sequence
 
@@ -55,14 +55,14 @@ def advice(best: Figures, drafting: str, plain: str, noise: float) -> str:
     if unknown or abs(best.speedup - 1) <= noise:
         return f"No clear winner: {drafting} reaches {reached}."
     if low <= 1 <= high:
-        return f"No clear winner: {drafting} reaches {reached}; more prompts must tell."
+        return f"No clear winner: {drafting} reaches {reached}; measure more prompts."
     if best.speedup > 1:
         return f"Fastest here: {drafting}, {reached}."
     return f"Fastest here: {plain}; the best draft ({drafting}) reaches {reached}."
 
 
 def explained(difference: Difference) -> str:
-    """Where a text differs from plain, and why."""
+    """The place where a text differs from plain, and the reason."""
     margin = difference.margin
     tie = "" if margin is None else f", the two likeliest tokens {margin:.2g} logits apart"
     where = (
@@ -74,7 +74,7 @@ def explained(difference: Difference) -> str:
     if difference.apart is not None:
         return (
             f"{where} A near tie, closer than the {difference.apart:.2g} logits by which passes of "
-            "equal width differ on this device: rounding, as far as can be told."
+            "equal width differ on this device: probably rounding."
         )
     if difference.proven_at is None:
         return (

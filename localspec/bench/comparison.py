@@ -35,7 +35,7 @@ def repeated_share(tokens: Sequence[int], n: int = 8) -> float:
 class Comparison:
     """Prompts of one task, by name, answered by every side; the first side is plain.
 
-    ``guesses`` holds for each prompt, if there is a draft, what it says in the place of each token
+    ``guesses`` holds for each prompt, if there is a draft, its guess in the place of each token
     of the first plain answer. Without ``text_independent_of_draft`` (of the
     sampling parameters) texts may differ.
     """
@@ -114,16 +114,16 @@ class Comparison:
         return self.sides[0].spent(used).noise if used else 0.0
 
     def auto_over_fixed(self, prompts: Collection[str] | None = None) -> AutoOverFixed | None:
-        """auto against the best fixed length; None where one of both was not measured."""
+        """auto against the best fixed length; None if one of both was not measured."""
         used = self._used(prompts)
         return auto_over_fixed(self.sides, used) if used else None
 
     def costs(self) -> Costs | None:
-        """What passes cost here; None without an answer that can be used."""
+        """The costs of passes; None without an answer that can be used."""
         return pass_costs(self.sides, used) if (used := self._used(None)) else None
 
     def limits(self, prompts: Collection[str] | None = None) -> Limits | None:
-        """What drafting could reach here, from measured costs; None where nothing was drafted."""
+        """The limits of drafting by measured costs; None if nothing was drafted."""
         used = self._used(prompts)
         if not (used and self.guesses):
             return None

@@ -1,4 +1,4 @@
-"""Demo: the bundled pair or hybrid, padded to the cost of bigger models, plain beside drafted."""
+"""Demo: the bundled pair or hybrid, padded to the cost of bigger models, plain and drafted."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,7 +25,7 @@ from localspec.metadata.header import ModelHeader, read_header
 
 QUANTIZATIONS: tuple[Quantization, ...] = ("F16", "Q4_0")
 CTX_SIZE = 512  # tokens: a prompt and an answer
-_NARROW = 0.2  # of the speedup: an interval that shows what there is to see
+_NARROW = 0.2  # of the speedup: an interval that shows the gain clearly
 _WATCHED_TOKENS = 48
 # Three kinds of question, on packages the models have seen and (json, textwrap) have not; chosen
 # because the answers neither end after a few words nor loop.

@@ -56,7 +56,7 @@ class Against:
 def read_document(path: Path, prompts: Sequence[Prompt]) -> Document:
     """The document of an earlier run; raises FileProblem for a file that is not one.
 
-    Raises UsageError where it has none of these prompts.
+    Raises UsageError if it has none of these prompts.
     """
     text = read_text(path, _MAX_BYTES, expected="the JSON document of an earlier benchmark")
     try:
@@ -148,7 +148,7 @@ def _spent(document: Document) -> dict[DraftTokens, dict[str, tuple[float, float
 
 
 def _key(task: object, messages: object) -> str:
-    """What makes two prompts the same one: names are numbers, which depend on the others."""
+    """The key by which two prompts are the same: names are numbers, which depend on the others."""
     return json.dumps([task, messages], sort_keys=True)
 
 

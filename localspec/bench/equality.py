@@ -2,7 +2,7 @@
 
 Kernels round differently by the width of a pass, so both texts are generated again with passes of
 one width: if they are equal then, only rounding made the difference. Some kernels of GPUs round
-differently by the place where a pass begins too: there a near tie is rounding where it is closer
+differently by the place where a pass begins too: there a near tie is rounding if it is closer
 than the logits of such passes.
 """
 
@@ -29,14 +29,14 @@ Miss = tuple[int, float | None]  # see `Audit.misses`
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where an answer differs from the plain one: after ``position`` equal tokens.
+    """A difference from the plain answer, after ``position`` equal tokens.
 
     ``margin`` is the lead of the plain pick over the runner-up there, in logits (None: there was
-    none). ``repeatable`` says whether both sides (of auto: plain) gave their texts again. If so,
+    none). ``repeatable`` is whether both sides (of auto: plain) gave their texts again. If so,
     ``proven_at`` is the width of pass at which both give the same text: the difference is proven to
-    be rounding. ``apart`` is, where no such width was found but passes of equal width differ too,
-    how many logits they are apart behind the same text, if that explains the difference. Without
-    either it counts as a mistake.
+    be rounding. ``apart``, if no such width was found but passes of equal width differ too, is the
+    distance of their logits after the same text, if that explains the difference. Without either
+    it counts as a mistake.
     """
 
     prompt: str
@@ -58,7 +58,7 @@ class Audit:
     """A drafted answer read again by plain decoding, token by token.
 
     ``misses`` holds, for each token that is not plain decoding's pick after the same text, its
-    position and how many logits, noise included, it falls short of that pick; None where plain
+    position and how many logits, noise included, it falls short of that pick; None if plain
     decoding would never pick it.
     """
 
@@ -91,7 +91,7 @@ class DifferenceFinder:
     def _explain(self, variant: Variant, other: list[int]) -> Difference:
         position = common_prefix(self._plain, other)
         width = variant.engine.min_width
-        # How wide auto's passes are depends on the clock: where rounding decides, so does its text.
+        # The width of auto's passes depends on the clock; if rounding decides, so does its text.
         again = other if variant.length == "auto" else self._replay(variant, width)
         repeatable = self._replay(_plain(variant), width) == self._plain and again == other
         proven_at = self._proven_at(variant) if repeatable else None
@@ -117,9 +117,9 @@ class DifferenceFinder:
         return None
 
     def _apart(self, variant: Variant, text: Sequence[int]) -> float | None:
-        """How far rows of equal width are apart where the last token was picked.
+        """The distance of logits between passes of equal width, at the pick of the last token.
 
-        None where that is too little to explain the pick.
+        None if that is too little to explain the pick.
         """
         engine, params = variant.engine, variant.plan.params
         context, width = [*self._prompt, *text[:-1]], filled_widths(widest_pass(variant.length))[-1]
@@ -145,7 +145,7 @@ class DifferenceFinder:
         return self._replayed[key]
 
     def _margin(self, variant: Variant, tokens: list[int]) -> float | None:
-        """The lead of the plain pick behind these tokens, on logits computed as plain does."""
+        """The lead of the plain pick after these tokens, on logits computed as plain does."""
         context, target, params = list(self._prompt), variant.engine.target, variant.plan.params
         target.truncate(0)
         row = _first_row(target, context)
@@ -196,7 +196,7 @@ def audit_answers(
 def rounding(engine: Engine, prompt: PromptIds, text: Sequence[int]) -> float:
     """The largest difference, in logits on a text, between passes of one token and wide ones.
 
-    Picks can differ where two tokens are no farther apart than twice that.
+    Picks can differ if two tokens are no farther apart than twice that.
     """
     target, worst = engine.target, 0.0
     for start in range(0, len(text), _WIDE):
@@ -210,7 +210,7 @@ def rounding(engine: Engine, prompt: PromptIds, text: Sequence[int]) -> float:
 
 
 def _last_row(target: TokenModel, context: list[int], tokens: int) -> Logits:
-    """The logits behind a text, whose last tokens are read in one pass."""
+    """The logits after a text, whose last tokens are read in one pass."""
     target.truncate(len(context) - tokens)
     unread = context[len(target.tokens) : -tokens]
     if unread:
@@ -220,7 +220,7 @@ def _last_row(target: TokenModel, context: list[int], tokens: int) -> Logits:
 
 
 def _first_row(target: TokenModel, prompt: Sequence[int]) -> Logits:
-    """What the first token of an answer is picked from."""
+    """The logits from which the first token of an answer is picked."""
     row = prefill(target, prompt, time.perf_counter).row
     return target.decode(prompt[-1:], 1)[0] if row is None else row
 
@@ -228,7 +228,7 @@ def _first_row(target: TokenModel, prompt: Sequence[int]) -> Logits:
 def _misses(
     engine: Engine, prompt: PromptIds, plan: BenchPlan, text: Sequence[int]
 ) -> Iterator[Miss]:
-    """Where plain decoding, given the text so far, would have said another token."""
+    """The positions at which plain decoding, given the text so far, picks another token."""
     context, sampler = list(prompt), Sampler(plan.params, engine.token_rules(plan.params))
     engine.target.truncate(0)
     for i, token in enumerate(text):

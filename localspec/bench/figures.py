@@ -1,4 +1,4 @@
-"""Benchmark figures: speedup, acceptance, cost of a round, and what drafting could reach."""
+"""Benchmark figures: speedup, acceptance, cost of a round, limits of drafting."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -96,7 +96,7 @@ class Costs:
 
     Widths that no side used are interpolated: ``passes`` counts those that were seen. ``ceilings``
     are the speedups over plain if every token in a pass of this width were right. They are empty,
-    and ``step_s`` is None, where no model drafted.
+    and ``step_s`` is None, if no model drafted.
     """
 
     pass_s: tuple[float, ...]
@@ -107,7 +107,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Possible speedups over plain, by what passes and draft steps cost in this run.
+    """Possible speedups over plain, by the costs of passes and draft steps in this run.
 
     ``ceiling`` if every drafted token were right, with ``ceiling_length`` of them a round;
     ``oracle`` with the best length in every round, known beforehand; ``causal`` by the best policy
@@ -158,7 +158,7 @@ def side_figures(side: Side, plain: Side, prompts: Sequence[int], text: SameText
 
 
 def auto_over_fixed(sides: Sequence[Side], prompts: Sequence[int]) -> AutoOverFixed | None:
-    """auto against the fixed lengths over prompts by position; None where one is missing."""
+    """auto against the fixed lengths over prompts by position; None if one is missing."""
     spent = {side.draft_tokens: side.spent(prompts) for side in sides}
     auto = spent.pop("auto", None)
     fixed = {length: one for length, one in spent.items() if length != 0}
@@ -175,9 +175,9 @@ def auto_over_fixed(sides: Sequence[Side], prompts: Sequence[int]) -> AutoOverFi
 def hindsight_limits(
     sides: Sequence[Side], prompts: Sequence[int], guesses: Sequence[Sequence[Guess]]
 ) -> Limits | None:
-    """What drafting could reach over prompts by position; None where nothing was drafted.
+    """The limits of drafting over prompts by position; None if nothing was drafted.
 
-    ``guesses`` holds for each prompt what the draft says at each token of the plain answer.
+    ``guesses`` holds for each prompt the draft's guess at each token of the plain answer.
     """
     costs = pass_costs(sides, prompts)
     if costs is None or costs.step_s is None:
@@ -187,7 +187,7 @@ def hindsight_limits(
 
 
 def pass_costs(sides: Sequence[Side], prompts: Sequence[int]) -> Costs | None:
-    """What passes and draft steps cost over prompts by position, to the widest pass.
+    """The costs of passes and draft steps over prompts by position, to the widest pass.
 
     None without a pass: an answer of one token needs none.
     """
@@ -199,7 +199,7 @@ def pass_costs(sides: Sequence[Side], prompts: Sequence[int]) -> Costs | None:
         costs.observe(width, 0, each.seconds / each.passes)
     widths = range(1, min(max(passes), LONGEST_AUTO + 1) + 1)
     seconds = tuple(costs.seconds(width, 0) for width in widths)
-    # auto's draft seconds are not all those of steps, so a fixed length tells more of them.
+    # auto's draft seconds are not all those of steps, so a fixed length gives more samples.
     fixed = [side for side in sides if side.draft_tokens not in (0, "auto")]
     steps = _merged(fixed or sides, prompts)
     drafted = steps.sources.get("draft")

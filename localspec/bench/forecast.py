@@ -1,4 +1,4 @@
-"""How long a benchmark takes, from what its answers and the explaining of texts took so far."""
+"""The duration of a benchmark, from that of its answers and explained texts so far."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ class Limit:
 class Forecast:
     """The seconds that are left: those of answers by their prompts' lengths, the rest by prompt.
 
-    The rest is what follows the answers to a prompt, such as explaining texts that differ.
+    The rest is the work after the answers to a prompt, such as explaining texts that differ.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Forecast:
         self._reading = self._generating = self._rest = 0.0
 
     def begin(self) -> None:
-        """Count the time from now on, without what loading and warming up took."""
+        """Count the time from now on, without loading and warming up."""
         self._began = self.plan.clock()
 
     def answered(self, answer: Answer) -> None:
@@ -77,7 +77,7 @@ class Forecast:
         return math.inf if self._limit is None else self._limit.seconds
 
     def is_enough(self, so_far: Comparison) -> bool:
-        """Whether the limit is reached, or more prompts are not needed to know what is faster."""
+        """Whether the limit is reached, or more prompts are not needed to know the faster side."""
         if self._limit is None or self.spent() >= self._limit.seconds:
             return self._limit is not None
         return len(so_far.names) >= self._limit.kinds and so_far.is_clear()
@@ -89,5 +89,5 @@ class Forecast:
         counts = " x ".join(f"{n} {name}{'' if n == 1 else 's'}" for n, name in kinds)
         total = duration(self.spent() + self.left())
         if self._limit is not None:
-            return f"{counts}: about {total}, or less where the result is clear sooner"
+            return f"{counts}: about {total}, or less if the result is clear sooner"
         return f"{counts}: about {total}, and more to explain texts that differ"

@@ -1,4 +1,4 @@
-"""Benchmark plans and variants: what answers which prompts, how often, in which context."""
+"""Benchmark plans and variants: which engine answers which prompts, how often, in which context."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -57,7 +57,7 @@ class Variant:
     length: DraftTokens
 
     def empty_caches(self) -> None:
-        """Let the engine forget all that it has read."""
+        """Clear the engine's caches."""
         self.engine.target.truncate(0)
         if self.engine.draft is not None:
             self.engine.draft.truncate(0)
@@ -82,7 +82,7 @@ class Variant:
         return self.engine.stream(prompt, options, clock=plan.clock)
 
     def answer_warm(self, prompt: PromptIds) -> Answer:
-        """Generate once with what earlier answers left in the caches."""
+        """Generate once with the caches of earlier answers."""
         result = collect(self._stream(prompt))
         if result.finish_reason == "cancelled":
             raise KeyboardInterrupt

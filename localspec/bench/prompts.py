@@ -31,7 +31,7 @@ class Prompt:
 def read_prompts(path: Path = SHIPPED) -> list[Prompt]:
     """The prompts of a file, in its order; blank lines are skipped.
 
-    Raises FileProblem, naming the line, for what cannot be read.
+    Raises FileProblem, naming the line, for lines that cannot be read.
     """
     prompts = []
     for number, value in read_prompt_file(path, _MAX_BYTES, "The prompt file ", _EXAMPLE):

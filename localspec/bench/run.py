@@ -40,7 +40,7 @@ def run_bench(
     ``on_answer`` is called with the task, how many of its answers there are and will be, and the
     last one, for the first time before there is one; ``on_prompt`` with the prompts of a task so
     far, once all sides have answered another, unless it is the last. A task ends before its last
-    prompt where what is measured ``is_enough``.
+    prompt if the measurement ``is_enough``.
     Ctrl-C or a LocalspecError ends the measurement: the prompts that are complete by then are
     yielded as a comparison, then it is raised.
     """
@@ -91,7 +91,7 @@ def take_turns(
     repeats: int,
     on_answer: Callable[[T], None] = lambda answer: None,
 ) -> list[list[T]]:
-    """What each side returns, ``[side][repeat]``, interleaved: noise falls on all sides alike.
+    """The results of each side, ``[side][repeat]``, interleaved: noise falls on all sides alike.
 
     Their order alternates between repeats.
     """
@@ -106,14 +106,14 @@ def take_turns(
 def guesses_along(
     drafter: ModelDrafter, prompt: PromptIds, tokens: Sequence[int]
 ) -> tuple[Guess, ...]:
-    """What a draft would say in the place of each of these tokens, read in wide passes."""
+    """The guesses of a draft in the place of each of these tokens, read in wide passes."""
     context, guesses = list(prompt), list[Guess]()
     drafter.read(context)
     for i in range(0, len(tokens), _AT_ONCE):
         piece = tokens[i : i + _AT_ONCE]
         context += piece
         reviewed = drafter.score_past_tokens(context, len(piece))
-        found = [Guess(said.token == came, said.confidence) for said, came in reviewed]
+        found = [Guess(guess.token == came, guess.confidence) for guess, came in reviewed]
         guesses += [*[_NOTHING] * (len(piece) - len(found)), *found]
     return tuple(guesses)
 
@@ -159,10 +159,10 @@ def _measure(
 
 
 def _guesses(plain: Variant, prompt: PromptIds, tokens: Sequence[int]) -> tuple[Guess, ...]:
-    """`guesses_along` of the draft beside plain decoding.
+    """`guesses_along` of the draft along plain decoding.
 
-    Empty where the rule of acceptance asks for more than the same token, and for prediction heads,
-    which answer only where the target has just read.
+    Empty if the rule of acceptance asks for more than the same token, and for prediction heads,
+    which need the target's latest hidden states.
     """
     engine, params = plain.engine, plain.plan.params
     asked = params.text_independent_of_draft and not isinstance(engine.draft, Head)

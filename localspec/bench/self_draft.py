@@ -41,7 +41,7 @@ from localspec.speculative.control.valuation import LONGEST_AUTO
 
 COUNT_BUDGET, VERDICT_BUDGET = 60.0, 120.0  # seconds
 ANSWER_TOKENS = 48
-_ROOM = ANSWER_TOKENS + LONGEST_AUTO + 1  # tokens behind a prompt: an answer, and a draft
+_ROOM = ANSWER_TOKENS + LONGEST_AUTO + 1  # tokens after a prompt: an answer, and a draft
 _MOST_REPEATS = 3
 _GREEDY = SamplingParams(temperature=0)
 _COUNTING = "counting the tokens that the target uses"
@@ -57,8 +57,8 @@ ProgressBar = Callable[[], AbstractContextManager[Progress]]
 class MadeDraft:
     """A draft of ``n_bytes``, made of ``source``: the target itself, or the draft that was given.
 
-    ``verdict`` is None after Ctrl-C, ``stored`` where another draft stays stored instead.
-    ``choice`` is there if output rows were chosen; where whole heads are better nothing was made.
+    ``verdict`` is None after Ctrl-C, ``stored`` if another draft stays stored instead.
+    ``choice`` is there if output rows were chosen; if whole heads are better nothing was made.
     """
 
     target: ModelHeader
@@ -85,10 +85,10 @@ def make_and_store(
 ) -> MadeDraft:
     """Make a draft of a target, measure it, and store it for ``--draft self``.
 
-    It is also copied to ``output``. Trimmed heads are measured beside the whole ones. Ctrl-C ends
-    the measurement and keeps the draft. Raises what `chosen_recipe`, `make_draft`,
-    `trim_vocabulary` and `count_file` raise, IncompatiblePair for a target that cannot verify
-    drafts, FileProblem where nothing can be written.
+    It is also copied to ``output``. Trimmed heads are measured against the whole ones. Ctrl-C ends
+    the measurement and keeps the draft. Raises the errors of `chosen_recipe`,
+    `make_draft`, `trim_vocabulary` and `count_file`, IncompatiblePair for a target that cannot
+    verify drafts, FileProblem if nothing can be written.
     """
     header = read_header(target)
     source = header if options.source is None else read_header(options.source)
@@ -129,7 +129,7 @@ def make_and_store(
 
 
 def _announcement(recipe: Recipe, layers: int) -> str:
-    """What will be done, and how long it will take."""
+    """The work to do, and its duration."""
     trims = recipe.heads or recipe.vocab is not None
     counted = f", counting the target's tokens for {COUNT_BUDGET:.0f} seconds" if trims else ""
     chooses = recipe.heads and recipe.vocab is None
@@ -180,7 +180,7 @@ def _kept_ids(
 
 
 def _said(engine: Engine, length: int = 0) -> tuple[list[Counter[int]], GenerationStats]:
-    """What the target says to the built-in prompts while the time lasts."""
+    """The target's answers to the built-in prompts while the time lasts."""
     end = perf_counter() + COUNT_BUDGET
     prompts = [prompt.messages for prompt in read_prompts()]
     return count_tokens(engine, prompts, lambda: perf_counter() > end, length)
@@ -210,8 +210,8 @@ def _replaces(
 ) -> bool:
     """Whether this draft replaces the stored one, which ``--draft self`` uses.
 
-    That no draft pays only follows from the default draft, or from measuring the stored one again.
-    What was not measured replaces nothing, nor does a draft that was given.
+    Only the default draft, or a new measurement of the stored one, can show that no draft pays. A
+    draft that was not measured or that was given replaces none.
     """
     if options.source is not None:
         return False
@@ -224,7 +224,7 @@ def _replaces(
 def _measured(
     options: tuple[LoadOptions, LoadOptions], on_progress: Progress
 ) -> DraftVerdict | None:
-    """The verdict; None where Ctrl-C ended its measurement."""
+    """The verdict; None if Ctrl-C ended its measurement."""
     label = "measuring the draft"
     on_progress(label, 0, 1)
     target, _ = options
@@ -233,7 +233,7 @@ def _measured(
             pair = stack.enter_context(Engine.load(*options))
             draft = _require_draft(pair)
             alone = Engine(pair.target, None)  # of the same target: its memory is needed once
-            if isinstance(draft, Head):  # which reads all that its target reads
+            if isinstance(draft, Head):  # which reads all tokens of its target
                 alone = stack.enter_context(Engine.load(target))
             return judge(
                 pair,
@@ -247,7 +247,7 @@ def _measured(
 
 
 def _require_draft(pair: Engine) -> LlamaModel | Head:
-    """The draft of a pair; raises IncompatiblePair where the target cannot verify any."""
+    """The draft of a pair; raises IncompatiblePair if the target cannot verify any."""
     if pair.draft is None:
         raise IncompatiblePair(" ".join(pair.notes), "Run it plain: --draft off.")
     return pair.draft
@@ -256,7 +256,7 @@ def _require_draft(pair: Engine) -> LlamaModel | Head:
 def questions(engine: Engine) -> dict[str, PromptIds]:
     """Built-in prompts by name: the shortest of each task, short ones first, then the others.
 
-    Raises PromptTooLong where the context has no room for any prompt and its answer.
+    Raises PromptTooLong if the context has no room for any prompt and its answer.
     """
     first, others = dict[str, PromptIds](), dict[str, PromptIds]()
     n_ctx = engine.target.n_ctx

@@ -64,7 +64,7 @@ def speedup_interval(slow: Spent, quick: Spent) -> Interval | None:
 
 
 def best_by_other_repeats(sides: Sequence[Spent]) -> Spent:
-    """What the best side spent, where each repeat's best is the fastest in all other repeats.
+    """The time of the best side; each repeat's best is the fastest in all other repeats.
 
     The fastest of several sides is also the luckiest: in the repeats that chose it, it looks better
     than it is. A single repeat has to choose for itself.

@@ -80,7 +80,7 @@ def figures_line(
 def _generated(
     stats: GenerationStats, status: DraftStatus, *, full: bool, estimate: bool = True
 ) -> list[str]:
-    """Speed, gain, what was accepted, what is off; without ``full`` speed and what is next."""
+    """Speed, gain, acceptance, and a reason if drafting is off; without ``full`` the first two."""
     found = []
     if estimate and stats.estimated_speedup is not None:
         found.append(f"about {stats.estimated_speedup:.2f}x plain")
@@ -110,7 +110,7 @@ def small_bars(shares: Sequence[float]) -> str:
 
 
 def _accepted(stats: GenerationStats) -> str:
-    """How many drafted tokens were accepted, by what drafted them."""
+    """How many drafted tokens were accepted, by origin."""
     names = {name: row.drafter for name, row in ORIGINS.items()}
     names[DRAFT] = stats.drafter or names[DRAFT]  # which may be heads
     each = {names[name]: f"{s.accepted} of {s.drafted}" for name, s in stats.sources.items()}
@@ -129,7 +129,7 @@ def _prompt(stats: GenerationStats) -> str:
 
 
 def only_thoughts(answer: "Answer") -> None:
-    """A note where the model ended inside its thoughts, without an answer."""
+    """A note if the model ended inside its thoughts, without an answer."""
     if not answer.reasoning or answer.text.strip() or answer.finish_reason == "cancelled":
         return
     cut = answer.finish_reason in ("length", "context")
@@ -159,7 +159,7 @@ def compared(answer: "Answer", plain: "Answer", text_independent_of_draft: bool 
     plain_pace = theirs.seconds / max(1, theirs.timed_tokens)
     gain = plain_pace / (seconds / max(1, ours.timed_tokens)) if seconds else 0.0
     reading = ours.draft_prompt_seconds
-    counted = f" ({reading:.1f} s of the draft's reading counted)" if reading > 0.05 else ""
+    counted = f" ({reading:.1f} s of the draft's prefill included)" if reading > 0.05 else ""
     text = (
         "the same text" if answer.tokens == plain.tokens
         else "another text; localspec bench finds out why" if text_independent_of_draft

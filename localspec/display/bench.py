@@ -27,7 +27,7 @@ _WIDTHS = {
     "task": 4, "draft": 5, "tok/s": 6, "speedup": 7, "90% CI": 9, "accept": 6, "tok/rnd": 7,
     "TTFT": 5, "text": 9,
 }  # fmt: skip
-_FIRST_TO_GO = ("TTFT", "90% CI", "tok/rnd", "accept")  # where a terminal is too narrow
+_FIRST_TO_GO = ("TTFT", "90% CI", "tok/rnd", "accept")  # if a terminal is too narrow
 _LONGEST_TASK = 20
 _TOO_FAST = "1.00x: checking several tokens at once costs too much here"
 _DEMO_SPEEDS = (90, 12)  # tokens per second on a fast machine and on a slow one
@@ -59,9 +59,9 @@ class Scoreboard:
         self._is_headed = True
 
     def update(self, comparison: Comparison, left: float | None = None) -> None:
-        """The rows of a task that goes on: for `so_far`, or a note where stderr is no terminal.
+        """The rows of a task that goes on: for `so_far`, or a note if stderr is not a terminal.
 
-        ``left`` are the seconds that the benchmark still takes, where they are known.
+        ``left`` are the seconds that the benchmark still takes, if known.
         """
         self._so_far = (*self._heading(), *self._lines(comparison))
         if not make_console(stderr=True).is_terminal:
@@ -89,7 +89,7 @@ class Scoreboard:
         memory: Mapping[str, MemoryUse | None] | None,
         text_equality: str | None = None,
     ) -> None:
-        """The rows over all comparisons, and what they say; with details where memory is given.
+        """The rows over all comparisons, and a sentence of advice; with details if memory is given.
 
         ``text_equality`` is that of `Engine`.
         """
@@ -172,7 +172,7 @@ def _span(interval: Interval | None, between: str) -> str:
 
 
 def summary(out: "Console", comparison: Comparison, *, verbose: bool = False) -> None:
-    """One sentence of advice, and what went wrong; with ``verbose`` the details behind it."""
+    """One sentence of advice, and the problems; with ``verbose`` also the detailed figures."""
     figures = comparison.figures()
     sentences = [fastest(figures, comparison.plain_noise())] if figures else []
     sentences += _differences(comparison, verbose=verbose)
@@ -185,7 +185,7 @@ def summary(out: "Console", comparison: Comparison, *, verbose: bool = False) ->
 
 
 def _details(out: "Console", comparison: Comparison, figures: list[Figures]) -> None:
-    """Tables of what a round costs, and of what drafting could reach at best."""
+    """Tables of the cost of a round, and of the limits of drafting."""
     measured = [(f"--draft {row.draft_tokens}", _cost(row)) for row in figures[1:] if row.drafted]
     if (ratio := comparison.auto_over_fixed()) is not None:
         value = f"{ratio.ratio:.2f}x{_ci(ratio.interval)}"
@@ -263,19 +263,19 @@ def _differences(comparison: Comparison, *, verbose: bool, prefix: str = "") -> 
 
 
 def demo_intro(model: str, draft_tokens: object, n_tokens: int) -> None:
-    """What the demo of the "pair" or the "hybrid" does and how long it takes, on stderr."""
+    """The work and the duration of the demo of the "pair" or the "hybrid", on stderr."""
     few, many = (math.ceil(n_tokens / speed / 60) for speed in _DEMO_SPEEDS)
     minutes = f"{few} to {many} minutes" if few < many else "about a minute"
     note(
-        f"The bundled {model} is a toy that fits into the processor's cache, where drafting has "
-        "nothing to win, so it is padded with zeros to a realistic size first. "
+        f"The bundled {model} is a toy that fits into the processor's cache: drafting gains "
+        "nothing there, so it is padded with zeros to a realistic size first. "
         f"Draft length {draft_tokens}, greedy, plain and drafted taking turns. "
         f"This takes {minutes}, depending on the machine; Ctrl-C ends it."
     )
 
 
 def demo_end(results: "Sequence[PairResult | HybridResult]", next_command: str) -> None:
-    """One sentence on what was seen, and the next command, on stderr."""
+    """One sentence on the result, and the next command, on stderr."""
     seen = []
     texts = set[SameText]()
     for result in results:

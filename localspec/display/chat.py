@@ -71,7 +71,7 @@ def open_screen(
 
 
 class _Screen:
-    """What both screens have in common: each message ends what is unfinished of an answer."""
+    """The common part of both screens: each message ends the unfinished part of an answer."""
 
     interactive: bool
     _look: AnswerStyle
@@ -121,7 +121,7 @@ class _Screen:
             console.note(words + bars, asked=True)
 
     def say(self, sentence: str) -> None:
-        """A message that is no answer."""
+        """A message that is not an answer."""
         self._settle()
         console.note(sentence, asked=True)
 
@@ -183,8 +183,8 @@ class PlainChat(_Screen):
 class ChatScreen(_Screen):
     """A chat on a terminal: prompt line with history, answer and meter drawn together.
 
-    What is final is printed for good; the rest is in a block with the meter below it, which is
-    redrawn: text printed beside such a block would be overwritten by it.
+    Final text is printed once; the rest is in a block with the meter below it, which is redrawn
+    and would overwrite other text printed there.
     """
 
     interactive = True
@@ -203,7 +203,7 @@ class ChatScreen(_Screen):
         self._editor = LineEditor(commands, history, keep_input)
         self._live: Live | None = None
         self._look = look
-        # Nothing may change that shows the origin of its tokens, or that cannot be redrawn.
+        # Text that shows the origin of its tokens, or that cannot be redrawn, stays as it is.
         self._fold = look.origins == "hidden" and not self._console.is_dumb_terminal
         self._markdown = markdown and self._fold
         self._draw_at = 0.0
@@ -219,7 +219,7 @@ class ChatScreen(_Screen):
         return text
 
     def stream(self, piece: Piece) -> None:
-        """Print what is final, redraw the rest with the meter a few times a second."""
+        """Print the final text, redraw the rest with the meter a few times a second."""
         on_suspension(self._remove_block, lambda: None)  # first: the block delays known handlers
         with held_interrupt():
             live = self._open()
@@ -280,7 +280,7 @@ class ChatScreen(_Screen):
             self._console.print(text, soft_wrap=True)
 
     def _settle(self) -> None:
-        """Remove the meter and print what is unfinished."""
+        """Remove the meter and print the unfinished text."""
         with held_interrupt():
             self._remove_block()
             if self._thoughts is not None:
@@ -299,7 +299,7 @@ class ChatScreen(_Screen):
         return self._live
 
     def _remove_block(self) -> None:
-        """Remove what may still change, with the meter; the next piece draws it again."""
+        """Remove the text that may still change, with the meter; the next piece draws it again."""
         end_suspension()
         if self._live is not None:
             self._echo.show()  # first: drawing may fail
@@ -308,11 +308,11 @@ class ChatScreen(_Screen):
             self._draw_at = 0.0
 
     def _block(self, piece: Piece) -> "RenderableType":
-        """What may still change, as much as fits, and the meter below it."""
+        """The text that may still change, as much as fits, and the meter below it."""
         from rich.console import Group
         from rich.text import Text
 
-        # With the meter and the line below it, no higher than the window: what scrolls out of it
+        # With the meter and the line below it, no higher than the window: rows that scroll out
         # cannot be removed again.
         height = self._console.height
         rows = max(1, height - 3) if height > 2 else 0
@@ -322,7 +322,7 @@ class ChatScreen(_Screen):
         else:
             self._print(growing.final(rows))
         lines = growing.unfinished(rows)
-        # A terminal without termios writes ^C behind the meter: in the last column it would wrap.
+        # A terminal without termios writes ^C after the meter: in the last column it would wrap.
         room = max(1, self._console.width - 2)
         full, progress = self._look.stats, piece.progress
         words = (

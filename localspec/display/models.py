@@ -31,7 +31,7 @@ _SHOWN_REFUSALS = 5
 _GAP = 2  # columns between two columns
 _MOST_GAIN = 24  # columns
 _VOCABULARIES = {
-    "predicted": "should fit, by what is published of both models",
+    "predicted": "should fit, by the published facts of both models",
     "reported": "fit, according to a report",
     "preset": "fit: the pair ships with llama.cpp",
     "made-for": "fit: the draft was made for this target",
@@ -41,7 +41,7 @@ _STATE_STYLES = {"right": "green", "wrong": "bold red", "missing": "red"}
 
 
 class _Cell(NamedTuple):
-    """A text that is cut in its middle where it does not fit: a name's end is its quantisation."""
+    """A text that is cut in its middle if it does not fit: a name's end is its quantisation."""
 
     text: str
 
@@ -120,7 +120,7 @@ def _model_cells(model: LocalModel, mark: str = "") -> tuple[str, ...]:
 
 
 def inventory_json(inventory: Inventory) -> dict[str, object]:
-    """The list as plain data; ``sidecars`` at the top are those whose model is not here."""
+    """The list as plain data; ``sidecars`` at the top are those without their model here."""
     served, alone = by_model(inventory)
     return {
         "models": [
@@ -165,7 +165,7 @@ def pairs(rows: Sequence[PairRow], *, header: bool = True) -> None:
 
 
 def chat_command(row: PairRow) -> str:
-    """The command that chats with a pair, and what it downloads first."""
+    """The command that chats with a pair, and the size of its downloads."""
     download = "" if all(row.here) else f" (downloads {size(row.size)})"
     return f"localspec chat {row.name}{download}"
 
@@ -288,9 +288,9 @@ def verdict_json(verdict: Verification) -> dict[str, object]:
 
 def verdicts(found: Iterable[Verification]) -> list[Verification]:
     """Print a line for each file as it is verified; returns all of them."""
-    out, told = make_console(stderr=False), []
+    out, shown = make_console(stderr=False), []
     for verdict in found:
         style = _STATE_STYLES.get(verdict.state, "yellow")
         labelled(out, f"{verdict.state:<14}", style, f"{verdict.message} {verdict.hint}")
-        told.append(verdict)
-    return told
+        shown.append(verdict)
+    return shown

@@ -112,7 +112,7 @@ class AnswerWriter:
     def end(self, *, line: bool = False) -> None:
         """End the answer, also one that an error cut short, and its line of thoughts on stderr.
 
-        On a terminal, where figures or an error follow, its last line ends too; elsewhere with
+        On a terminal, on which figures or an error follow, its last line ends too; elsewhere with
         ``line``.
         """
         self._shown = ShownPieces(self._look)
@@ -123,7 +123,7 @@ class AnswerWriter:
         self._midline = False
 
     def _show_progress(self, piece: "Piece | None") -> None:
-        """Draw the line of the prompt's progress anew; without a progress, remove it."""
+        """Redraw the line of the prompt's progress; without a progress, remove it."""
         progress = piece and piece.progress
         if progress or self._progress:
             console.redraw_line(reading(progress.read, progress.total) if progress else "")
@@ -158,13 +158,13 @@ def unseen_answer(what: str) -> "Iterator[Callable[[Piece], None]]":
 
 
 def visible_origins(out: "Console") -> Origins:
-    """Colours on a terminal that has them, else marks, also where FORCE_COLOR is set."""
+    """Colours on a terminal that has them, else marks, also if FORCE_COLOR is set."""
     coloured = out.color_system is not None and not out.no_color
     return "colours" if coloured and out.file.isatty() else "marks"
 
 
 def legend(origins: Origins) -> "Text":
-    """What the colours or marks mean, on one line of 80 columns."""
+    """The meaning of the colours or marks, on one line of 80 columns."""
     from rich.text import Text
 
     parts = (

@@ -69,7 +69,7 @@ def _span(interval: Interval | None) -> str:
 
 
 def _place(kept: StoredDraft | None, output: Path | None) -> str:
-    """Where the draft is, and how it is used."""
+    """The place of the draft, and its use."""
     if kept is None:
         said = "It is not stored: --draft self goes on as before."
     elif kept.path is None:

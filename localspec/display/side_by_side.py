@@ -1,4 +1,4 @@
-"""Answers beside each other while they grow, by draft length: plain decoding and drafting."""
+"""Answers side by side while they grow, by draft length: plain decoding and drafting."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

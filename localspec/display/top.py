@@ -110,7 +110,7 @@ def _rows(model: "ModelFigures", speed: float | None) -> Iterator[tuple[str, str
 
 
 def _shares(model: "ModelFigures") -> Iterator[tuple[str, float]]:
-    """Shares of all tokens by what drafted them, and of drafts whose n-th token was accepted."""
+    """Shares of all tokens by origin, and of drafts whose n-th token was accepted."""
     for name, accepted in model.by_source.items():
         if accepted and model.answered:
             yield ORIGINS[name].drafter if name in ORIGINS else name, accepted / model.answered

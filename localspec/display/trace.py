@@ -54,7 +54,7 @@ td:first-of-type {{ white-space: pre-wrap; font-family: ui-monospace, monospace;
 
 
 def write_trace(path: Path, pieces: Sequence["Piece"], totals: str) -> None:
-    """Write the page; raises FileProblem where that cannot be done."""
+    """Write the page; raises FileProblem if that fails."""
     try:
         with appearing_when_complete(path) as partial:
             partial.write_text(page(pieces, totals), encoding="utf-8", errors="replace")
@@ -68,7 +68,7 @@ def write_trace(path: Path, pieces: Sequence["Piece"], totals: str) -> None:
 def page(pieces: Sequence["Piece"], totals: str) -> str:
     """The page of an answer; ``totals`` is a line of its figures.
 
-    Tokens have probabilities where the answer was asked for ``logprobs``.
+    Tokens have probabilities if ``logprobs`` were requested.
     """
     rounds = [piece for piece in pieces if piece.parts or piece.tokens]
     return _PAGE.format(
@@ -120,7 +120,7 @@ def _judged(drafted: int, accepted: int) -> str:
 
 
 def _sure(piece: "Piece", place: int) -> str:
-    """How likely the target held a token, where that is known."""
+    """The target's probability of a token, if known."""
     if place >= len(piece.logprobs):
         return ""
     return f", {exp(piece.logprobs[place].logprob):.1%} by the target"

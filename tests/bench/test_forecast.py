@@ -93,4 +93,4 @@ def test_a_limit_is_the_most_that_is_left() -> None:
     clock.advance(20)
     limited.answered(made_answer(20.0))
     assert limited.left() == 40
-    assert limited.extent().endswith("about 1 minute, or less where the result is clear sooner")
+    assert limited.extent().endswith("about 1 minute, or less if the result is clear sooner")

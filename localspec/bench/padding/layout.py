@@ -26,9 +26,9 @@ class PaddedShape:
 class TensorForm:
     """One tensor: its dimensions (rows and columns, or one length), and how padding fills it.
 
-    Rows and columns may have several ``parts``, each of which grows by itself. A tensor with a
+    Rows and columns may have several ``parts``; each grows by itself. A tensor with a
     ``fill`` is small and always F32, and holds that number beyond the source's part. A ``spread``
-    one is the norm of a row of the model's width, which is longer when padded. What is ``silent``
+    one is the norm of a row of the model's width, which is longer when padded. A ``silent`` one
     is zero in an identity layer, so that the layer adds nothing.
     """
 
@@ -44,10 +44,10 @@ Forms = dict[str, TensorForm]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What padding keeps of a model: its architecture, vocabulary and the size of its heads.
+    """The parts of a model that padding keeps: architecture, vocabulary, size of its heads.
 
     A hybrid one is qwen35 (Qwen3.5): of each ``period`` of layers the last has full attention and
-    the others are delta nets, whose convolution sees ``convolution`` positions; behind them stand
+    the others are delta nets, whose convolution sees ``convolution`` positions; after them come
     ``nextn`` NextN layers (MTP heads). A qwen2 one (Qwen2.5) has ``biases`` of queries, keys and
     values. With ``key_heads``, groups of query heads share one; padding adds heads to each group.
     Without ``tied`` embeddings there is an output matrix.
@@ -119,7 +119,7 @@ class Layout:
         width, inner = shape.embedding, shape.heads * self.head_dimension
         keys, groups = self.keys(shape) * self.head_dimension, self.key_heads or 1
         forms = {
-            # Qwen3.5 has each head's gate behind its query.
+            # Qwen3.5 has each head's gate after its query.
             "attn_q.weight": TensorForm((2 * inner if self.hybrid else inner, width), (groups, 1)),
             "attn_k.weight": TensorForm((keys, width)),
             "attn_v.weight": TensorForm((keys, width)),
@@ -151,7 +151,7 @@ class Layout:
 
 
 def _nextn(width: int) -> Forms:
-    """What an MTP head has besides a layer: it joins a token's embedding and a hidden state."""
+    """The other tensors of an MTP head: it joins a token's embedding and a hidden state."""
     return {
         "nextn.eh_proj.weight": TensorForm((width, 2 * width), parts=(1, 2)),
         "nextn.enorm.weight": _norm(width),

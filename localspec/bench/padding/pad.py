@@ -1,7 +1,7 @@
 """Padding: a small GGUF model made as large and slow as a real one, computing the same function.
 
-A tiny trained model fits into the processor's cache, where drafting wins nothing; padded, it costs
-what a real model of that size costs and still says the same.
+A tiny trained model fits into the processor's cache, so that drafting gains nothing; padded, it
+costs as much as a real model of that size and still gives the same text.
 
     embedding      x -> [x, 0]: every column beyond the source's is zero, in every layer
     heads          zero q, k, v rows and zero attn_output or ssm_out columns; their dimension stays
@@ -69,11 +69,11 @@ def pad_model(
 
     All matrices, the tied embedding table included, get the type `quantization`; norms are F32.
     F16 from an F16 source keeps every weight bit for bit. With the source's own shape the file is
-    only converted, to be compared with a padded file of that type. `on_progress` hears bytes of
+    only converted, to be compared with a padded file of that type. `on_progress` gets the bytes of
     tensor data written and in total. The folder must exist. Memory: a few matrices.
 
     The source is plain (see `padding.source`); the shape is at least as large everywhere, its
-    widths are multiples of 32, and what it adds to a hybrid are whole periods of layers. Raises
+    widths are multiples of 32, and it adds whole periods of layers to a hybrid. Raises
     `NotAGGUF` or `FileProblem` for an unreadable source, `LocalspecError` for a full disk.
     """
     small = PaddingSource.read(source)
@@ -96,9 +96,9 @@ def padded_copy(
 ) -> Path:
     """The path of `source` padded to `shape`, built in `cache_dir` unless it is there already.
 
-    The name holds the source's sha256, so a replaced source builds anew and the copy of the old one
-    is removed, since copies are large. A file with that name is complete, since `pad_model` renames
-    it into place; two processes may build it at once. Raises what `pad_model` raises.
+    The name holds the source's sha256, so a replaced source is padded again and the copy of the old
+    one is removed, since copies are large. A file with that name is complete, since `pad_model`
+    renames it into place; two processes may build it at once. Raises the errors of `pad_model`.
     """
     try:
         with source.open("rb") as file:
@@ -131,7 +131,7 @@ def _is_whole(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _PaddedModel:
-    """What a padded file holds; ``forms`` are those of all tensors, in file order."""
+    """The contents of a padded file; ``forms`` are those of all tensors, in file order."""
 
     source: PaddingSource
     shape: PaddedShape
@@ -173,7 +173,7 @@ class _PaddedModel:
         return fill(rows, columns)
 
     def _small(self, original: NDArray[Any] | None, form: TensorForm, fill: float) -> NDArray[Any]:
-        """One that is F32; where x is 0, beyond the source's part, any weight will do."""
+        """One that is F32; beyond the source's part x is 0, so any weight will do."""
         width = self.source.shape.embedding
         ratio = np.float32(math.sqrt(width / self.shape.embedding) if form.spread else 1)
         weights = np.full(form.dimensions, fill, np.float32)

@@ -136,7 +136,7 @@ def _number(part: PartHeader, key: str, default: int = 0) -> int:
 
 
 def _layout(part: PartHeader, shape: PaddedShape, tensors: dict[str, NDArray[Any]]) -> Layout:
-    """What padding keeps."""
+    """The parts that padding keeps."""
     table = tensors["token_embd.weight"]
     head = _number(part, "attention.key_length", shape.embedding // shape.heads)
     architecture = part.text("general.architecture")

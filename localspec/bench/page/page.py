@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Place = tuple[float, float]  # in percent from the left and from the bottom
 
-# Keys of `Limits`, and what they are.
+# Keys of `Limits`, and their labels.
 _LIMITS = {
     "fixed": "best fixed length",
     "causal": "best causal policy (estimate)",
@@ -76,7 +76,7 @@ def _shown(value: object) -> object:
 
 
 def _view(document: Document) -> dict[str, Any]:
-    """What the template reads; ``sides`` is empty before the first prompt is measured."""
+    """The variables of the template; ``sides`` is empty before the first prompt is measured."""
     overall, tasks = document["overall"] or {"sides": (), "left_out": ()}, document["tasks"]
     sides = [Figures(**side) for side in overall["sides"]]
     parts = ("machine", "target", "draft", "settings", "memory")
@@ -139,7 +139,7 @@ def _line(name: str, values: Sequence[float], columns: int, scale: Scale) -> Lin
 
 
 def _staircase(overall: Document) -> Chart | None:
-    """What passes cost in plain ones by width, and what they could gain, with the limits."""
+    """The cost of passes by width, in plain passes, and their possible gain, with the limits."""
     costs, limits = overall["costs"], overall["limits"] or {}
     if costs is None or len(costs["pass_s"]) < 2:
         return None
@@ -162,7 +162,7 @@ def _staircase(overall: Document) -> Chart | None:
 
 
 def _times(row: Figures) -> dict[str, float]:
-    """Milliseconds of a token by what they went into."""
+    """Milliseconds of a token, by kind of work."""
     rest = max(0.0, row.generation_s - row.draft_s - row.verify_s)
     parts = {"draft": row.draft_s, "verify": row.verify_s, "rest": rest}
     return {name: 1000 * seconds / row.tokens for name, seconds in parts.items()}

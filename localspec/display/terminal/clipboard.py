@@ -10,7 +10,7 @@ _PROGRAMS = (("pbcopy",), ("clip.exe",), ("wl-copy",), ("xclip", "-selection", "
 
 
 def copy(text: str) -> bool:
-    """Put text into both; False where only the terminal was asked, which may ignore it."""
+    """Put text into both; False if only the terminal got it, which may ignore it."""
     encoded = base64.b64encode(text.encode("utf-8", "replace")).decode("ascii")
     if len(encoded) <= _LONGEST_SEQUENCE and os.environ.get("TERM") != "dumb":
         sys.stdout.write(f"\x1b]52;c;{encoded}\x07")

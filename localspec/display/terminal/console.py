@@ -44,7 +44,7 @@ def prepare_streams() -> None:
 
     Bytes from a terminal that are not text are read as U+FFFD. In a pipe they are an error in every
     locale: in some, Python would return surrogates. Window sizes in the environment are removed if
-    invalid, as rich would draw nothing, or fail; and where the terminal has one, as they may be
+    invalid, as rich would draw nothing, or fail; and if the terminal has one, as they may be
     those of another window.
     """
     be_quiet(False)
@@ -92,7 +92,7 @@ def json_line(document: Mapping[str, object]) -> None:
     line = json.dumps(document, ensure_ascii=sys.stdout.isatty())
     try:
         line.encode(sys.stdout.encoding or "utf-8")
-    except UnicodeEncodeError:  # a narrow encoding, or a name that is no Unicode
+    except UnicodeEncodeError:  # a narrow encoding, or a name that is not Unicode
         line = json.dumps(document)
     line = line.replace("\x7f", "\\u007f")
     sys.stdout.write(line + "\n")
@@ -122,7 +122,7 @@ def redraw_line(words: str) -> None:
 def rows_in_view(lines: Sequence[str], width: int) -> int:
     """How many rows of a window lines take that may have been written in a wider one.
 
-    Most terminals wrap them anew when the window becomes narrower; some cut them.
+    Most terminals wrap them again when the window becomes narrower; some cut them.
     """
     from rich.cells import chop_cells
 
@@ -196,7 +196,7 @@ def note(sentence: str, *, asked: bool = False) -> None:
 
 
 def note_other_work() -> None:
-    """Say that other programs use this machine, where speeds are shown."""
+    """Warn, next to speeds, that other programs use this machine."""
     if (sentence := machine.other_work()) is not None:
         note(sentence)
 
@@ -205,7 +205,7 @@ def ask(question: str) -> bool:
     """Ask a yes-or-no question on stderr."""
     make_console(stderr=True).print(one_line(f"{question} [y/N]"), end=" ", markup=False)
     answer = sys.stdin.readline()
-    if not answer.endswith("\n"):  # Ctrl-D leaves the cursor behind the question
+    if not answer.endswith("\n"):  # Ctrl-D leaves the cursor after the question
         make_console(stderr=True).print()
     return answer.strip().lower() in ("y", "yes")
 

@@ -37,12 +37,12 @@ class PlainText:
             self._line.stylize(style, start)
 
     def final(self, rows: int) -> "Iterator[RenderableType]":
-        """What is to be printed for good, once."""
+        """Return the text that is final and not printed yet."""
         *whole, self._line = self._line.split("\n", allow_blank=True)
         yield from whole
 
     def unfinished(self, rows: int) -> "Iterable[RenderableType]":
-        """The last ``rows`` of what may still change."""
+        """The last ``rows`` of the text that may still change."""
         lines = self._line.split("\n", allow_blank=True)
         wrapped = [row for line in lines for row in line.wrap(self._console, self._console.width)]
         return wrapped[max(0, len(wrapped) - rows) :]
@@ -73,13 +73,13 @@ class _Block(NamedTuple):
 
     @property
     def is_complete_above(self) -> bool:
-        """Whether text that follows its first words cannot change what is above it."""
+        """Whether text that follows its first words cannot change the text above it."""
         words = "".join(each.content for each in self._inline).split()
         return self.grows_at_its_end and len(words) > 1
 
     @property
     def _inline(self) -> "list[Token]":
-        """What its text is made of, but for code spans."""
+        """The parts of its text without code spans."""
         parts = [each for token in self.tokens for each in token.children or []]
         return [each for each in parts if each.type != "code_inline"]
 
@@ -89,7 +89,7 @@ _PLAIN_KINDS = {"inline"} | {
     for name in ("paragraph", "list_item", "bullet_list", "ordered_list")
     for end in ("open", "close")
 }
-# What text that follows may make markup of: emphasis, code, a link, an address, or a table.
+# Characters that later text may turn into markup: emphasis, code, a link, an address, a table.
 _OPEN = re.compile(
     r"\*(?!\s)|(?<!\w)_(?!\s)|~(?=~\S|~?$)|`|\[(?![^\]]*\][^(])|<(?=[A-Za-z][^\s<>]*$|$)|\|"
 )
@@ -100,12 +100,12 @@ class MarkdownText:
 
     So are the rows of code and of a paragraph without open markup, all but the last two: the less
     is redrawn, the less a window that becomes narrower can leave of it. HTML is shown as it is
-    written, and so is the address behind a link.
+    written, and so is the address of a link.
     """
 
     def __init__(self, console: "Console") -> None:
         self._console = console
-        self._source = ""  # that of the last block, and what was added since
+        self._source = ""  # that of the last block, and the text since
         self._gap = False
         self._printed = 0  # lines of the last block
         self._width = console.width  # the same for all lines of a block, as they are counted
@@ -116,7 +116,7 @@ class MarkdownText:
         self._source += printable(text)
 
     def final(self, rows: int) -> "Iterator[RenderableType]":
-        """What is to be printed for good, once."""
+        """Return the text that is final and not printed yet."""
         if not (blocks := self._blocks()):
             return
         is_begun = blocks[-1].line == self._source.count("\n")  # its first line is not complete
@@ -137,7 +137,7 @@ class MarkdownText:
             del self._rows[:ready]
 
     def unfinished(self, rows: int) -> "Iterable[RenderableType]":
-        """The last ``rows`` of what may still change."""
+        """The last ``rows`` of the text that may still change."""
         from rich.text import Text
 
         # As texts, which wrap: the window may be narrower than these rows are by now.
@@ -237,7 +237,7 @@ def _line(token: "Token") -> int:
 
 
 def _stripped(line: "Line") -> "Line":
-    """A line without the blanks at its end that nobody sees."""
+    """A line without the invisible blanks at its end."""
     from rich.segment import Segment
 
     *others, last = line or [Segment("")]

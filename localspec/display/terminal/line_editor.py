@@ -50,7 +50,7 @@ class LineEditor:
         self._entries = _Entries(history, keep)
         self._interrupted = False
         self._at_prompt = False  # else keys are processed that were typed before the prompt
-        # A terminal that does not tell where its cursor is would only cause a warning.
+        # A terminal that does not report its cursor would only cause a warning.
         vars(get_app_session().output)["enable_cpr"] = False
         self._session = PromptSession[str](
             completer=_CommandCompleter(commands),
