@@ -96,7 +96,7 @@ def test_help_of_everything(localspec: Command) -> None:
 
 def test_a_paragraph_of_the_help_breaks_where_the_line_is_full() -> None:
     done = process("export", "--help", env=os.environ | {"COLUMNS": "400"})
-    assert "or with auto, it is the best fixed one by what auto learnt of the pair" in done.stdout
+    assert "or with auto, it is the best fixed one by the figures that auto learnt" in done.stdout
 
 
 def test_help_of_pairs(localspec: Command) -> None:

@@ -1,8 +1,8 @@
 """Hub client: resolves a reference to a commit and its files, and streams them by range request.
 
 Tokens, addresses, connections and the cache's layout are huggingface_hub's. Its downloads are not
-used: they compare no hash, remove what came when they are interrupted, decompress what a server
-compressed, and read a listing of any size.
+used: they compare no hash, remove the partial file when they are interrupted, decompress
+compressed bodies, and read a listing of any size.
 """
 
 import os
@@ -53,7 +53,7 @@ _UNKNOWN = -1  # the size of a file that a mirror lists without it
 _QUANTIZED = "base_model:quantized:"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _T = TypeVar("_T")
-_Facts = dict[str, object]  # what the Hub says about a repository
+_Facts = dict[str, object]  # the Hub's reply about a repository
 # Called with the failure and the number of requests in a row that brought next to nothing.
 OnFailure = Callable[[DroppedConnection | RangeIgnored, int], None]
 
@@ -191,7 +191,7 @@ def cached(model: RemoteModel, file: RemoteFile) -> Path | None:
             if size_of(path) == file.size:
                 return path
             for path in (snapshot / file.path for snapshot in sorted(snapshots.iterdir())):
-                # A snapshot links to its content by the content's hash, where links exist.
+                # A snapshot links to its content by the content's hash, if links exist.
                 linked = os.path.islink(path) and path.readlink().name == file.sha256
                 if linked and size_of(path) == file.size:
                     by_hash.append(path)
@@ -217,7 +217,7 @@ def _require_network(what: str) -> None:
 
 
 def _repository(reference: Reference) -> tuple[_Facts, str]:
-    """What the Hub says about a repository, and the commit of the reference."""
+    """The Hub's reply about a repository, and the commit of the reference."""
     _require_network(str(reference))
     token = _token()
     limit = _seconds("HF_HUB_ETAG_TIMEOUT", ANSWER_SECONDS)
@@ -379,7 +379,7 @@ def _listing(facts: _Facts, reference: Reference) -> list[RemoteFile]:
 
 
 def _entries(facts: _Facts) -> list[dict[str, object]]:
-    """What the Hub says about each file."""
+    """The Hub's reply about each file."""
     listed = facts.get("siblings")
     return [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
 

@@ -66,7 +66,7 @@ def _address(example: str) -> str:
 
 
 def _fails(use: Callable[[str], object], value: str | None) -> Exception | None:
-    """What using a value raises; an empty one counts as not set."""
+    """The error that a value raises; an empty one counts as not set."""
     import httpx2
 
     try:

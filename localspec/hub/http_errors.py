@@ -19,7 +19,7 @@ MAX_PAUSE = 3600.0  # seconds; the most that a Hub may ask for
 SHOWN = 200  # characters of a text from the Hub
 
 LATER = "Try again later; see https://status.huggingface.co."
-CHECK_ENDPOINT = "Check HF_ENDPOINT and the network; behind a proxy, HTTPS_PROXY as well."
+CHECK_ENDPOINT = "Check HF_ENDPOINT and the network; with a proxy, HTTPS_PROXY as well."
 
 _NOTHING_LEFT = re.compile(r";\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d{1,9})")  # requests left, seconds
 
@@ -94,7 +94,7 @@ def of_response(
 def _refusal(
     status: int, code: str | None, said: str, reference: Reference, token: str | None
 ) -> tuple[str, str] | None:
-    """Sentence and hint where a repository or a revision cannot be read."""
+    """Sentence and hint if a repository or a revision cannot be read."""
     repo, page = reference.repo, f"{HUGGING_FACE}/{reference.repo}"
     if code == "GatedRepo" and token:
         hint = f"Accept the terms at {page}, and allow the token to read gated repositories."
@@ -129,7 +129,7 @@ def _pause(headers: Mapping[str, str]) -> float | None:
 
 
 def other_size(file: RemoteFile, size: str) -> HubProblem:
-    """The file has another size than the listing says."""
+    """The file has another size than in the listing."""
     return HubProblem(
         f"{one_line(file.path)} has {size} bytes on the Hub, not the {file.size:,} of its listing.",
         "It was replaced in the meantime, or a proxy alters it: try again.",
@@ -150,7 +150,7 @@ def no_answer() -> HubProblem:
 
 @contextmanager
 def of_connection() -> Iterator[None]:
-    """Turn what the HTTP library raises into a HubProblem, also for an unusable variable."""
+    """Turn errors of the HTTP library into a HubProblem, also for an unusable variable."""
     import httpx2
 
     try:
@@ -189,7 +189,7 @@ def trouble(error: Exception) -> HubProblem:
     if certificate:
         return HubProblem(
             f"{hub_name()} has no valid certificate: {message_of(error)}.",
-            "Check this machine's clock; behind a proxy set SSL_CERT_FILE to its certificate.",
+            "Check this machine's clock; with a proxy set SSL_CERT_FILE to its certificate.",
         )
     if isinstance(error, httpx2.ConnectError | httpx2.ProxyError):
         return DroppedConnection(

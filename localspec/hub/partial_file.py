@@ -174,7 +174,7 @@ def check_space(folder: Path, needed: int) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an OSError of writing at or beside `path` into a DownloadProblem."""
+    """Turn an OSError of writing at or next to `path` into a DownloadProblem."""
     try:
         yield
     except (LocalspecError, BrokenPipeError):  # a pipe: of the output of progress
@@ -217,7 +217,7 @@ def _take_lock(file: FileIO) -> bool:
 
 
 def _stamp(found: os.stat_result) -> tuple[int, ...]:
-    """What differs if a file is replaced, cut or written to."""
+    """A stamp that differs if a file is replaced, cut or written to."""
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 

@@ -1,4 +1,4 @@
-"""Provenance of downloaded files: a hidden JSON record beside each, and offline verification.
+"""Provenance of downloaded files: a hidden JSON record next to each, and offline verification.
 
 A file in a cache is compared with the sha256 that is its name there.
 """
@@ -44,8 +44,8 @@ _BLOB_NAME = re.compile(rf"(?:sha256-)?({SHA256.pattern})")  # the Hub's cache, 
 class Provenance:
     """Origin of a downloaded file: `size` in bytes, `sha256` in lower-case hex.
 
-    `checked`: what the Hub listed. If only the "size", the hash is that of the stored bytes, and
-    the file is unverified.
+    `checked`: the facts that the Hub listed. If only the "size", the hash is that of the stored
+    bytes, and the file is unverified.
     """
 
     repo: str
@@ -117,7 +117,7 @@ def recorded(folder: Path) -> Iterator[tuple[Path, Provenance]]:
 
 
 def known_sha256(path: Path) -> str | None:
-    """The sha256 in a file's record or in its name in a cache; None where it has neither."""
+    """The sha256 in a file's record or in its name in a cache; None if it has neither."""
     try:
         origin = read_record(path)
     except ValueError:
@@ -200,7 +200,7 @@ def _origin(document: object) -> Provenance:
     if type(size) is not int or size < 0:
         raise ValueError("it holds no valid size")
     if checked not in ("sha256", "size"):
-        raise ValueError("it does not say what was checked")
+        raise ValueError("it does not state what was checked")
     origin = Provenance(**texts, size=size, checked=checked)
     if not SHA256.fullmatch(origin.sha256):
         raise ValueError("it holds no valid sha256")
@@ -272,8 +272,8 @@ def _compare(
         )
         return Verification(path, "wrong", sentence, again, origin, expected, found)
     unchecked = origin is not None and origin.checked == "size"
-    untold = "; the Hub listed no hash" if unchecked else ""
-    sentence = f"{shown} is right (sha256 {short}{untold})."
+    unlisted = "; the Hub listed no hash" if unchecked else ""
+    sentence = f"{shown} is right (sha256 {short}{unlisted})."
     return Verification(path, "right", sentence, "", origin, expected, found)
 
 

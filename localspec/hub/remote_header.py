@@ -79,7 +79,7 @@ def compare(
     """`check_pair` of models on this disk or on the Hub.
 
     The same model twice is one that drafts with its own prediction heads. Remote headers are read
-    as far as needed. Raises what `read_remote` and `read_header` raise.
+    as far as needed. Raises the errors of `read_remote` and `read_header`.
     """
     if target == draft:
         own, n_bytes = (

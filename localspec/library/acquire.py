@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 _HUB_PATH = re.compile(r"[\w.-]+/[\w.-]+/.+\.gguf", re.IGNORECASE)
 LARGE = 10 * 10**9  # bytes; above it a download asks first
 
-Place = Path | RemoteModel  # where a model is: on this disk, or on the Hub
+Place = Path | RemoteModel  # the place of a model: on this disk, or on the Hub
 
 
 @dataclass(frozen=True, slots=True)
 class DownloadUI:
-    """How to talk to the user: a sentence, a question, a progress bar for bytes."""
+    """Messages to the user: a sentence, a question, a progress bar for bytes."""
 
     say: Callable[[str], None]
     agree: Callable[[str], bool]
@@ -103,7 +103,7 @@ def judge(
 
 
 def proven(check: PairCheck) -> PairCheck:
-    """The same, with a finding if llama.cpp does not run what of the pair is on this disk.
+    """The same, with a finding if llama.cpp does not run the pair's files on this disk.
 
     A file without weights is not tried.
     """
@@ -129,7 +129,7 @@ def proven(check: PairCheck) -> PairCheck:
 
 
 def exact_findings(target: ModelHeader) -> list[str]:
-    """What earlier starts found about the passes of a target on this disk, in sentences."""
+    """The findings of earlier starts about the passes of a target on this disk, in sentences."""
     from localspec.engine.loading.exact_passes import known_classes, known_rounding
 
     if not target.path.is_file():
@@ -148,7 +148,7 @@ def file_hashes(check: PairCheck, on_progress: Progress) -> "list[FileHash]":
 def ensure_local(
     names: Sequence[str], resolver: Resolver, ui: DownloadUI, *, lenient: bool = False
 ) -> list[Path]:
-    """The files (part 1 of a split one) that names stand for, fetched where they are missing.
+    """The files (part 1 of a split one) that names stand for, fetched if they are missing.
 
     Two names are a pair, checked before anything is fetched: raises IncompatiblePair. The second
     may be MTP, prediction heads: its file is the target's own if it holds them. Raises FileProblem
@@ -157,7 +157,7 @@ def ensure_local(
     """
     if names[0] == MTP:
         raise UsageError(
-            f"{MTP} is no model: it stands for the prediction heads of a target.",
+            f"{MTP} is not a model: it stands for the prediction heads of a target.",
             f"Name one target, then {MTP}.",
         )
     places = [_place(name, resolver, ui) for name in names if name != MTP]
@@ -209,7 +209,7 @@ def heads_on_hub(name: str, resolver: Resolver, ui: DownloadUI) -> list[RemoteMo
 def fitting_heads(name: str, target: ModelHeader, ui: DownloadUI) -> RemoteModel | None:
     """The best heads for a target in its repository on the Hub, by both headers; None without.
 
-    ``name`` is what the target was called. That the Hub cannot be asked is only told.
+    ``name`` is the target as it was named. An error of the Hub is only reported.
     """
     reference = parse_reference(name)
     if reference is None or has_heads(target) or not draft_kind(target).is_model:
@@ -241,9 +241,9 @@ def _ask_for_heads(reference: Reference, ui: DownloadUI) -> list[RemoteModel]:
 
 
 def _heads_for(target: Place, name: str, ui: DownloadUI) -> Place:
-    """Where prediction heads for a target are: inside, beside it, or in its repository.
+    """The place of prediction heads for a target: inside, next to it, or in its repository.
 
-    Raises IncompatiblePair, with the reason, where there are none.
+    Raises IncompatiblePair, with the reason, if there are none.
     """
     header = read_header(target) if isinstance(target, Path) else read_remote(target)[0]
     reference = parse_reference(name)
@@ -279,7 +279,7 @@ def _hashed(path: Path, on_progress: Progress) -> "FileHash":
 
 
 def _place(name: str, resolver: Resolver, ui: DownloadUI) -> Place:
-    """Where a model is: on the disk, else on the Hub. Raises MissingFile for a missing path."""
+    """The place of a model: on the disk, else on the Hub. Raises MissingFile for a missing path."""
     here, reference = resolver.on_disk(name), parse_reference(name)
     if here is None and reference is not None:
         ui.say(f"Asking the Hub for {reference}.")

@@ -22,7 +22,7 @@ _MISSING = "split models that miss parts"
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """Models by source and name; notes on what was left out; all folders searched.
+    """Models by source and name; notes on the files left out; all folders searched.
 
     ``sidecars`` are files of heads that draft for a model, recognised by their names.
     """
@@ -57,8 +57,8 @@ def parse_source(text: str) -> Source:
 def find_models(sources: Collection[Source] | None = None, extra: Sequence[Path] = ()) -> Inventory:
     """The models of all or some sources, and of the folders in `extra`; each content once.
 
-    What cannot be read, or makes no sense, is left out with a note. Raises FileProblem if a path in
-    `extra` is not a folder, or the home folder is unknown.
+    Files that cannot be read or are malformed are left out with a note. Raises FileProblem if a
+    path in `extra` is not a folder, or the home folder is unknown.
     """
     for folder in extra:
         if not os.path.isdir(folder):

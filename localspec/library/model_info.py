@@ -55,7 +55,7 @@ class ModelInfo:
 def model_info(header: ModelHeader, free: int | None = None) -> ModelInfo:
     """The facts of a file and the findings on it, every text fit for one line of a terminal.
 
-    ``free`` is in bytes of memory that models may have here, None where that is not known.
+    ``free`` is in bytes of memory that models may have here, None if unknown.
     """
     findings = tuple(check_usable(header))
     usable = not any(finding.level == "error" for finding in findings)
@@ -94,7 +94,7 @@ def _model(header: ModelHeader) -> Iterator[tuple[str, str]]:
 
 
 def _heads(header: ModelHeader, ctx_size: int, use: MemoryUse) -> Iterator[tuple[str, str]]:
-    """What a file of heads reads from its target, or the heads in a model's own file."""
+    """The inputs of a file of heads from its target, or the heads in a model's own file."""
     kind = draft_kind(header)
     if has_heads(header):
         load = LoadOptions(header.path, load_heads=True)

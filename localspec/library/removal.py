@@ -1,4 +1,4 @@
-"""What deleting a model of the models folder would free, and which pairs use it."""
+"""Deleting a model of the models folder: the bytes that it frees, the pairs that use it."""
 
 import os
 import shlex
@@ -41,7 +41,7 @@ class Removal:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes that are freed; a link frees what it leads to nowhere."""
+        """Bytes that are freed; deleting a link frees none of its target."""
         return sum(file.lstat().st_size for file in self.files)
 
     def delete(self) -> None:
@@ -59,7 +59,7 @@ class Removal:
 
 
 def removals_of(name: str, resolver: Resolver) -> Iterator[Removal]:
-    """What deleting the models of a name means, a pair's name standing for both.
+    """The removal of the models of a name; a pair's name stands for both.
 
     Raises MissingFile for a model that is not on this disk, UsageError for one that is not
     localspec's to delete.
@@ -80,7 +80,7 @@ def removals_of(name: str, resolver: Resolver) -> Iterator[Removal]:
 
 
 def _files_of(place: Path) -> Iterator[Path]:
-    """A file, its record and its partial downloads, where there are any."""
+    """A file, its record and its partial downloads, if there are any."""
     for path in (place, record_path(place), *partials_of(place)):
         if os.path.lexists(path):
             yield path

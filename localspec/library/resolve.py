@@ -101,7 +101,7 @@ class Resolver:
         return [*pairs, *((each, False) for each in singles)]
 
     def is_pair(self, name: str) -> bool:
-        """Whether a name can only be a pair's: it is no file, no reference and no listed model.
+        """Whether a name can only be a pair's: not a file, not a reference, not a listed model.
 
         A pair's name wins over a folder or a listed model with the same name.
         """
@@ -116,7 +116,7 @@ class Resolver:
     def on_disk(self, name: str) -> Path | None:
         """The file (part 1 of a split one) that a name stands for; None for one still to fetch.
 
-        A path is returned unchanged: opening it reports what is wrong with it.
+        A path is returned unchanged: opening it reports the error.
         """
         reference = parse_reference(name)
         if reference is None:

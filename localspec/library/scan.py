@@ -1,4 +1,4 @@
-"""Searches untrusted folders for GGUF files, within bounds, and notes what was left out.
+"""Searches untrusted folders for GGUF files, within bounds, and notes the files left out.
 
 A file is opened only to see whether it begins as GGUF does.
 """
@@ -35,19 +35,19 @@ MAX_BESIDE = 10_000  # files in the folder of one model
 # Why something is left out.
 UNREADABLE = "not readable by this user (see its permissions)"
 OUTSIDE = "links that lead out of the folder"
-DANGLING = "links that lead nowhere (remove them, or make them anew)"
+DANGLING = "links that lead nowhere (remove or repair them)"
 LINKED = "links to folders, which are not followed (link to the files)"
 NO_FILE = "links that lead to no regular file (link to a .gguf file)"
 _NOT_GGUF = "not in GGUF format"
 _TOO_DEEP = "folders too deep down"
-_TOO_MANY = f"what comes after {MAX_FILES:,} files"
+_TOO_MANY = f"files after the first {MAX_FILES:,}"
 
 
 @dataclass(frozen=True, slots=True)
 class LocalModel:
     """A model on this disk, or one part of it; `n_bytes` is the size of all its `parts` together.
 
-    `source` is where it was found first, `also_in` where the same content is as well; `name` is
+    `source` is the first place of it, `also_in` the other places of the same content; `name` is
     ready to be shown. `sha256` (of part 1) and `repo` (on the Hub) are given only if known without
     reading the file. `identity` is the same for every path that leads to the file. `unverified`:
     the Hub listed no sha256 when the file was downloaded.
@@ -71,7 +71,7 @@ class LocalModel:
 
 
 class Scan:
-    """The search of one source: how many more files it may read, and what it left out.
+    """The search of one source: how many more files it may read, and the ones left out.
 
     `searched` are its folders, as absolute paths.
     """
@@ -117,7 +117,7 @@ class Scan:
         return sorted(shown, key=lambda entry: entry.name)
 
     def files(self, root: Path, depth: int = MAX_DEPTH) -> Iterator[Path]:
-        """Files and links below a folder; a folder behind a link is not entered."""
+        """Files and links below a folder; a link to a folder is not followed."""
         pending = [(root, depth)]
         while pending:
             folder, left = pending.pop()

@@ -29,9 +29,9 @@ _ORDER = (
 
 
 def by_model(inventory: Inventory) -> tuple[list[list[LocalModel]], list[LocalModel]]:
-    """For each model the sidecars that draft for it, and those whose model is not here.
+    """For each model the sidecars that draft for it, and those without their model here.
 
-    A sidecar is listed with the first model that it serves, of those beside it if there are any.
+    A sidecar is listed with the first model that it serves, of those next to it if there are any.
     """
     placed: list[list[LocalModel]] = [[] for _ in inventory.models]
     alone: list[LocalModel] = []
@@ -45,7 +45,7 @@ def by_model(inventory: Inventory) -> tuple[list[list[LocalModel]], list[LocalMo
     for sidecar in inventory.sidecars:
         name = model_name(_file_name(sidecar))
         near = {i for place in _places(sidecar) for i in here[place][:MAX_NEAR]}
-        # Beside its model the sidecar's name may lack what tells conversions apart.
+        # Next to its model the sidecar's name may lack the part that differs by conversion.
         served = [i for i in near if _begins(names[i], name)]
         served = served or (same[name] if name else [])
         (placed[min(served)] if served else alone).append(sidecar)
@@ -53,7 +53,7 @@ def by_model(inventory: Inventory) -> tuple[list[list[LocalModel]], list[LocalMo
 
 
 def sidecars_of(target: Path, *, mtp_only: bool = False) -> list[Path]:
-    """Sidecars beside a target that may draft for it, by their names; those named for it first.
+    """Sidecars next to a target that may draft for it, by their names; those named for it first.
 
     MTP heads fit few targets. Others fit any of the same size, so they must be named for this one.
     """
@@ -71,9 +71,9 @@ def is_named_for(sidecar: Path, target: Path) -> bool:
 
 
 def sidecar_beside(target: ModelHeader, *, mtp_only: bool = False) -> Path:
-    """The sidecar beside a target that fits it, preferably one named for it.
+    """The sidecar next to a target that fits it, preferably one named for it.
 
-    Raises IncompatiblePair, which says why there is none and why the target has no heads itself.
+    Raises IncompatiblePair with the reasons, also why the target has no heads itself.
     """
     reasons = []
     for path in sidecars_of(target.path, mtp_only=mtp_only):
@@ -82,17 +82,17 @@ def sidecar_beside(target: ModelHeader, *, mtp_only: bool = False) -> Path:
             return path
         reasons.append(reason)
     if len(reasons) > SHOWN_REASONS:
-        reasons[SHOWN_REASONS:] = [f"{len(reasons) - SHOWN_REASONS} more beside it do not fit."]
+        reasons[SHOWN_REASONS:] = [f"{len(reasons) - SHOWN_REASONS} more next to it do not fit."]
     own = [finding.message for finding in check_embedded(target)]
     wanted = ", ".join(f"{kind}-*.gguf" for kind in (_ORDER[:1] if mtp_only else _ORDER))
     raise IncompatiblePair(
-        " ".join([*own, *(reasons or [f"No sidecar of heads ({wanted}) lies beside it."])]),
+        " ".join([*own, *(reasons or [f"No sidecar of heads ({wanted}) lies next to it."])]),
         "Get a conversion that has its heads, or use another draft.",
     )
 
 
 def _unfit(target: ModelHeader, path: Path, mtp_only: bool) -> str | None:
-    """Why a file has no heads, or no MTP heads, for a target; None where it has."""
+    """Why a file has no heads, or no MTP heads, for a target; None if it has."""
     try:
         header = read_header(path)
     except LocalspecError as problem:
@@ -132,12 +132,12 @@ def _begins(name: str, other: str) -> bool:
 
 
 def _places(model: LocalModel) -> list[Path | str]:
-    """Where other files of the same repository may be: its folder, and the repository itself."""
+    """Places of other files of the same repository: its folder, and the repository itself."""
     folder = model.path.parent
     around = [folder, folder.parent] if folder.name.lower() == "mtp" else [folder]
     return [*around, *([model.repo.lower()] if model.repo else [])]
 
 
 def _file_name(model: LocalModel) -> str:
-    """A file's own name; that of a blob is what the tool calls it."""
+    """A file's own name; that of a blob is its name in the tool."""
     return model.path.name if model.path.suffix.lower() == ".gguf" else model.name

@@ -1,4 +1,4 @@
-"""Ranks drafts for a target: compatible ones on this disk, heads first, and the best refused."""
+"""Ranks compatible drafts on this disk, heads first, then the closest incompatible ones."""
 
 import math
 import os
@@ -36,7 +36,7 @@ _DISTANCES = dict.fromkeys(LENIENT, 1.0) | {  # of a finding, in steps away from
     "vocab-size": 2.0, "vocab-type": 3.0,
 }  # fmt: skip
 
-# Measured speed-up of a pair over plain decoding in earlier runs, None where none was measured.
+# Measured speed-up of a pair over plain decoding in earlier runs, None if none was measured.
 Measured = Callable[[ModelHeader, ModelHeader], float | None]
 
 
@@ -86,7 +86,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Suggestions:
-    """What was found for one target: drafts, the best first; refused ones, the nearest first.
+    """The candidates for one target: drafts, the best first; refused ones, the nearest first.
 
     ``own_heads`` counts the prediction heads in the target's own file, with which it drafts best.
     """
@@ -100,7 +100,7 @@ class Suggestions:
 def drafts_for(
     target: ModelHeader, local: Sequence[LocalModel], *, lenient: bool = False
 ) -> Suggestions:
-    """Every draft for ``target`` among the files ``local`` and beside it, and its known pairs."""
+    """Every draft for ``target`` among the files ``local`` and next to it, and its known pairs."""
     found = _headers(target.path, local)
     return suggest(target, found, load_catalog(), memory_for_models(), _measured, lenient=lenient)
 
@@ -118,7 +118,7 @@ def _headers(target: Path, local: Sequence[LocalModel]) -> Iterator[tuple[str, M
         if real in seen:
             continue
         seen.add(real)
-        with suppress(LocalspecError):  # a broken file is no draft; `list` and `inspect` show it
+        with suppress(LocalspecError):  # a broken file cannot draft; `list` and `inspect` show it
             yield name, read_header(path)
 
 
@@ -139,7 +139,7 @@ def suggest(
 ) -> Suggestions:
     """Judge and rank ``candidates``, pairs of a shown name and a header; the target is left out.
 
-    ``free_ram`` is in bytes, None where unknown; ``lenient`` is `pairing.check_pair`'s.
+    ``free_ram`` is in bytes, None if unknown; ``lenient`` is `pairing.check_pair`'s.
     """
     drafts: list[Suggestion] = []
     refused: list[tuple[float, Refusal]] = []
@@ -176,7 +176,7 @@ def is_target_of(pair: PairSpec, target: ModelHeader) -> bool:
 def rule_of_thumb(cost: float, ratio: float) -> float:
     """How many times faster a draft might make things, for ranking only.
 
-    ``cost`` is what a draft step costs in target steps, ``ratio`` how many times larger the target
+    ``cost`` is the cost of a draft step in target steps, ``ratio`` how many times larger the target
     is: the smaller the draft, the less often it is right. A usual chance of acceptance is
     assumed, and passes that cost the same at any width.
     """

@@ -136,7 +136,7 @@ def _ollama(scan: Scan) -> Files:
 
 
 def _ollama_name(host: str, namespace: str, model: str, tag: str) -> tuple[str, str | None]:
-    """What Ollama calls the model of a manifest, and its repository on the Hub."""
+    """Ollama's name for the model of a manifest, and its repository on the Hub."""
     if host in ("registry.ollama.ai", "ollama.com"):
         return f"{model}:{tag}" if namespace == "library" else f"{namespace}/{model}:{tag}", None
     repo = f"{namespace}/{model}" if host in ("hf.co", "huggingface.co") else None
@@ -186,7 +186,7 @@ def _jan(scan: Scan) -> Files:
         if line is None:
             continue
         place = Path(line[1].strip().strip("'\""))
-        outside = place.is_absolute()  # the user's own file, which Jan imported where it was
+        outside = place.is_absolute()  # the user's own file, which Jan did not copy
         for part in filter(is_model_file, parts_of(root / place)[:MAX_PARTS]):
             name = path.parent.relative_to(models).as_posix()
             yield scan.file(part, name, [part.parent if outside else root])
@@ -214,7 +214,7 @@ def _blob_hash(path: Path) -> str | None:
 
 
 def _origin(path: Path) -> Provenance | None:
-    """What a download recorded beside the file, unless it was replaced."""
+    """The record that a download wrote next to the file, unless the file was replaced."""
     try:
         record = read_record(path)
         return record if record and record.size == path.stat().st_size else None
@@ -245,7 +245,7 @@ def _read_text(path: Path) -> str:
 
 
 def _read_json(path: Path) -> Mapping[str, Any]:
-    """The object in a small JSON file; an empty one where there is none."""
+    """The object in a small JSON file; an empty one without it."""
     try:
         value = json.loads(_read_text(path))
     except (ValueError, RecursionError):

@@ -62,7 +62,7 @@ def test_heads_that_are_not_there(
     done = localspec("run", "-m", file, "--draft", "mtp", *ANSWER)
     assert (done.code, done.out) == (1, "")
     error, step = done.err.splitlines()
-    assert says in error and error.endswith("(mtp-*.gguf) lies beside it.")
+    assert says in error and error.endswith("(mtp-*.gguf) lies next to it.")
     assert step == "Get a conversion that has its heads, or use another draft."
     checked = localspec("check", "-m", file, "--draft", "mtp")
     assert checked.code == 1 and says in checked.out and says in checked.err
@@ -79,7 +79,7 @@ def test_a_sidecar_that_is_used_is_named(
     (tmp_path / "mtp-Other.gguf").write_bytes(architecture("mtp-qwen35").read_bytes())
     done = localspec("run", "-m", target, *draft, *ANSWER)
     assert done.code == 0
-    note = "Draft: the prediction heads of mtp-Other.gguf (MTP), beside the target."
+    note = "Draft: the prediction heads of mtp-Other.gguf (MTP), next to the target."
     assert done.err.splitlines().count(note) == 1
 
 
@@ -215,7 +215,7 @@ def test_sidecars_of_all_kinds_are_found(
     (tmp_path / f"{heads}-Big.gguf").write_bytes(architecture(heads).read_bytes())
     done = localspec("run", "-m", target, "--draft", "3", *ANSWER)
     assert done.code == 0
-    note = f"Draft: the prediction heads of {heads}-Big.gguf ({kind}), beside the target."
+    note = f"Draft: the prediction heads of {heads}-Big.gguf ({kind}), next to the target."
     assert done.err.splitlines().count(note) == 1 and "drafted tokens accepted" in done.err
     localspec("config", "set", "draft_tokens", "off")
     assert "Draft" not in localspec("run", "-m", target, *ANSWER).err

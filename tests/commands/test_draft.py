@@ -203,7 +203,7 @@ def test_bad_wishes_are_told_before_anything_is_loaded(
         (("--type", "Q9_9"), "Q9_9"),
         (("--type", "keep", "--layers", "6"), "the target itself"),
         (("-o", str(silent_target)), "the target itself"),
-        (("-o", str(other)), "no draft made by localspec"),
+        (("-o", str(other)), "not a draft made by localspec"),
         (("-o", str(tmp_path / "missing" / "x.gguf")), "There is no folder"),
     ):
         done = localspec("draft", "make", silent_target, *flags)

@@ -347,7 +347,7 @@ def test_heads_of_no_target_are_refused(
 ) -> None:
     with pytest.raises(UsageError) as caught:
         ensure_local(names, Resolver(), listener.ui)
-    assert caught.value.message.startswith("mtp is no model")
+    assert caught.value.message.startswith("mtp is not a model")
     assert caught.value.hint == "Name one target, then mtp."
     assert heads_on_hub.requests == []
 
@@ -356,7 +356,7 @@ def test_heads_beside_a_target_on_this_disk(
     heads_on_hub: FakeHub, listener: Listener, tmp_path: Path
 ) -> None:
     target = zoo.put(tmp_path / "Big.gguf", WITHOUT)
-    with pytest.raises(IncompatiblePair, match=r"No sidecar of heads \(mtp-\*.gguf\) lies beside"):
+    with pytest.raises(IncompatiblePair, match=r"No sidecar of heads \(mtp-\*.gguf\) lies next to"):
         ensure_local([str(target), MTP], Resolver(), listener.ui)
     heads = zoo.put(tmp_path / "mtp-Big.gguf", mtp_bytes())
     assert ensure_local([str(target), MTP], Resolver(), listener.ui) == [target, heads]

@@ -125,7 +125,7 @@ def test_the_number_of_files_is_bounded(ours: Path, monkeypatch: pytest.MonkeyPa
         zoo.put(ours / f"{number}.gguf", some_model(20 + number))
     inventory = find_models()
     assert len(inventory.models) == 5
-    assert "what comes after" in inventory.notes[0] and str(ours) in inventory.notes[0]
+    assert "files after the first" in inventory.notes[0] and str(ours) in inventory.notes[0]
 
 
 def test_what_may_not_be_read_is_named(

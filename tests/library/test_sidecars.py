@@ -130,7 +130,7 @@ def test_why_there_are_no_heads(tmp_path: Path) -> None:
         assert caught.value.hint
         return caught.value.message
 
-    none = "No sidecar of heads (mtp-*.gguf) lies beside it."
+    none = "No sidecar of heads (mtp-*.gguf) lies next to it."
     assert message(target_bytes(heads=0)) == f"Big.gguf has no prediction heads of its own. {none}"
     assert message(target_bytes(held=0)) == (
         f"Big.gguf names 1 prediction head, but its conversion left them out. {none}"
@@ -160,7 +160,7 @@ def test_why_the_sidecars_beside_a_target_do_not_fit(tmp_path: Path) -> None:
     assert str(tmp_path / "mtp-Big.gguf") in message  # what is damaged is not passed over
     assert "Big.gguf holds no MTP heads: it is a model." in message
     assert "mtp-Other0.gguf: The target's hidden states are 64 wide" in message
-    assert message.endswith(" 3 more beside it do not fit.") and "Other1" not in message
+    assert message.endswith(" 3 more next to it do not fit.") and "Other1" not in message
 
 
 def test_a_folder_that_cannot_be_read_has_nothing_beside_a_target(

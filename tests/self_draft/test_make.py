@@ -253,7 +253,7 @@ def test_a_draft_replaces_a_draft_and_nothing_else(tiny: TinyFiles, tmp_path: Pa
     for other in (b"", b"a letter", tiny.draft.read_bytes()):
         place = tmp_path / "other.gguf"
         place.write_bytes(other)
-        with pytest.raises(FileProblem, match="no draft made by localspec"):
+        with pytest.raises(FileProblem, match="not a draft made by localspec"):
             make(target, 1, place)
         assert place.read_bytes() == other
     link = tmp_path / "link.gguf"
@@ -293,7 +293,7 @@ def test_a_full_disk_is_told_beforehand(
 def test_what_cannot_be_written_is_told(tiny: TinyFiles, tmp_path: Path) -> None:
     with pytest.raises(FileProblem, match="no folder"):
         make(tiny.target, 1, tmp_path / "nowhere" / "draft.gguf")
-    with pytest.raises(FileProblem, match="no draft made by localspec"):
+    with pytest.raises(FileProblem, match="not a draft made by localspec"):
         make(tiny.target, 1, tmp_path)
 
 

@@ -111,8 +111,8 @@ def test_text_that_cannot_be_counted(
     for text, kind, words in (
         ("", UsageError, "has no text"),
         ("{}\n", UsageError, "has no text"),
-        ('"a"\n{\n', FileProblem, "Line 2 of .*no JSON"),
-        ("[" * 10**5, FileProblem, "Line 1 of .*no JSON"),
+        ('"a"\n{\n', FileProblem, "Line 2 of .*not JSON"),
+        ("[" * 10**5, FileProblem, "Line 1 of .*not JSON"),
         ("a" * 200, FileProblem, "cannot be read"),
     ):
         monkeypatch.setattr(vocabulary, "MAX_BYTES", 150 if words.startswith("cannot") else 10**6)

@@ -1,6 +1,6 @@
 """The catalogue of known pairs, `pairs.toml`: models on the Hub, licences, and expected gains.
 
-What it says of vocabularies is not verified: only `pairing` checks files.
+Its facts about vocabularies are not verified: only `pairing` checks files.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ MAX_BYTES = 2**20
 SHOWN_NAMES = 5
 COMPARED_CHARACTERS = 64  # of a name that is unknown; the longest known one is shorter
 
-MTP = "mtp"  # in place of a draft: prediction heads, in the target's file or beside it
+MTP = "mtp"  # in place of a draft: prediction heads, in the target's file or next to it
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The files of a target and of what drafts for it, found on this disk or fetched."""
+"""The files of a target and of its draft, found on this disk or fetched."""
 
 import shlex
 from collections.abc import Callable, Sequence
@@ -18,13 +18,13 @@ from localspec.metadata.draft_kind import has_heads
 from localspec.metadata.filenames import heads_kind
 from localspec.metadata.header import read_header
 
-_BESIDE = "Draft: the prediction heads of {} ({}), beside the target."
+_SIDECAR = "Draft: the prediction heads of {} ({}), next to the target."
 _KINDS = {"mtp": "MTP", "eagle3": "EAGLE-3", "dflash": "DFlash"}
 _UNUSED = "No heads are used. {}"
 
 
 class PairFiles(NamedTuple):
-    """Files to load; ``own_heads`` tells that the draft is the heads in the target's own file."""
+    """Files to load; with ``own_heads`` the draft is the heads in the target's own file."""
 
     target: Path
     draft: Path | None = None
@@ -33,10 +33,10 @@ class PairFiles(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PairFinder:
-    """Finds the files of one pair; what is chosen and fetched is told to the user.
+    """Finds the files of one pair; reports choices and downloads to the user.
 
-    ``self_draft`` gives the draft made of a target, None where it does not pay. ``given`` are
-    options of loading, by name. With ``parallel`` slots, heads draft only where they are named.
+    ``self_draft`` gives the draft made of a target, None if it does not pay. ``given`` are
+    options of loading, by name. With ``parallel`` slots, heads draft only if they are named.
     """
 
     resolver: Resolver
@@ -47,7 +47,7 @@ class PairFinder:
     parallel: int = 1
 
     def find(self, target: str, draft: str | None, lengths: Sequence[DraftTokens]) -> PairFiles:
-        """The files for a target and a draft as they were named; heads where no draft was.
+        """The files for a target and a draft as they were named; heads if no draft was.
 
         Raises IncompatiblePair for a draft that cannot be, UsageError for a draft length without a
         draft, FileProblem, HubProblem and DownloadProblem as `ensure_local` does.
@@ -81,10 +81,10 @@ class PairFinder:
         return ensure_local(names, self.resolver, self.ui, lenient=self.lenient)
 
     def _heads(self, target: Path, *, asked: bool = False) -> Path | None:
-        """The file with prediction heads for a target, where nothing else was named to draft.
+        """The file with prediction heads for a target, if nothing else was named to draft.
 
-        None, with the reason if there are some, where they cannot be used; unless they were
-        ``asked`` for, also where several slots share passes, which they may make slower.
+        None, with the reason if there are some, if they cannot be used; unless they were
+        ``asked`` for, also if several slots share passes, which they may make slower.
         """
         from localspec.llama.heads.hidden_states import unstable
 
@@ -127,7 +127,7 @@ class PairFinder:
     def _best_draft(self, name: str, target: Path) -> Path:
         """The best draft on this disk that is worth using, else heads in the target's repository.
 
-        ``name`` is what the target was called.
+        ``name`` is the target as it was named.
         """
         header = read_header(target)
         suggested = drafts_for(header, self.resolver.inventory.files, lenient=self.lenient)
@@ -145,12 +145,12 @@ class PairFinder:
             return file
         raise IncompatiblePair(
             f"No model on this disk can draft for {target}.",
-            "See why, and what there is elsewhere: "
+            "See the reasons, and other drafts: "
             + shlex.join(["localspec", "suggest", str(target)]),
         )
 
     def _runs(self, target: Path, draft: Path) -> bool:
-        """Whether llama.cpp runs a draft; if not, why is said."""
+        """Whether llama.cpp runs a draft; if not, the user gets the reason."""
         from localspec.engine.loading.pair import usable_pair
 
         try:
@@ -162,4 +162,4 @@ class PairFinder:
 
 
 def _beside(sidecar: Path) -> str:
-    return _BESIDE.format(sidecar.name, _KINDS[heads_kind(sidecar.as_posix()) or MTP])
+    return _SIDECAR.format(sidecar.name, _KINDS[heads_kind(sidecar.as_posix()) or MTP])

@@ -16,7 +16,7 @@ from localspec.metadata.filenames import parts_of
 if TYPE_CHECKING:
     from localspec.library.pairs.schema import UserPair
 
-CACHES = 1.15  # of the size of the files: what contexts and buffers add, roughly
+CACHES = 1.15  # times the size of the files: contexts and buffers add to it, roughly
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class PairRow:
     """A pair as a line of a list; ``size`` is in bytes, ``spec`` None for a pair of the user's.
 
     ``here`` says whether target and draft are on this disk, ``fits`` whether both fit into this
-    machine's memory: None where the size or the memory is unknown.
+    machine's memory: None if the size or the memory is unknown.
     """
 
     name: str
@@ -95,7 +95,7 @@ def _row(
 ) -> PairRow:
     """The row of a pair; ``memory`` for models is in bytes."""
     target = _bytes_here(pair.target, local)
-    # Prediction heads are taken for present where their target is.
+    # Prediction heads count as present if their target is.
     draft = _bytes_here(pair.draft, local) if pair.draft != MTP else None if target is None else 0
     here = None if target is None or draft is None else target + draft
     size = here if spec is None else round(spec.size_gb * 1e9)

@@ -13,7 +13,7 @@ Given = Mapping[str, Any]
 
 
 def picked(given: Given, group: type[Any]) -> dict[str, Any]:
-    """What was given of the options of a dataclass."""
+    """The given options of a dataclass."""
     return {name: given[name] for name in options(group) if name in given}
 
 
@@ -35,11 +35,11 @@ def pair_load_options(
 
 
 def _draft(given: Given, path: Path, target: LoadOptions) -> LoadOptions:
-    """The draft is loaded as the target but for what has flags of its own, or is the target's.
+    """The draft's options: those of the target, without its own ones, and with the draft's flags.
 
-    Shares and numbers of GPUs count the devices of a model: they follow the target's where the
+    Shares and numbers of GPUs count the devices of a model: they follow the target's if the
     draft's devices do. Rope, adapters, --exact and RPC servers belong to the target. Quantised
-    caches of a draft lower its acceptance, so their default is F16 beside any target.
+    caches of a draft lower its acceptance, so their default is F16 with any target.
     """
     of_target = LoadOptions(path)
     has_own_devices = "draft_device" in given or bool(target.rpc)
@@ -59,7 +59,7 @@ def _draft(given: Given, path: Path, target: LoadOptions) -> LoadOptions:
 
 
 def _batches(given: Given) -> dict[str, int]:
-    """Tokens in a call of llama.cpp, and at once; where one is given, the other follows."""
+    """Tokens in a call of llama.cpp, and at once; if one is given, the other follows."""
     batch, ubatch = given.get("batch_size"), given.get("ubatch_size")
     if batch is not None and ubatch is not None and ubatch > batch:
         raise UsageError(

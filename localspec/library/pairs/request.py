@@ -20,7 +20,7 @@ class PairRequest:
 
     ``target`` and ``draft.model`` are models as they were named, which ``resolver`` finds;
     ``given`` are all options with a value, ``sampling`` those of SamplingParams. ``pair`` is the
-    name of a pair, ``note`` what the user should know of it.
+    name of a pair, ``note`` a warning about it.
     """
 
     resolver: Resolver
@@ -39,20 +39,20 @@ class PairRequest:
 
     @property
     def branches(self) -> int:
-        """Most candidates at one place; 1 where nothing is drafted."""
+        """Most candidates at one place; 1 if nothing is drafted."""
         return 1 if self.draft.lengths == (0,) else self.models.branches
 
     @property
     def draft_tokens(self) -> DraftTokens:
-        """The one draft length asked for, or the default; raises UsageError for what cannot be."""
+        """The one draft length asked for, or the default; raises UsageError if it is impossible."""
         return self.draft.length_for(self.params)
 
     def load_options(
         self, ui: DownloadUI, self_draft: Callable[[Path], Path | None], parallel: int = 1
     ) -> tuple[LoadOptions, LoadOptions | None]:
-        """How to load the target and its draft, which are fetched where they are missing.
+        """How to load the target and its draft, which are fetched if they are missing.
 
-        Raises what `PairFinder.find` does.
+        Raises the errors of `PairFinder.find`.
         """
         finder = PairFinder(
             self.resolver, ui, self_draft, self.models.lenient, self.given, parallel

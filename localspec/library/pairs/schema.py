@@ -11,7 +11,7 @@
     sha256 = "0123..."
     size = 4920739232
 
-Importing this imports pydantic, which takes a while: do it only where a pair is read or written.
+Importing this imports pydantic, which takes a while: do it only to read or write a pair.
 """
 
 import re
@@ -187,7 +187,7 @@ def _check_sampling(settings: Mapping[str, Setting]) -> None:
 
 
 def _clause(error: ValidationError) -> str:
-    """The first thing that is wrong: its key, and what was expected."""
+    """The first error: its key, and the expected value."""
     first = error.errors(include_input=False)[0]  # the input may be a number of any length
     *table, last = [part for part in first["loc"] if isinstance(part, str)][:2]
     schema = {"settings": PairSettings, "files": FileHash}[table[0]] if table else PairFile
@@ -200,7 +200,7 @@ def _clause(error: ValidationError) -> str:
 
 
 def _words(schema: Mapping[str, Any]) -> str:
-    """What a JSON schema asks for."""
+    """The values that a JSON schema asks for."""
     if "description" in schema:
         return str(schema["description"])
     choices = [_words(each) for each in schema.get("anyOf", ())]

@@ -23,7 +23,7 @@ BUNDLED = "demo"  # the pair that comes with the program
 SHOWN_CHARACTERS = 80  # of a name
 SHOWN_REASON = 600  # characters, enough for the names of all settings
 _NAME = re.compile(rf"(?=.*[A-Za-z])[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME - 1}}}")
-DRAFT_WORDS = ("auto", "off", "find", "self", MTP)  # what --draft takes besides a model
+DRAFT_WORDS = ("auto", "off", "find", "self", MTP)  # words that --draft takes besides a model
 _NAME_RULE = (
     f"A name has up to {MAX_NAME} letters, digits, dots, dashes and underscores, begins with a "
     f"letter or digit, is no number and none of {', '.join(DRAFT_WORDS)}, and does not end in "
@@ -32,7 +32,7 @@ _NAME_RULE = (
 
 
 def folder() -> Path:
-    """Where the pairs are stored, beside the models."""
+    """The folder of the pairs, next to the models."""
     return paths.models_folder() / "pairs"
 
 
@@ -168,7 +168,7 @@ def _path(name: str) -> Path:
 
 
 def _write(path: Path, data: bytes) -> Path:
-    hint = "Set LOCALSPEC_MODELS to a folder where you may write."
+    hint = "Set LOCALSPEC_MODELS to a folder that you may write to."
     with file_problem(f"The pair file {path} cannot be written", hint):
         path.parent.mkdir(parents=True, exist_ok=True)
         with appearing_when_complete(path) as partial:

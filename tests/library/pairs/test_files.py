@@ -57,7 +57,7 @@ def target(tmp_path: Path) -> Path:
 )
 def test_a_sidecar_drafts(target: Path, name: str, data: bytes, kind: str) -> None:
     sidecar = zoo.put(target.parent / name, data)
-    note = f"Draft: the prediction heads of {sidecar.name} ({kind}), beside the target."
+    note = f"Draft: the prediction heads of {sidecar.name} ({kind}), next to the target."
     assert found(target) == (PairFiles(target, sidecar), [note])
     assert found(target, (4,)) == (PairFiles(target, sidecar), [note])
     assert found(target, (0,)) == (PairFiles(target), [])
@@ -175,7 +175,7 @@ def test_find_fetches_heads_where_nothing_here_drafts(
     files, said = found("org/Big-GGUF", draft="find")
     assert files == PairFiles(folder() / "Big-Q4_K_M.gguf", folder() / "Big-DFlash.Q8_0.gguf")
     assert said[-1] == (
-        "Draft: the prediction heads of Big-DFlash.Q8_0.gguf (DFlash), beside the target."
+        "Draft: the prediction heads of Big-DFlash.Q8_0.gguf (DFlash), next to the target."
     )
     assert files.draft is not None
     assert files.draft.read_bytes() == hub_files["Big-DFlash.Q8_0.gguf"]
