@@ -14,7 +14,7 @@ from localspec.metadata.header import ModelHeader
 
 Words = Sequence[str]  # of one line: an option and its value
 
-_FIRST_LENGTH = 3  # for vLLM, which asks for a number, where nothing is known
+_FIRST_LENGTH = 3  # for vLLM, which asks for a number, if nothing is known
 
 
 def llama_cpp(dialect: Dialect, facts: PairFacts) -> Exported:
@@ -37,7 +37,7 @@ def ik_llama(dialect: Dialect, facts: PairFacts) -> Exported:
     command += [["--spec-type", stage], *_flags(dialect, facts)]
     notes = []
     if "gpu_layers" not in facts.settings:
-        notes.append("What goes to a GPU is left to ik_llama.cpp; -ngl 999 -ngld 999 is all.")
+        notes.append("ik_llama.cpp chooses the layers on a GPU; -ngl 999 -ngld 999 puts all there.")
     if not facts.report.llama_cpp_accepts:
         notes.append("The vocabularies differ: ik_llama.cpp translates tokens by their text.")
     return Exported(_script(dialect, facts, command), tuple(notes))
@@ -116,11 +116,11 @@ def written(name: str, value: object) -> str:
 
 
 def _model(header: ModelHeader, *, draft: bool) -> list[Words]:
-    """How a model is named: by its file, or by its repository where it is only on the Hub."""
+    """How a model is named: by its file, or by its repository if it is only on the Hub."""
     reference = on_hub(header)
     if reference is not None and reference.revision != "main":
         raise IncompatiblePair(
-            f"llama.cpp downloads only what a repository has today, not {reference}.",
+            f"llama.cpp downloads only the current files of a repository, not {reference}.",
             f"Fetch it first: localspec download {reference}",
         )
     if reference is None:
@@ -133,7 +133,7 @@ def _model(header: ModelHeader, *, draft: bool) -> list[Words]:
 def _speculation(
     dialect: Dialect, facts: PairFacts, draft: str | None
 ) -> tuple[dict[str, object], list[str]]:
-    """What vLLM's `SpeculativeConfig` takes, and what of it the user should know."""
+    """The fields of vLLM's `SpeculativeConfig`, and warnings for the user."""
     config: dict[str, object] = {"method": dialect.draft(facts.kind)}
     notes: list[str] = []
     if draft is not None:

@@ -13,7 +13,7 @@ from localspec.export.names import LM_STUDIO_SPEC, Dialect
 from localspec.hub.provenance import read_record
 from localspec.metadata.header import ModelHeader
 
-_SIDECARS = ("draftMtpSidecar", "draftDsparkSidecar")  # kinds beside those of the dialect
+_SIDECARS = ("draftMtpSidecar", "draftDsparkSidecar")  # kinds besides those of the dialect
 _PLAIN = ("temperature", "top_k")  # other sampling has a box that switches it on
 _FOLDER = "~/.lmstudio/.internal/user-concrete-model-default-config"
 _SHARED = ("flash_attention", "exact")  # by both models
@@ -45,7 +45,7 @@ with Engine.load(TARGET, DRAFT{lenient}) as engine:
 
 
 def lm_studio(dialect: Dialect, facts: PairFacts) -> Exported:
-    """The settings of a model as JSON; the notes say where the file and the models belong."""
+    """The settings of a model as JSON; the notes name the places of the file and the models."""
     switch = dialect.draft(facts.kind)
     if switch == "draftMtp" and not facts.own_heads:
         switch = "draftMtpSidecar"
@@ -85,14 +85,14 @@ def _at_home(header: ModelHeader) -> bool:
 
 
 def _key(header: ModelHeader) -> str:
-    """What LM Studio calls a file: owner/repository/file below its folder."""
+    """LM Studio's name of a file: owner/repository/file below its folder."""
     if _at_home(header):
         return "/".join(header.path.parts[-3:])
     return f"{_repo(header)}/{Path(header.path).name}"
 
 
 def _repo(header: ModelHeader) -> str:
-    """Owner and repository of a file, made up where it came from nowhere."""
+    """Owner and repository of a file, made up if it came from nowhere."""
     reference = on_hub(header)
     if reference is not None:
         return reference.repo
@@ -152,7 +152,7 @@ def python_script(dialect: Dialect, facts: PairFacts) -> Exported:
     """A script that answers one prompt with this library; its length is auto unless given."""
     length, sampling = facts.length, facts.whole_sampling.items()
     text = _SCRIPT.format(
-        # Names of files inside a docstring: without what would end it or begin an escape.
+        # Names of files inside a docstring: without characters that end it or begin an escape.
         title=facts.title.replace("\\", "/").replace('"', "'"),
         target=_load_options(dialect, facts, draft=False),
         draft=_load_options(dialect, facts, draft=True),

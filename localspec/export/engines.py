@@ -1,4 +1,4 @@
-"""A checked pair for another engine: what the engine cannot run is refused, the rest written."""
+"""A checked pair for another engine, refused if the engine cannot run it."""
 
 from collections.abc import Callable, Mapping
 
@@ -19,14 +19,14 @@ _WRITERS: Mapping[str, Callable[[Dialect, PairFacts], Exported]] = {
     "ollama": ollama,
     OWN: python_script,
 }
-# Settings that every engine is told of in its own way, or not at all: the check is made here.
+# Settings that each engine has in its own form, or not at all: the check is made here.
 _ELSEWHERE = ("draft_tokens", "ctx_size", "lenient")
 
 
 def export_pair(engine: str, facts: PairFacts) -> Exported:
     """The pair for an engine by its name in `DIALECTS`.
 
-    Raises IncompatiblePair where the engine cannot run it.
+    Raises IncompatiblePair if the engine cannot run it.
     """
     dialect = DIALECTS[engine]
     if engine != OWN and facts.draft.trimmed is not None:

@@ -20,9 +20,9 @@ from localspec.speculative.control.valuation import LONGEST_AUTO
 
 @dataclass(frozen=True, slots=True)
 class DraftLength:
-    """Tokens drafted in a round (None: the engine's default), and where the number is from.
+    """Tokens drafted in a round (None: the engine's default), and the origin of the number.
 
-    ``given`` says that the user chose it.
+    ``given`` is whether the user chose it.
     """
 
     tokens: int | None
@@ -34,7 +34,7 @@ class DraftLength:
 class PairFacts:
     """A checked pair as it is exported.
 
-    ``draft`` is the target again where that drafts with heads of its own. ``ctx_size`` is in
+    ``draft`` is the target again if that drafts with heads of its own. ``ctx_size`` is in
     tokens. ``settings`` and ``sampling`` were given or saved with the pair, by the names of
     `PairSettings`.
     """
@@ -55,14 +55,14 @@ class PairFacts:
 
     @property
     def kind(self) -> DraftKind:
-        """What drafts."""
+        """The model that drafts."""
         if self.own_heads:
             return DraftKind("mtp", claimed_heads(self.target))
         return draft_kind(self.draft)
 
     @property
     def models(self) -> list[ModelHeader]:
-        """The target, and the draft where it is another file."""
+        """The target, and the draft if it is another file."""
         return [self.target] if self.own_heads else [self.target, self.draft]
 
     @property
@@ -73,7 +73,7 @@ class PairFacts:
 
     @property
     def whole_sampling(self) -> dict[str, object]:
-        """The sampling saved with the pair, over what the target's header recommends."""
+        """The sampling saved with the pair, over the recommendation of the target's header."""
         chosen = choose_sampling(self.sampling, self.target.sampling)
         named = dict.fromkeys((*chosen.recommended, *self.sampling))
         if self.sampling.get("seed") == RANDOM_SEED:
@@ -89,7 +89,7 @@ class PairFacts:
         return " and ".join(names) + (" with its own heads" if self.own_heads else "")
 
     def heading(self, version: str) -> list[str]:
-        """Comments for a file: what it is, for which version of an engine, and the draft length."""
+        """Comments for a file: its title, the version of an engine, and the draft length."""
         return [
             f"{self.title}, for {version}. Written by localspec {__version__}.",
             f"Draft length: {self.length.source}.",
@@ -98,7 +98,7 @@ class PairFacts:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """Text that another engine takes, and what the user should know beside it."""
+    """Text that another engine takes, and notes for the user."""
 
     text: str
     notes: tuple[str, ...] = ()
@@ -132,7 +132,7 @@ def local_path(header: ModelHeader, engine: str) -> Path:
 
 
 def learnt_length(target: ModelHeader, draft: ModelHeader) -> DraftLength:
-    """The best fixed length by what `auto` learnt of this pair on this machine.
+    """The best fixed length by the figures that `auto` learnt of this pair on this machine.
 
     From the costs and the acceptance of its latest profile, whichever settings that was made with.
     """
@@ -151,8 +151,8 @@ def learnt_length(target: ModelHeader, draft: ModelHeader) -> DraftLength:
     if best == 0:
         return DraftLength(
             None,
-            "the engine's default, since by what auto learnt no fixed length is faster than plain "
-            "decoding on this machine; see with localspec bench",
+            "the engine's default, since by the figures of auto no fixed length is faster than "
+            "plain decoding on this machine; see with localspec bench",
         )
     return DraftLength(
         best,

@@ -1,4 +1,4 @@
-"""What each engine calls drafts, settings and sampling parameters, as of a version."""
+"""Each engine's names of drafts, settings and sampling parameters, as of a version."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Names = Mapping[str, str]  # ours, of `PairSettings` and SamplingParams, to the 
 
 @dataclass(frozen=True, slots=True)
 class Repositories:
-    """Where engines on GPUs find the original weights; None: what the headers name."""
+    """Repositories of the original weights for engines on GPUs; None: as the headers name them."""
 
     target_repo: str | None = option(
         None,
@@ -34,11 +34,11 @@ class Repositories:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What one engine calls things; ``label`` is the engine's name in a sentence.
+    """The names of one engine; ``label`` is its own in a sentence.
 
-    ``drafts`` are its names of llama.cpp's --spec-type, None where they are the same.
-    ``vocabulary_rule`` says that it refuses the pairs that llama.cpp's own check refuses,
-    ``on_gpus`` that it serves the original weights (safetensors) on GPUs.
+    ``drafts`` are its names of llama.cpp's --spec-type, None if they are the same.
+    with ``vocabulary_rule`` it refuses the pairs that llama.cpp's own check refuses,
+    with ``on_gpus`` it serves the original weights (safetensors) on GPUs.
     """
 
     label: str

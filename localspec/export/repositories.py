@@ -1,4 +1,4 @@
-"""Repositories of a model's original weights (safetensors), by what its GGUF header says."""
+"""Repositories of a model's original weights (safetensors), by its GGUF header."""
 
 import re
 
@@ -11,7 +11,7 @@ from localspec.metadata.draft_kind import ASSISTANTS, MTP_GRAPHS
 from localspec.metadata.filenames import model_name
 from localspec.metadata.header import ModelHeader
 
-# What a converter wrote: where the weights come from (`Metadata.set_gguf_meta_model`).
+# Keys of a converter: the origin of the weights (`Metadata.set_gguf_meta_model`).
 _SOURCES = ("general.source.repo_url", "general.source.url")
 _BASE = "general.base_model.0.repo_url"
 _ADDRESS = re.compile(rf"https?://(?:{'|'.join(map(re.escape, HUB_HOSTS))})/([^/]+/[^/?#]+)/?")
@@ -22,10 +22,10 @@ _SERVED_HEADS = MTP_GRAPHS - {"cohere2moe"}
 
 
 def original_repos(facts: PairFacts, engine: str) -> tuple[str, str | None]:
-    """The repositories of the target and of the draft, None where the target's has the heads.
+    """The repositories of the target and of the draft, None if the target's has the heads.
 
     MTP heads that stand alone as a GGUF file were taken out of the target's repository. Raises
-    IncompatiblePair where one is not known, or where the engine has no such heads.
+    IncompatiblePair if one is not known, or if the engine has no such heads.
     """
     target, draft = facts.target, facts.draft
     with_target = facts.kind.kind == "mtp" and draft.architecture not in ASSISTANTS
@@ -43,10 +43,10 @@ def original_repos(facts: PairFacts, engine: str) -> tuple[str, str | None]:
 def original_repo(header: ModelHeader, given: str | None, option: str) -> str:
     """The repository to load instead of a GGUF file: the given one, or the one its header names.
 
-    Of a model on the Hub, its page counts next. The header's base model counts only where it has
+    Of a model on the Hub, its page counts next. The header's base model counts only if it has
     the same name: of a fine-tuned model it is the one before that training.
-    Raises IncompatiblePair where none is known, UsageError for a given name that no repository can
-    have, and what `quantized_from` raises.
+    Raises IncompatiblePair if none is known, UsageError for a given name that no repository can
+    have, and the errors of `quantized_from`.
     """
     if given is not None:
         _require_repo(given, option)

@@ -1,4 +1,4 @@
-"""How many output rows trimmed MTP heads keep, by the text that rows cover and what a row costs."""
+"""How many output rows trimmed MTP heads keep, by the text that rows cover and their cost."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack, closing

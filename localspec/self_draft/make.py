@@ -50,7 +50,7 @@ def chosen_recipe(options: SelfDraftOptions, target: ModelHeader, source: ModelH
     MTP heads without a number of rows are to have as many as pay (`head_rows.choose_rows`).
 
     Raises DraftNotMade or UsageError for options that give no draft of this target, and
-    IncompatiblePair where its vocabulary cannot be trimmed.
+    IncompatiblePair if its vocabulary cannot be trimmed.
     """
     kind = options.type if options.type in (None, KEEP) else require_type(options.type)
     require_model(target)
@@ -77,7 +77,7 @@ def _only_heads(options: SelfDraftOptions, target: ModelHeader, source: ModelHea
 
 
 def _require_smaller(recipe: Recipe, target: ModelHeader, count: int) -> None:
-    """Raise UsageError where a recipe asks for more layers than there are, or for the target."""
+    """Raise UsageError if a recipe asks for more layers than there are, or for the target."""
     if recipe.layers > count:
         raise UsageError(
             f"--layers is {recipe.layers}, but {target.path.name} has {count} layers.",
@@ -94,11 +94,11 @@ def _require_smaller(recipe: Recipe, target: ModelHeader, count: int) -> None:
 def make_draft(target: ModelHeader, recipe: Recipe, output: Path) -> None:
     """Write the draft that ``recipe`` makes of ``target`` to ``output``, complete or not at all.
 
-    Its vocabulary and chat template are the target's; its header says what it was made of. A file
+    Its vocabulary and chat template are the target's; its header names its origin. A file
     at ``output`` is replaced only if it is such a draft, and only once llama.cpp decodes with the
     new one: some architectures need more layers, or all of them.
 
-    Raises DraftNotMade where the target or the recipe allows no such draft, UsageError for a type
+    Raises DraftNotMade if the target or the recipe allows no such draft, UsageError for a type
     that cannot be made, LocalspecError for a full disk, FileProblem for a place that is taken.
     """
     require_model(target)
@@ -119,11 +119,11 @@ def make_draft(target: ModelHeader, recipe: Recipe, output: Path) -> None:
 
 
 def require_model(header: ModelHeader) -> None:
-    """Raise DraftNotMade for what is no model that continues a text, or has an absurd header."""
+    """Raise DraftNotMade unless it is a model that continues a text, with a sane header."""
     name = one_line(header.path.name)
     if header.type != "model" or not header.is_autoregressive or not draft_kind(header).is_model:
         raise DraftNotMade(
-            f"{name} is no model that continues a text, so no draft can be made out of it.",
+            f"{name} is not a model that continues a text, so no draft can be made out of it.",
             "Give a model for text, without its sidecars.",
         )
     if not 0 < (header.block_count or 0) <= MOST_LAYERS or not n_layers(header):
@@ -141,7 +141,7 @@ def kept_tensors(header: ModelHeader, layers: int) -> set[str]:
 
 
 def shortened_values(header: ModelHeader, layers: int) -> dict[str, Value | None]:
-    """What changes in the header if only the first ``layers`` stay."""
+    """The changes of the header if only the first ``layers`` stay."""
     start = f"{header.architecture}."
     changed: dict[str, Value | None] = {f"{start}block_count": layers}
     if header.get("nextn_predict_layers") is not None:
@@ -198,7 +198,7 @@ def _requantize(
 
 
 def _about(target: ModelHeader, recipe: Recipe) -> dict[str, Value | None]:
-    """What the draft's header says of its origin."""
+    """The keys of the draft's header about its origin."""
     source = target.name or target.path.stem
     words = recipe.describe(n_layers(target))
     return {
@@ -225,13 +225,13 @@ def require_free_place(target: ModelHeader, output: Path) -> None:
         ours = False
     if not ours:
         raise FileProblem(
-            f"{shown} is there, and is no draft made by localspec.",
+            f"{shown} is there, and is not a draft made by localspec.",
             "Remove it, or name another file with --output.",
         )
 
 
 def _require_disk(target: ModelHeader, recipe: Recipe, names: set[str], output: Path) -> None:
-    """Raise LocalspecError where the draft, and the file between, do not fit on the disk."""
+    """Raise LocalspecError if the draft, and the file between, do not fit on the disk."""
     kept = [tensor for tensor in target.tensors if tensor.name in names]
     needed = sum(tensor.n_bytes for tensor in kept)
     if recipe.type != KEEP:

@@ -10,7 +10,7 @@ KEEP = "keep"  # the type that the weights have
 
 @dataclass(frozen=True, slots=True)
 class SelfDraftOptions:
-    """What ``draft make`` was asked for; None: by default.
+    """The options of ``draft make``; None: by default.
 
     ``vocab`` is the number of tokens with an output row, None for all. With ``source``, a draft of
     the target, only the output rows of that draft are reduced. ``counts`` is a file of text whose
@@ -37,7 +37,7 @@ class SelfDraftOptions:
         "--vocab",
         "Keep output rows of the N tokens the target uses most; best a multiple of 64. Without "
         "--layers and --type, of a target with MTP heads: make a sidecar of the heads. Its default "
-        "there: what pays by measured costs.",
+        "there: the number that pays by measured costs.",
         bounds=Bounds(1, 2**24),
         everyday=True,
     )
@@ -63,7 +63,7 @@ class Recipe:
     """How many first layers a draft keeps, and the type of its weights.
 
     ``type`` is a name of llama-quantize (Q4_0, Q2_K, ...), or `KEEP`. ``vocab`` is how many tokens
-    have an output row, None for all. With ``heads`` it keeps the MTP heads behind the layers
+    have an output row, None for all. With ``heads`` it keeps the MTP heads after the layers
     instead, and none of these.
     """
 

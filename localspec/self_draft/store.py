@@ -39,7 +39,7 @@ _SHOWN_DIGITS = 16  # of a digest, in a file's name
 class StoredDraft:
     """The self-draft of a target.
 
-    ``path`` is its file, None where it does not pay; ``verdict`` is None where it was not measured.
+    ``path`` is its file, None if it does not pay; ``verdict`` is None if it was not measured.
     """
 
     path: Path | None
@@ -48,7 +48,7 @@ class StoredDraft:
 
 
 def folder() -> Path:
-    """Where self-drafts are stored."""
+    """The folder of self-drafts."""
     return paths.cache_folder() / "self-drafts"
 
 
@@ -56,7 +56,7 @@ def folder() -> Path:
 def work_folder() -> Iterator[Path]:
     """A temporary folder in the store, removed at the end, as are those of killed processes.
 
-    A locked file of its name shows that it is in use. Raises FileProblem where none can be made.
+    A locked file of its name shows that it is in use. Raises FileProblem if none can be made.
     """
     what, hint = (
         f"Nothing can be written in {folder()}",
@@ -83,7 +83,7 @@ def _remove_abandoned() -> None:
 
 
 def find(target: ModelHeader) -> StoredDraft | None:
-    """The draft of a target on this machine; None where it is missing, damaged or stale."""
+    """The draft of a target on this machine; None if it is missing, damaged or stale."""
     try:
         return _read(target, _document_path(target))
     except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
@@ -91,9 +91,9 @@ def find(target: ModelHeader) -> StoredDraft | None:
 
 
 def require_stored(target: Path, say: Callable[[str], None] = lambda said: None) -> Path | None:
-    """The file of a target's self-draft, None where it does not pay; ``say`` gets a note on it.
+    """The file of a target's self-draft, None if it does not pay; ``say`` gets a note on it.
 
-    Raises IncompatiblePair where there is none.
+    Raises IncompatiblePair if there is none.
     """
     found = find(read_header(target))
     if found is None:
@@ -125,7 +125,7 @@ def store_draft(
     """Move the file of a draft into the store, unless it does not pay, and save its verdict.
 
     The recipe names the file, and the document is written last: if two processes store a draft at
-    once, one of them is found whole, or neither and a draft is made again. Raises FileProblem where
+    once, one of them is found whole, or neither and a draft is made again. Raises FileProblem if
     nothing can be written.
     """
     document = _document_path(target)
@@ -150,7 +150,7 @@ def store_draft(
 
 
 def _read(target: ModelHeader, path: Path) -> StoredDraft:
-    """Parse a document; raises ValueError, LookupError or TypeError where it is unusable."""
+    """Parse a document; raises ValueError, LookupError or TypeError if it is unusable."""
     document = json.loads(read_at_most(path, _MAX_BYTES).decode())
     if document["format"] != FORMAT or document["machine"] != _machine():
         raise ValueError("it is of another version or machine")
@@ -179,14 +179,14 @@ def _document_path(target: ModelHeader) -> Path:
 
 
 def _file(document: Path, recipe: Recipe) -> Path:
-    """The file of the draft of this recipe, beside its document."""
+    """The file of the draft of this recipe, next to its document."""
     words = (recipe.indices, recipe.type, recipe.vocab, recipe.heads)
     digest = hashlib.sha256(repr(words).encode()).hexdigest()
     return document.with_name(f"{document.stem}-{digest[:_SHOWN_DIGITS]}.gguf")
 
 
 def files_of(target: ModelHeader) -> list[Path]:
-    """The document and the drafts of a target, where there are any; raises OSError."""
+    """The document and the drafts of a target, if there are any; raises OSError."""
     document = _document_path(target)
     return [*_drafts(document), *([document] if document.exists() else [])]
 

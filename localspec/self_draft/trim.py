@@ -43,8 +43,8 @@ def trim_vocabulary(
     """Write ``source``, a draft of ``target``, with the output rows of ``ids`` alone.
 
     The file appears only when it is complete and proved. Raises IncompatiblePair for a model that
-    cannot draft for the target, or cannot be trimmed, EngineError where llama.cpp does not load it,
-    and FileProblem where it cannot be written.
+    cannot draft for the target, or cannot be trimmed, EngineError if llama.cpp does not load it,
+    and FileProblem if it cannot be written.
     """
     kept = np.unique(np.asarray(ids, np.int64))
     require_trimmable(source, target, len(kept))
@@ -63,7 +63,7 @@ def trim_vocabulary(
 
 
 def require_trimmable(source: ModelHeader, target: ModelHeader, n_ids: int) -> None:
-    """Raise IncompatiblePair, with the reason, where a draft cannot keep ``n_ids`` tokens."""
+    """Raise IncompatiblePair, with the reason, if a draft cannot keep ``n_ids`` tokens."""
     report = check_pair(target, source)
     if not report.compatible:
         raise IncompatiblePair(
@@ -80,7 +80,7 @@ def require_trimmable(source: ModelHeader, target: ModelHeader, n_ids: int) -> N
 
 
 def require_ids(kept: NDArray[np.int64], most: int, name: str) -> None:
-    """Raise IncompatiblePair where these ids, ascending, are not all below ``most``."""
+    """Raise IncompatiblePair if these ids, ascending, are not all below ``most``."""
     if not len(kept) or kept[0] < 0 or kept[-1] >= most:
         raise IncompatiblePair(
             f"Ids that are not in both vocabularies cannot be kept of {name}.",
@@ -123,7 +123,7 @@ def has_rows(tensor: TensorInfo, size: int) -> bool:
 
 
 def _write(source: ModelHeader, target: ModelHeader, ids: NDArray[np.int64], path: Path) -> None:
-    """Write the trimmed file, and all embeddings of the source behind its tensors."""
+    """Write the trimmed file, and all embeddings of the source after its tensors."""
     part, rows = read_part(source.path), ids.tolist()
     removed = dict.fromkeys(key for key in part.spans if key.startswith(LEFT_OUT))
     tensors = [
@@ -152,7 +152,7 @@ def _own_values(
 
 
 def _scale(source: ModelHeader) -> float:
-    """What llama.cpp multiplies the embedding of a token with before the first layer."""
+    """The factor of a token's embedding in llama.cpp before the first layer."""
     return math.sqrt(source.embedding_length or 1) if source.architecture in _SCALED else 1.0
 
 

@@ -55,7 +55,7 @@ def holds_heads(source: ModelHeader, target: ModelHeader) -> bool:
 
 
 def require_trimmable_heads(source: ModelHeader, target: ModelHeader, n_ids: int) -> None:
-    """Raise IncompatiblePair, with the reason, where heads cannot keep ``n_ids`` tokens."""
+    """Raise IncompatiblePair, with the reason, if heads cannot keep ``n_ids`` tokens."""
     own = source is target
     report = check_own_heads(target) if own else check_pair(target, source)
     name = one_line(source.path.name)
@@ -82,8 +82,8 @@ def trim_heads(source: ModelHeader, target: ModelHeader, ids: Sequence[int], out
 
     ``source`` is the target itself or a sidecar of it. The file appears only when it is complete
     and proved: with it and without, the logits of the kept tokens are equal but for rounding.
-    Raises IncompatiblePair for what cannot be trimmed, EngineError where llama.cpp does not load
-    it, and FileProblem where it cannot be written.
+    Raises IncompatiblePair for heads that cannot be trimmed, EngineError if llama.cpp does not
+    load the file, and FileProblem if it cannot be written.
     """
     kept = np.unique(np.asarray(ids, np.int64))
     require_trimmable_heads(source, target, len(kept))
@@ -105,7 +105,7 @@ def _is_table(tensor: TensorInfo, target: ModelHeader) -> bool:
 
 
 def _write(source: ModelHeader, target: ModelHeader, ids: NDArray[np.int64], path: Path) -> None:
-    """Write the heads' layers and what belongs to no layer, each row for a token if it is kept."""
+    """Write the heads' layers and the tensors outside layers, with the rows of kept tokens."""
     assert target.vocab is not None
     size, rows, first = len(target.vocab), ids.tolist(), n_layers(source)
     parts = [read_part(each) for each in source.paths]

@@ -1,4 +1,4 @@
-"""The verdict on a self-draft: what was measured, and whether it pays."""
+"""The verdict on a self-draft: its measurements, and whether it pays."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -6,21 +6,21 @@ from typing import Any, get_args
 
 from localspec.chat.stats import Interval, SameText
 
-_CLEARLY = 1.1  # times as fast, where there are too few prompts for an interval
+_CLEARLY = 1.1  # times as fast, if there are too few prompts for an interval
 _MAY_BE_UNKNOWN = ("acceptance_rate", "whole_heads")
-_HARDLY = 1.05  # times plain speed: a ceiling below it leaves nothing to win
+_HARDLY = 1.05  # times plain speed: a ceiling below it leaves nothing to gain
 
 
 @dataclass(frozen=True, slots=True)
 class DraftVerdict:
-    """What was measured with ``auto``: the self-draft and prompt lookup together.
+    """The measurements with ``auto``: the self-draft and prompt lookup together.
 
     Speedups are over plain decoding, ``over_lookup`` is over prompt lookup alone; intervals are of
-    90 % (None: too few prompts). ``acceptance_rate`` is that of the draft's own tokens, None where
+    90 % (None: too few prompts). ``acceptance_rate`` is that of the draft's own tokens, None if
     auto drafted none. ``draft_memory`` is in bytes. ``ceiling`` is the speedup with every token
     accepted. ``prompts`` were measured; ``looping`` of them, whose answers repeat themselves, are
     left out unless all are. ``whole_heads`` is the speedup with the heads that were trimmed, None
-    where no heads were.
+    if none were trimmed.
     """
 
     speedup: float
@@ -51,7 +51,7 @@ class DraftVerdict:
 
     @property
     def reason(self) -> str:
-        """Why it does not pay, in a sentence; empty where it does."""
+        """Why it does not pay, in a sentence; empty if it does."""
         if self.pays:
             return ""
         if self.ceiling < _HARDLY:
@@ -61,7 +61,7 @@ class DraftVerdict:
             )
         if not _is_above(self.speedup, self.speedup_interval):
             if self.acceptance_rate is None:
-                return "At what passes cost here, auto drafted nothing with it."
+                return "At the costs of passes here, auto drafted nothing with it."
             return (
                 "It is not faster than plain decoding by more than the noise; with every token "
                 f"accepted it would be at most {self.ceiling:.2f}x."
@@ -79,7 +79,7 @@ class DraftVerdict:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "DraftVerdict":
-        """Parse what `as_json` gave; raises ValueError, LookupError or TypeError for others."""
+        """Parse the data of `as_json`; raises ValueError, LookupError or TypeError for others."""
         given = {each.name: document[each.name] for each in fields(cls)}
         for name, value in given.items():
             if name.endswith("_interval"):

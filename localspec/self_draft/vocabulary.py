@@ -27,7 +27,7 @@ Texts = Sequence[Counter[int]]  # how often each token occurs in each text
 
 
 def ranked(engine: Engine, texts: Texts, limit: int) -> list[int]:
-    """The tokens of a target by what a draft of it should rather propose, the likeliest first.
+    """The tokens of a target by their use for a draft, the likeliest first.
 
     First those that end a turn and the control tokens of the chat template; then the most frequent
     ones in ``texts``; then the lowest ids, which in a BPE vocabulary are its first and so most
@@ -55,7 +55,7 @@ def count_file(engine: Engine, path: Path) -> list[Counter[int]]:
     """How often each token occurs in the pieces of a text file; of JSON lines the strings in them.
 
     Raises FileProblem for a file that cannot be read, is longer than `MAX_BYTES` or has a line that
-    is no JSON, UsageError for one without text.
+    is not JSON, UsageError for one without text.
     """
     text = read_text(path, MAX_BYTES, expected="a text file, or JSON lines")
     texts = [text]
@@ -79,7 +79,7 @@ def _said(path: Path, number: int, line: str) -> list[str]:
         found = json.loads(line) if line.strip() else ""
     except (ValueError, RecursionError):
         raise FileProblem(
-            f"Line {number} of {one_line(str(path))} is no JSON.",
+            f"Line {number} of {one_line(str(path))} is not JSON.",
             "Give one JSON value a line, or a text file with another ending than .jsonl.",
         ) from None
     strings, rest = list[str](), [found]
@@ -101,8 +101,8 @@ def count_tokens(
     """How often each token occurs in each prompt and the target's greedy answer to it.
 
     Answers are drafted with this length, and their figures come with the counts. FR-Spec (arXiv
-    2502.14856) counts a corpus; the target's own words are what a draft is to guess. Once
-    ``is_over``, prompts alone are counted. Raises what `Engine.stream` raises.
+    2502.14856) counts a corpus; a draft is to guess the target's own words. Once
+    ``is_over``, prompts alone are counted. Raises the errors of `Engine.stream`.
     """
     counts, stats = list[Counter[int]](), GenerationStats()
     greedy = SamplingParams(temperature=0)
