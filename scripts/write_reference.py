@@ -42,7 +42,7 @@ the cache of a file.
 ## The pair to try first
 
 In RAM a pair takes at most half of the memory, so that other programs have room. On a GPU it may
-take all of the memory. It is the largest pair whose vocabularies are known to fit (where there is
+take all of the memory. It is the largest pair whose vocabularies are known to fit (if there is
 none, the largest of the others); pairs from which little gain is expected are left out.
 
 TABLE
@@ -75,7 +75,7 @@ def commands() -> Iterator[str]:
     """Every command, with the options that it alone has."""
     yield "# Commands"
     yield ""
-    yield "`--help` behind a command shows the same, `--help-all` every option."
+    yield "`--help` after a command shows the same, `--help-all` every option."
     yield "Options that several commands have are on the page of [options](options.md)."
     shared = {option.opts[0] for option, where in _options() if len(where) >= SHARED}
     for name, command in _commands():
