@@ -54,8 +54,8 @@ show NAME` names them. For a coding agent a model must call tools and hold a lon
 ## All pairs
 
 *RAM*: half of the memory holds the pair, so a computer with that much RAM can run it. *GPU*: a
-graphics card with that much memory holds it. *Gain* is what was measured or reported; (?) stands for a
-claim of one user, or an expectation.
+graphics card with that much memory holds it. *Gain* is a measured or reported speed; (?) stands for
+a claim of one user, or an expectation.
 """
 SHARED = 2  # commands that have an option before it is among the shared ones
 
@@ -159,9 +159,7 @@ def _pair_row(pair: PairSpec) -> str:
     """A row of the table of all pairs."""
     total = CACHES * pair.size_gb
     fits = ["RAM, GPU" if 2 * total <= n else "GPU" if total <= n else "" for n in SIZES]
-    gain = (
-        pair.gain.what + ("" if pair.gain.source else " (?)") if pair.gain else ""
-    )
+    gain = pair.gain.what + ("" if pair.gain.source else " (?)") if pair.gain else ""
     draft = f"{pair.draft.size_gb:.1f} GB {pair.draft.quantization}" if pair.draft else "its heads"
     draft = draft.removesuffix(" unknown")
     target = f"{pair.target.size_gb:.1f} GB {pair.target.quantization}"

@@ -151,8 +151,8 @@ def test_what_drafting_gained(streams: Streams) -> None:
     compared(made_answer(8.0), plain)
     compared(made_answer(0.0, []), plain)
     assert streams.read()[1].splitlines() == [
-        "Measured: 1.60x plain decoding, which reaches 10.0 tok/s (0.5 s of the draft's reading "
-        "counted); the same text.",
+        "Measured: 1.60x plain decoding, which reaches 10.0 tok/s (0.5 s of the draft's prefill "
+        "included); the same text.",
         "Measured: 0.03x plain decoding, which reaches 10.0 tok/s; another text; localspec bench "
         "finds out why.",
         "Nothing was drafted: both answers are plain decoding, which reaches 10.0 tok/s.",

@@ -197,7 +197,7 @@ def test_flags_that_are_other_than_llama_cpps(facts: Facts, tmp_path: Path) -> N
     (words,) = arguments(made.text, tmp_path, programs=["llama-server"])
     flags = {"-cd": "512", "-td": "2", "--typical": "0.5"}
     assert {flag: option(words, flag) for flag in flags} == flags
-    assert "-ngl 999 -ngld 999 is all" in made.notes[0]
+    assert "-ngl 999 -ngld 999 puts all there" in made.notes[0]
     assert "no such setting: dry_sequence_breakers." in made.notes[1]
     assert export_pair("ik_llama", facts(settings={"gpu_layers": 3})).notes == ()
 

@@ -137,7 +137,7 @@ def test_an_absurd_number_of_layers_is_refused(tmp_path: Path, count: int) -> No
 
 @pytest.mark.parametrize("architecture", ["bert", "eagle3", "dream", "gemma4-assistant"])
 def test_what_continues_no_text_makes_no_draft(tmp_path: Path, architecture: str) -> None:
-    with pytest.raises(DraftNotMade, match="no model that continues a text"):
+    with pytest.raises(DraftNotMade, match="not a model that continues a text"):
         require_model(header(tmp_path, {}, architecture=architecture))
 
 

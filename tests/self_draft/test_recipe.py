@@ -44,7 +44,7 @@ def test_what_leaves_no_draft_is_refused(silent_target: Path, tmp_path: Path) ->
         chosen(silent_target, type="Q9_9")
     with pytest.raises(IncompatiblePair, match="cannot be kept"):
         chosen(silent_target, vocab=10**6)
-    with pytest.raises(DraftNotMade, match="no model that continues a text"):
+    with pytest.raises(DraftNotMade, match="not a model that continues a text"):
         chosen(write_gguf(tmp_path / "adapter.gguf", {"general.type": "adapter"}))
 
 
