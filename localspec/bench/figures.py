@@ -199,7 +199,7 @@ def pass_costs(sides: Sequence[Side], prompts: Sequence[int]) -> Costs | None:
         costs.observe(width, 0, each.seconds / each.passes)
     widths = range(1, min(max(passes), LONGEST_AUTO + 1) + 1)
     seconds = tuple(costs.seconds(width, 0) for width in widths)
-    # auto's draft seconds are not all those of steps, so a fixed length gives more samples.
+    # auto's draft seconds are not all those of steps, so a fixed length shows their cost better.
     fixed = [side for side in sides if side.draft_tokens not in (0, "auto")]
     steps = _merged(fixed or sides, prompts)
     drafted = steps.sources.get("draft")

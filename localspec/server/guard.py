@@ -117,7 +117,7 @@ def owner_of(request: Request) -> str:
 
 
 def _digest(key: str) -> str:
-    """A name of any text for each key; it can only confirm a guess of the key."""
+    """A digest of a key or a name, different for each; it can only confirm a guess."""
     return hashlib.sha256(b"owner\0" + key.encode()).hexdigest()[:32]
 
 
