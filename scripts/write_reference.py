@@ -204,7 +204,7 @@ def _cell(text: str | None) -> str:
 def _signature(function: Callable[..., object]) -> Iterator[str]:
     """A function as it is declared, an argument a line."""
     node = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
-    assert isinstance(node, ast.FunctionDef)
+    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     node.body, node.decorator_list = [ast.Pass()], []
     node.args.args = [each for each in node.args.args if each.arg != "self"]
     for index, default in enumerate(node.args.kw_defaults):

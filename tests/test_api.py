@@ -524,9 +524,7 @@ def test_another_chat_template(tiny: TinyFiles) -> None:
         assert counts == [len(model.tokenize("word" * times)) for times in (1, 2, 3)]
         given = {"word": " more"}
         answer = model.generate("word", chat_template_kwargs=given, max_tokens=1)
-        assert answer.stats.prompt_tokens == len(
-            model.tokenize("word more")
-        )
+        assert answer.stats.prompt_tokens == len(model.tokenize("word more"))
     with localspec.load(tiny.target, threads=1, chat_template="chatml") as model:
         assert model.count_tokens("word") > len(model.tokenize("word"))
     for other in ("no-such-template", 5):

@@ -30,8 +30,8 @@ def interpreter() -> str:
             raise UsageError(f"{VARIABLE} is {named}: there is no such program.", _hint())
         return found
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    beside = os.path.join("bin", version), "python.exe"  # of an app that embeds Python
-    own = [sys.executable or "", *(os.path.join(sys.exec_prefix, each) for each in beside)]
+    embedded = os.path.join("bin", version), "python.exe"  # of an app that embeds Python
+    own = [sys.executable or "", *(os.path.join(sys.exec_prefix, each) for each in embedded)]
     for path in [] if _is_frozen() else own:
         if _INTERPRETER.search(os.path.basename(path)) and os.path.isfile(path):
             return path

@@ -94,7 +94,7 @@ def run_batch(
             parallel=batching.parallel,
             max_tokens=answering.max_tokens,
             queue_timeout=math.inf,
-            prompt_share=1.0,  # nobody reads along
+            prompt_share=1.0,  # no answer is shown before its end
         )
         with (
             open_engine(request, batching.parallel) as engine,

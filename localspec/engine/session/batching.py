@@ -15,7 +15,7 @@ from localspec.engine.session.llama_context import BatchEntry, PassContext
 from localspec.speculative.loop import ALONE, BatchShare, Clock, Logits
 
 WIDE = 128  # tokens of a pass that reads a prompt while others wait for it
-_LEAST = 32  # prompt tokens beside rounds, however wide these are, where the time allows them
+_LEAST = 32  # prompt tokens with rounds, however wide these are, where the time allows them
 _GAP = 0.45  # seconds between two rounds of an answer while prompts are read: more is a pause
 
 
@@ -147,7 +147,7 @@ class Batcher:
         entry = prompts[0].entry
         if rounds:
             return self._fitting(entry.context, [], prompts, self._chunk(entry.context, 0))
-        self._reading = 0.0  # which nobody waited for
+        self._reading = 0.0  # no answer waited for it
         chunk = entry.step if answering == 1 else min(WIDE, entry.context.prompt_step)
         return self._fitting(entry.context, [], prompts, chunk)
 

@@ -62,7 +62,7 @@ class BatchEntry:
 
     @property
     def is_prompt(self) -> bool:
-        """Whether it may be read in several passes, beside the rounds of others."""
+        """Whether it may be read in several passes, together with the rounds of others."""
         most = 0 if self.is_rest else _STEP
         count = len(self.tokens)
         return not self.rows or count - self.rows > most or count > self.context.most_tokens

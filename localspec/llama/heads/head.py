@@ -108,11 +108,11 @@ class Head:
     """A TokenModel that reads a token together with the target's state after the one before it.
 
     The head hears what its target reads (`_listen`) and reads it as well: a prompt chunk by chunk,
-    what was verified in the first step of the next proposal. One that nobody asked for longer than
+    what was verified in the first step of the next proposal. One that was not asked for longer than
     states are kept reads no prompts either, since it may never be asked again. Drafted tokens are
     read with the head's own states, and always forgotten at the next `truncate`: their place is
     taken by what the target makes of them. Tokens whose states are not known, such as those of a
-    prompt cache's file, count as read; the head begins behind them, unless `restore` follows.
+    prompt cache's file, count as read; the head begins after them, unless `restore` follows.
 
     A subclass defines how tokens are read: `_pass`, `_draft`. ``memory`` is what llama.cpp reserved
     for the head alone, ``header`` that of its file.
@@ -221,7 +221,7 @@ class Head:
             self._torn = False
         else:
             self._mend()
-            self._begin_behind(self._target.tokens)
+            self._begin_after(self._target.tokens)
 
     def close(self) -> None:
         """Free the head, before its target is freed; harmless when called twice."""

@@ -131,7 +131,7 @@ class HiddenStates:
 
     @property
     def end(self) -> int:
-        """The position behind the last row."""
+        """The position after the last row."""
         return self.begin + len(self.rows)
 
     @property
