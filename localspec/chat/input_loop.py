@@ -5,7 +5,7 @@ from collections.abc import Callable
 from localspec.chat.conversation import Chat
 from localspec.chat.slash_commands import names_command, obey
 from localspec.chat.templates.sandbox import MAX_CHARACTERS
-from localspec.core.errors import FileProblem, LocalspecError
+from localspec.core.errors import FileProblem, LocalspecError, UsageError
 
 
 def run(chat: Chat) -> int:
@@ -22,6 +22,10 @@ def run(chat: Chat) -> int:
                 return failed
             hinted = True
             chat.ui.say("Ctrl-C stops an answer. To leave: /exit, Ctrl-D, or Ctrl-C again.")
+            continue
+        except UsageError as problem:  # a line that the terminal has cut
+            failed += 1
+            chat.ui.complain(problem)
             continue
         hinted = False
         try:

@@ -1,8 +1,11 @@
 """Slash commands of a chat: names, help, functions."""
 
+import os
 import re
 import secrets
+import shlex
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -152,7 +155,7 @@ def _model(chat: Chat, rest: str) -> None:
             "/model needs the name of a pair or a model.",
             "Type /model NAME; localspec pairs and localspec list show names.",
         )
-    chat.load_pair(chat, rest)
+    chat.load_pair(chat, _unquoted(rest))
     chat.oldest = 0  # the other context may hold more
 
 
@@ -329,9 +332,20 @@ def _named(rest: str, command: str) -> Path:
     if not rest:
         raise UsageError(f"{command} needs a file name.", f"Type {command} FILE.")
     try:
-        return Path(rest).expanduser()
+        return Path(_unquoted(rest)).expanduser()
     except RuntimeError as error:  # ~ with an unknown user name
         raise FileProblem(f"{rest} cannot be found: {error}", "Try another name.") from error
+
+
+def _unquoted(name: str) -> str:
+    """A name without the quotes or escapes that a terminal gives a dropped file, as for a shell.
+
+    A file whose own name has them is taken as it is.
+    """
+    with suppress(ValueError, RuntimeError):  # an open quote; ~ with an unknown user name
+        if not os.path.lexists(Path(name).expanduser()) and len(words := shlex.split(name)) == 1:
+            return words[0]
+    return name
 
 
 COMMANDS = {

@@ -4,7 +4,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +30,7 @@ from localspec.display.answer import (
 from localspec.display.pieces import PLAIN, AnswerStyle, AnswerWriter, unseen_answer
 from localspec.display.terminal import clipboard, console
 from localspec.display.terminal.growing_text import MarkdownText, PlainText
+from localspec.display.terminal.keys import Echo, of_any_length, require_whole
 from localspec.display.trace import write_trace
 
 if TYPE_CHECKING:
@@ -52,9 +53,10 @@ def open_screen(
     """The screen for this process's streams: a terminal for both, or plain lines.
 
     A terminal shows ``markdown`` formatted, unless ``look`` colours tokens by origin, and completes
-    the names of ``models``. Without ``keep_input`` nothing typed is written to the disk.
+    the names of ``models``. Without ``keep_input`` nothing typed is written to the disk. Without
+    Markdown and with --quiet nothing is redrawn: screen readers would read it again.
     """
-    if sys.stdin is None or not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not _is_terminal():
         yield PlainChat(look)
         return
     for name in ("SIGTERM", "SIGHUP"):
@@ -62,12 +64,27 @@ def open_screen(
             signal.signal(getattr(signal, name), _leave)
     commands = {**COMMANDS, "/model": replace(COMMANDS["/model"], words=models)}
     commands |= {alias: commands[name] for alias, name in ALIASES.items()}
-    screen = ChatScreen(commands, paths.history_file(), look, markdown, keep_input)
+    history, redraws = paths.history_file(), _redraws(markdown)
+    screen = ChatScreen(commands, history, look, markdown, keep_input, redraws)
     console.note("/help lists the commands; Ctrl-D leaves.")
     try:
         yield screen
     finally:
         screen.close()
+
+
+def kept_whole(*, markdown: bool) -> AbstractContextManager[None]:
+    """A block in which the terminal cuts nothing that is pasted, also before there is a screen."""
+    is_dumb = not _is_terminal() or console.make_console(stderr=False).is_dumb_terminal
+    return nullcontext() if is_dumb or not _redraws(markdown) else of_any_length()
+
+
+def _is_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _redraws(markdown: bool) -> bool:
+    return markdown or not console.is_quiet()
 
 
 class _Screen:
@@ -145,6 +162,9 @@ class PlainChat(_Screen):
         return read_message(self._line)
 
     def _line(self, continued: bool) -> str:
+        typed = sys.stdin is not None and sys.stdin.isatty()  # and stdout is a pipe: chat | tee
+        if typed:
+            console.prompt("... " if continued else ">>> ")
         try:
             line = sys.stdin.readline(MAX_CHARACTERS + 2) if sys.stdin is not None else ""
         except UnicodeDecodeError as error:
@@ -158,7 +178,8 @@ class PlainChat(_Screen):
             ) from error
         if not line:
             raise EOFError
-        return line.rstrip("\r\n")
+        line = line.rstrip("\r\n")
+        return require_whole(line) if typed else line
 
     def stream(self, piece: Piece) -> None:
         """Write a piece of the answer; its thoughts go to stderr."""
@@ -196,30 +217,36 @@ class ChatScreen(_Screen):
         look: AnswerStyle,
         markdown: bool,
         keep_input: bool,
+        redraws: bool,
     ) -> None:
-        from localspec.display.terminal.line_editor import Echo, LineEditor
+        from localspec.display.terminal.line_editor import LineEditor
 
         self._console: Console = console.make_console(stderr=False)
-        self._editor = LineEditor(commands, history, keep_input)
+        self._editor = LineEditor(commands, history, keep_input, redraws)
+        self._writer = None if redraws else AnswerWriter(look)
         self._live: Live | None = None
         self._look = look
         # Text that shows the origin of its tokens, or that cannot be redrawn, stays as it is.
         self._fold = look.origins == "hidden" and not self._console.is_dumb_terminal
         self._markdown = markdown and self._fold
         self._draw_at = 0.0
-        self._echo = Echo()
+        self._echo = Echo(lines=self._editor.lines)
         self._begin_answer()
 
     def read(self) -> str:
         """A message typed at the prompt."""
         self._echo.show()
         text = read_message(lambda more: self._editor.read("... " if more else ">>> "))
-        if not text.startswith("/"):  # a command may ask something
+        if not text.startswith("/"):  # a command may take long
             self._echo.hide()
         return text
 
     def stream(self, piece: Piece) -> None:
         """Print the final text, redraw the rest with the meter a few times a second."""
+        if self._writer is not None:
+            on_suspension(self._echo.show, self._echo.hide)
+            self._writer.write(piece)
+            return
         on_suspension(self._remove_block, lambda: None)  # first: the block delays known handlers
         with held_interrupt():
             live = self._open()
@@ -282,6 +309,8 @@ class ChatScreen(_Screen):
     def _settle(self) -> None:
         """Remove the meter and print the unfinished text."""
         with held_interrupt():
+            if self._writer is not None:
+                self._writer.end(line=True)
             self._remove_block()
             if self._thoughts is not None:
                 self._end_thoughts(fold=False)

@@ -560,6 +560,24 @@ def test_read_begins_the_next_message(tmp_path: Path) -> None:
     assert "directory" in refused(chat, person, f"/read {tmp_path}").message.lower()
 
 
+@pytest.mark.parametrize("written", ["{}", "'{}'", '"{}"', "{} "])
+@pytest.mark.parametrize("blank", [" ", "\\ "])
+def test_files_are_named_as_terminals_paste_dropped_ones(
+    tmp_path: Path, written: str, blank: str
+) -> None:
+    if blank != " " and not written.startswith("{"):
+        pytest.skip("no escapes within quotes")
+    file = tmp_path / "my notes.txt"
+    file.write_text("some notes")
+    name = written.format(str(file).replace(" ", blank))
+    chat, person, _ = talked(f"/read {name}", f"/save {name.replace('.txt', '.json')}")
+    assert chat.attached == "my notes.txt:\n\nsome notes\n\n", person.problems
+    assert chat.file == tmp_path / "my notes.json"
+    odd = tmp_path / "'notes'"
+    odd.write_text("some notes")
+    assert talked(f"/read {odd}")[0].attached.startswith("'notes':")
+
+
 def test_copy() -> None:
     chat, person, _ = made()
     assert "no answer" in refused(chat, person, "/copy").message

@@ -388,6 +388,63 @@ def test_a_dumb_terminal() -> None:
         assert "\x1b[1A" not in terminal.raw
 
 
+@pytest.mark.parametrize("letters", [4094, 5000])
+@pytest.mark.parametrize("letter", ["a", "\u4e2d"])
+def test_a_line_that_the_terminal_cuts_is_refused(letters: int, letter: str) -> None:
+    with reciting([["fine"], ["fine"]], term="dumb") as terminal:
+        terminal.prompt(1)
+        terminal.type(letter * (letters // len(letter.encode())) + "\n")
+        terminal.wait(lambda window: len(re.findall("(?m)^>>>", window.text)) == 2)
+        told = "The terminal cuts lines at 4,095 bytes" in terminal.window.text
+        assert told == (letters == 5000) and ("fine" in terminal.window.text) == (letters == 4094)
+        terminal.type("ask\n")
+        terminal.wait(lambda window: "fine" in window.text.rpartition("ask")[2])
+        leave(terminal)
+
+
+@pytest.mark.llama
+def test_what_is_pasted_while_the_model_loads_is_kept_whole(tiny: TinyFiles) -> None:
+    flags = ("-m", str(tiny.target), "-t", "1", "-n", "2", "--draft", "off", "-c", "512")
+    with Terminal(CLI, "chat", *flags) as terminal:
+        terminal.wait(lambda window: terminal.takes_keys())
+        assert ">>>" not in terminal.window.text
+        terminal.paste("z" * 6000 + "\n")
+        terminal.wait(lambda window: "Error: " in window.text)
+        (tokens,) = re.findall(r"has ([\d,]+) tokens", terminal.window.text.replace("\n", " "))
+        assert int(tokens.replace(",", "")) >= 6000
+        leave(terminal)
+
+
+def test_plain_and_quiet_redraw_nothing() -> None:
+    """For screen readers, which read again what is drawn again."""
+    code = RECITE.replace("prepare_streams()", "prepare_streams(); console.be_quiet(True)")
+    answers = [[*words(20), "\n", "*end*"], ["fine"]]
+    with Terminal(code, json.dumps(answers), "0.01") as terminal:
+        for turn in 1, 2:
+            terminal.wait(lambda window, turn=turn: window.text.count(">>>") == turn)  # type: ignore[misc]
+            terminal.type("ask\n")
+        terminal.wait(lambda window: window.text.count(">>>") == 3)
+        terminal.type("/nonsense\n")
+        terminal.wait(lambda window: window.text.count(">>>") == 4)
+        terminal.type("\x04")
+        assert terminal.leave() == 0
+        answer = "".join(answers[0]).replace(" \n", "\n")
+        shown = re.sub(r"(?m)^\d+ tokens · .*\n", "", terminal.window.text)
+        assert shown.startswith(f">>> ask\n{answer}\n>>> ask\nfine\n>>> /nonsense")
+        assert not re.findall(r"\x1b\[[\d;]*[A-GJKST]|\r(?!\n)", terminal.raw)
+
+
+def test_answers_into_a_pipe_are_asked_for_on_stderr(tmp_path: Path) -> None:
+    code = f"import os; os.dup2(os.open({str(tmp_path / 'out')!r}, os.O_CREAT | os.O_WRONLY), 1)\n"
+    with reciting([["a"], ["b"]], before=code) as terminal:
+        for turn, typed in enumerate(("ask\n", '"""\ntwo\nlines"""\n', "\x04"), 1):
+            terminal.wait(lambda window, turn=turn: window.text.count(">>>") == turn)  # type: ignore[misc]
+            terminal.type(typed)
+        assert terminal.leave() == 0
+        assert ">>> ask\n" in terminal.window.text and "... ... " in terminal.window.text
+        assert (tmp_path / "out").read_text() == "a\nb\n"
+
+
 def test_the_real_command(tiny: TinyFiles) -> None:
     flags = ("-m", str(tiny.target), "-md", str(tiny.draft), "-t", "1", "--stats", "-n", "40")
     with Terminal(CLI, "chat", *flags, "--draft", "3") as terminal:

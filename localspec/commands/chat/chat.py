@@ -44,7 +44,7 @@ def chat(
     """Chat with a model, turn by turn; /help lists the commands."""
     from localspec.chat.conversation import Chat
     from localspec.chat.input_loop import run
-    from localspec.display.chat import open_screen
+    from localspec.display.chat import kept_whole, open_screen
     from localspec.display.pieces import AnswerStyle
 
     console.be_quiet(answering.quiet)
@@ -60,7 +60,10 @@ def chat(
     templating.check()
     require_prompt_cache(answering)
     look = AnswerStyle.asked(answering.hide_reasoning, answering.show_draft, answering.stats)
-    with LoadedPair(request, given, answering, templating, grammar) as pair:
+    with (
+        kept_whole(markdown=not plain),
+        LoadedPair(request, given, answering, templating, grammar) as pair,
+    ):
         engine, options = pair.open(request, system)
         with open_screen(
             look, markdown=not plain, keep_input=storing.save is not False, models=_model_names

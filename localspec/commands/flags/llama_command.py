@@ -1,6 +1,7 @@
 """Commands that take llama.cpp's spellings, and whose help shows the options of every day."""
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from difflib import get_close_matches
@@ -47,9 +48,11 @@ _IGNORED = {
     **dict.fromkeys(("-co", "--color", "--log-disable", "-e", "--escape"), False),
 }
 _COMMANDS = {"-cnv": "localspec chat", "-i": "localspec chat", "-no-cnv": "localspec run --raw"}
+_FLAG = re.compile(r"--?[A-Za-z][\w-]*(=.*)?", re.DOTALL)
 _SHORT = re.compile(r"-[A-Za-z]{2}[A-Za-z-]*")
 _FLAGS = "docs/reference/llama-cpp-flags.md"
 _TABLE = f"Names of llama.cpp's flags here: {_FLAGS}."
+_PROMPT = "A prompt that begins with a dash comes after -- or -p"
 # Panels that the short help shows as one.
 _SHORT_PANELS: dict[str | None, str] = {
     "Thinking and chat template": "Prompt and answer",
@@ -82,12 +85,14 @@ class LlamaCommand(TyperCommand):
             for unknown, _ in _unknown(args, known):
                 if not _SHORT.fullmatch(unknown) and unknown not in _COMMANDS:
                     continue
-                ctx.fail(f"No such option: {unknown}.{_near(unknown, known)} {_TABLE}")
+                ctx.fail(f"No such option: {unknown}.{_near(unknown, known)}")
         try:
             return super().parse_args(ctx, complete(args))
         except _UsageError as error:
             if hasattr(error, "possibilities"):  # NoSuchOption; its own are not near
-                error.message += f".{_near(error.option_name, known)} {_TABLE}"
+                written = (each for each, _ in _unknown(args, known))
+                whole = (each for each in written if each.startswith(error.option_name))
+                error.message += f".{_near(next(whole, error.option_name), known)}"
                 error.possibilities = None
             _name_source(error, ctx)
             raise
@@ -168,12 +173,16 @@ def _translated(arguments: Sequence[str], known: Mapping[str, Any]) -> list[str]
 
 
 def _near(flag: str, known: Mapping[str, Any]) -> str:
-    """The likely meaning of an unknown flag, "" without one."""
+    """The likely meaning of an unknown flag: another one, or a prompt."""
+    if _FLAG.fullmatch(flag) is None and "--prompt" in known:
+        return f" {_PROMPT}: -p {shlex.quote(flag)}"
     if flag in _COMMANDS:
-        return f" That is the command: {_COMMANDS[flag]}."
+        return f" That is the command: {_COMMANDS[flag]}. {_TABLE}"
     doubled = [f"-{flag}"] if f"-{flag}" in known else []
     near = doubled or get_close_matches(flag, [each for each in known if len(each) > 2], n=1)
-    return f" Did you mean {near[0]}?" if near else ""
+    words = [f"Did you mean {near[0]}?" if near else "", _TABLE]
+    words += [f"{_PROMPT}."] if "--prompt" in known else []
+    return " " + " ".join(filter(None, words))
 
 
 def _short(param: Any) -> Any:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from localspec.core import machine
 from localspec.core.errors import LocalspecError
 from localspec.core.formatting import one_line, printable
+from localspec.display.terminal.keys import as_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -201,10 +202,17 @@ def note_other_work() -> None:
         note(sentence)
 
 
+def prompt(words: str) -> None:
+    """Ask for a line on stderr, where stdout is a pipe."""
+    sys.stderr.write(words)
+    sys.stderr.flush()
+
+
 def ask(question: str) -> bool:
     """Ask a yes-or-no question on stderr."""
     make_console(stderr=True).print(one_line(f"{question} [y/N]"), end=" ", markup=False)
-    answer = sys.stdin.readline()
+    with as_lines():
+        answer = sys.stdin.readline()
     if not answer.endswith("\n"):  # Ctrl-D leaves the cursor after the question
         make_console(stderr=True).print()
     return answer.strip().lower() in ("y", "yes")

@@ -1,4 +1,4 @@
-"""The prompt line of a terminal, with history, completion and pastes; the terminal's echo."""
+"""The prompt line of a terminal, with history, completion and pastes."""
 
 import os
 import re
@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app, get_app_session
@@ -23,32 +23,36 @@ from localspec.chat.input_loop import is_unfinished
 from localspec.chat.slash_commands import Command
 from localspec.core.files import lock, open_regular, size_of
 from localspec.display.terminal import console
-
-try:
-    import termios
-except ImportError:  # not a POSIX system
-    termios = None  # type: ignore[assignment]
+from localspec.display.terminal.keys import require_whole
 
 _HISTORY_ENTRIES = 1000
 _HISTORY_BYTES = 2**24
 _LOCK_TRIES = 100  # a hundredth of a second apart: a process that was stopped may hold the lock
 _LINE_END = "\u2028"  # stands for the line ends of an entry in the file of the history
-_LOCAL = 3  # index of the local modes in the result of tcgetattr
 
 
 class LineEditor:
     """Reads messages at a prompt; ``commands`` are completed, ``history`` is the file of past ones.
 
     Without ``keep`` nothing typed is written to the disk, so that no other editor can be used.
+    With ``redraws`` off, and in a terminal that cannot move its cursor, it reads ``lines``: the
+    terminal itself edits them, without history and completion.
     A paste is one message, line ends included, also one that ends in Enter. The terminal marks
     where it begins and ends (bracketed paste), also while an answer is drawn; in a terminal that
     does not, Enter belongs to a paste if more text is there already.
     """
 
-    def __init__(self, commands: Mapping[str, Command], history: Path, keep: bool = True) -> None:
+    def __init__(
+        self,
+        commands: Mapping[str, Command],
+        history: Path,
+        keep: bool = True,
+        redraws: bool = True,
+    ) -> None:
+        self.lines = not redraws or is_dumb_terminal()
         self._commands = commands
         self._entries = _Entries(history, keep)
-        self._interrupted = False
+        self._interrupted, self._is_first = False, True
         self._at_prompt = False  # else keys are processed that were typed before the prompt
         # A terminal that does not report its cursor would only cause a warning.
         vars(get_app_session().output)["enable_cpr"] = False
@@ -69,7 +73,10 @@ class LineEditor:
 
         Bytes that are not text, typed or from the history, are read as U+FFFD, with a note.
         """
-        text = _typed(prompt) if is_dumb_terminal() else self._edited(prompt)
+        text = _typed(prompt) if self.lines else self._edited(prompt)
+        if self._is_first:  # it may have been typed before the program could take keys
+            self._is_first = False
+            require_whole(text)
         text = re.sub("[\ud800-\udfff]", "\ufffd", text)
         if "\ufffd" in text:
             console.note(f"Bytes that are not {sys.stdin.encoding} text were read as \ufffd.")
@@ -77,7 +84,7 @@ class LineEditor:
 
     def close(self) -> None:
         """Leave the terminal as it was, and shorten the history file."""
-        if not is_dumb_terminal():
+        if not self.lines:
             self._session.output.disable_bracketed_paste()
             self._session.output.flush()
         self._entries.close()
@@ -144,38 +151,6 @@ class LineEditor:
             return False
         event.key_processor.feed_multiple(event.app.input.read_keys())
         return bool(event.key_processor.input_queue)
-
-
-class Echo:
-    """The terminal's echo of keys, turned off while an answer is drawn.
-
-    Echoed keys would appear in the middle of the answer; hidden, they wait for the next prompt.
-    """
-
-    def __init__(self) -> None:
-        self._before: Any = None  # the modes to return to
-
-    def hide(self) -> None:
-        """Turn the echo off."""
-        if termios is None or self._before is not None:
-            return
-        try:
-            modes = termios.tcgetattr(sys.stdin)
-            self._before = list(modes)
-            modes[_LOCAL] &= ~(termios.ECHO | (0 if is_dumb_terminal() else termios.ICANON))
-            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, modes)
-        except (termios.error, ValueError, OSError):
-            self._before = None  # stdin is no terminal any more
-
-    def show(self) -> None:
-        """Restore the terminal's modes."""
-        if self._before is None:
-            return
-        before, self._before = self._before, None
-        try:
-            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
-        except (termios.error, ValueError, OSError):
-            return  # stdin is no terminal any more
 
 
 class _Entries(History):
@@ -270,9 +245,9 @@ class _CommandCompleter(Completer):
 
 
 def _typed(prompt: str) -> str:
-    """A line from a terminal that cannot move its cursor."""
+    """A line as the terminal itself edits it; raises UsageError for one that it has cut."""
     try:
-        return input(prompt)
+        return require_whole(input(prompt))
     except (EOFError, KeyboardInterrupt):
         sys.stdout.write("\n")  # Return was not pressed
         sys.stdout.flush()

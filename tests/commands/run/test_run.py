@@ -223,6 +223,14 @@ def test_verbose_shows_llama_cpps_log(run: Command, monkeypatch: pytest.MonkeyPa
         (["-ot", "x=TPU7"], 2, "no buffer type 'TPU7'"),
         (["--prompt-cache", "/"], 1, "is no prompt cache"),
         (["--frobnicate"], 2, "No such option: --frobnicate"),
+        (
+            ["demo", "- one\n- two"],
+            2,
+            "A prompt that begins with a dash comes after -- or -p: -p '- one",
+        ),
+        (["demo", "-5 + 3?"], 2, "comes after -- or -p: -p '-5 + 3?'"),
+        (["demo", "--what is it?"], 2, "comes after -- or -p: -p '--what is it?'"),
+        (["demo", "-xyz"], 2, "comes after -- or -p."),
     ],
 )
 def test_what_the_user_can_mend_is_told_in_a_sentence(

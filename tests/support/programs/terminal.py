@@ -216,9 +216,13 @@ class Terminal:
     def _wait_for_raw_mode(self) -> None:
         """The prompt is drawn a moment before keys are taken over; on a dumb terminal never."""
         end = time.monotonic() + 1
-        while termios.tcgetattr(self._master)[3] & termios.ICANON and time.monotonic() < end:
+        while (not self.takes_keys() or self.echoes()) and time.monotonic() < end:
             time.sleep(0.005)
         time.sleep(0.02)
+
+    def takes_keys(self) -> bool:
+        """Whether the process gets each key, and not lines only."""
+        return not termios.tcgetattr(self._master)[3] & termios.ICANON
 
     def echoes(self) -> bool:
         """Whether the terminal shows what is typed."""

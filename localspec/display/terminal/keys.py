@@ -1,0 +1,94 @@
+"""How a terminal passes on what is typed: echoed or hidden, as lines or key by key."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from localspec.core.errors import UsageError
+
+try:
+    import termios
+except ImportError:  # not a POSIX system
+    termios = None  # type: ignore[assignment]
+
+_LOCAL = 3  # index of the local modes in the result of tcgetattr
+_LONGEST_LINE = 4095  # bytes of a line that Linux's terminals keep: the rest is lost, unseen
+
+
+class Echo:
+    """The terminal's echo of keys, turned off while an answer is drawn.
+
+    Echoed keys would appear in the middle of the answer; hidden, they wait for the next prompt.
+    Where the prompt reads ``lines``, it needs the terminal's own editing.
+    """
+
+    def __init__(self, *, lines: bool) -> None:
+        self._lines = lines
+        self._before: Any = None  # the modes to return to
+
+    def hide(self) -> None:
+        """Turn the echo off."""
+        if termios is not None and self._before is None:
+            self._before = _change(off=termios.ECHO | (0 if self._lines else termios.ICANON))
+
+    def show(self) -> None:
+        """Restore the terminal's modes."""
+        before, self._before = self._before, None
+        _restore(before)
+
+
+@contextmanager
+def of_any_length() -> Iterator[None]:
+    """Pass on keys rather than lines, which the terminal would cut, until the block ends."""
+    before = None if termios is None else _change(off=termios.ICANON)
+    try:
+        yield
+    finally:
+        _restore(before)
+
+
+@contextmanager
+def as_lines() -> Iterator[None]:
+    """Let the terminal echo and edit what is typed in the block, for a question."""
+    before = None if termios is None else _change(on=termios.ICANON | termios.ECHO)
+    try:
+        yield
+    finally:
+        _restore(before)
+
+
+def require_whole(line: str) -> str:
+    """A line that was typed; raises UsageError for one that the terminal has cut."""
+    n_bytes = len(line.encode("utf-8", "replace"))
+    # Of a character that was cut the rest is read as U+FFFD, which has up to two bytes more.
+    cut = n_bytes == _LONGEST_LINE or (
+        _LONGEST_LINE < n_bytes <= _LONGEST_LINE + 2 and line.endswith("\ufffd")
+    )
+    if cut and sys.platform == "linux":
+        raise UsageError(
+            f"The terminal cuts lines at {_LONGEST_LINE:,} bytes, as this one: it was left out.",
+            "Put the text into a file, and type /read FILE.",
+        )
+    return line
+
+
+def _change(*, on: int = 0, off: int = 0) -> Any:
+    """Change local modes; the modes before, None where stdin is no terminal."""
+    try:
+        modes = termios.tcgetattr(sys.stdin)
+        before = list(modes)
+        modes[_LOCAL] = (modes[_LOCAL] | on) & ~off
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, modes)
+    except (termios.error, TypeError, ValueError, OSError):  # TypeError: stdin is closed, None
+        return None
+    return before
+
+
+def _restore(before: Any) -> None:
+    if before is None:
+        return
+    try:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+    except (termios.error, TypeError, ValueError, OSError):
+        return  # stdin is no terminal any more
