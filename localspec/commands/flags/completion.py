@@ -1,6 +1,42 @@
 """Names that the shell completes; nothing is loaded and no network is used."""
 
+import os
+import re
+from typing import Any
+
+from typer import _completion_classes
+
 from localspec.core.errors import LocalspecError
+
+
+class BashCompletion(_completion_classes.BashComplete):
+    """Typer's completion for bash, of names with colons, at which bash splits words, and blanks."""
+
+    _word = ""  # the word at the cursor, with quotes and escapes
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """The words before the cursor, and the one at it."""
+        at = int(os.environ["COMP_CWORD"])
+        made, number = list[str](), 0
+        for i, word in enumerate(os.environ["COMP_WORDS"].split("\n")):
+            if made and ":" in (word[:1], made[-1][-1:]):
+                made[-1] += word
+            else:
+                made.append(word)
+            number = len(made) - 1 if i <= at else number
+        self._word = made[number] if at < i + 1 else ""
+        os.environ |= {"COMP_WORDS": "\n".join(made), "COMP_CWORD": str(number)}
+        return super().get_completion_args()
+
+    def format_completion(self, item: Any) -> str:
+        """What bash puts in place of the last part of the word."""
+        if self._word[:1] in ("'", '"'):
+            return str(item.value)
+        name = re.sub(r"([^\w@%+=:,./~-])", r"\\\1", item.value)
+        return name.removeprefix(self._word[: self._word.rfind(":") + 1])
+
+
+_completion_classes.BashComplete = BashCompletion  # type: ignore[misc]  # which Typer registers
 
 
 def own_pairs() -> list[str]:
