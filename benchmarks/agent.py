@@ -11,7 +11,7 @@ four demand a call, the fourth a text. Answers are greedy and streamed.
 The models are the padded demo pair. They were trained on 2,048 tokens; another base of the rotary
 positions makes them read 8,192 as well (loss 3.0 behind 5,000 tokens, 2.9 behind none). Their
 answers are Python-like nonsense: the figures tell of costs, scaffolds of calls and repeated text,
-not of a model that edits files, which copies more (`benchmarks/copying.py`).
+not of a model that edits files, which copies more.
 
 All servers are loaded at once and take turns; one computes at a time. TTFT is the time until the
 first part of a text or call, by the client's clock; tokens per second are each server's own figure.

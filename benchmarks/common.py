@@ -140,19 +140,6 @@ def decode_plainly(engine: Engine, prompt: list[int], tokens: int) -> tuple[str,
 
 
 @contextmanager
-def busy_processes(count: int) -> Iterator[None]:
-    """Other processes that each keep a core busy inside the block."""
-    command = [sys.executable, "-c", "while True: pass"]
-    processes = [subprocess.Popen(command) for _ in range(count)]
-    try:
-        yield
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-
-
-@contextmanager
 def listening(command: Sequence[str]) -> Iterator[int]:
     """The port of a server that has loaded; ``command`` starts it and names no address."""
     with socket.socket() as free:

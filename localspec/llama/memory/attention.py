@@ -7,7 +7,7 @@ from localspec.core.options.load_options import BATCH, CacheType, LoadOptions
 from localspec.metadata.header import ModelHeader
 
 # One to a few tokens after 200 others cost the same with and without it on CPUs, of any geometry:
-# see benchmarks/attention.py. A context of so many tokens is on average half full.
+# see docs/measurements/results.md. A context of so many tokens is on average half full.
 _SHORT_CTX = 512
 _MOST_SCORES = 2**28  # bytes of attention scores of one pass without flash attention
 _FLOAT = 4  # bytes
