@@ -7,7 +7,6 @@ import argparse
 import json
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Iterable, Iterator, Sequence
