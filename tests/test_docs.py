@@ -28,6 +28,7 @@ from tests.support.llama.today import table
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
+RESULTS = DOCS / "measurements" / "results.md"
 PAGES = [README, *sorted(DOCS.rglob("*.md"))]
 
 
@@ -83,7 +84,7 @@ def test_the_readme_shows_an_answer_and_its_speed() -> None:
 
 def test_the_figures_of_the_readme_have_their_source() -> None:
     """Rows of measurements are rows of the results; gains are figures there, or quotients."""
-    results = (DOCS / "measurements" / "results.md").read_text(encoding="utf-8")
+    results = RESULTS.read_text(encoding="utf-8")
     rows = re.findall(r"^\|.*\d.*", section(README, "Measured"), re.MULTILINE)
     assert len(rows) > 3 and [row for row in rows if row not in results] == []
     cells = [
@@ -167,6 +168,9 @@ def test_files_that_architecture_names_exist() -> None:
 def test_programs_that_pages_name_exist_and_have_the_flags() -> None:
     """A name is that of a file or the end of its path."""
     others = {"/a.py", "/code.py", "/serve.sh", "/convert_hf_to_gguf.py"}  # of users, of llama.cpp
+    removed = re.search(r"commit \w+ has `benchmarks/` with\n(.*)\n", RESULTS.read_text())
+    assert removed is not None
+    others |= {f"/{name}.py" for name in re.findall(r"`(\w+)`", removed[1])}
     found = (path for name in ("localspec", "benchmarks", "scripts", "tests")
              for path in (ROOT / name).rglob("*.*"))  # fmt: skip
     there = {path.relative_to(ROOT).as_posix(): path for path in found}

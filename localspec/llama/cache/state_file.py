@@ -223,11 +223,11 @@ def _require_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
         raise ValueError("another version of localspec wrote it")
     if found.get("model") != wanted["model"]:
         raise ValueError(f"it belongs to another model, {str(found.get('name'))[:99]}")
+    if found.get("adapters") != wanted["adapters"]:
+        raise ValueError("it was made with other adapters (--lora)")
     if found.get("place") == wanted["place"] and found.get("changed") != wanted["changed"]:
         raise ValueError("the model's file was changed since")
     settings = found.get("settings")
-    if found.get("adapters") != wanted["adapters"]:
-        raise ValueError("it was made with other adapters (--lora)")
     for name, value in wanted["settings"].items():
         was = settings.get(name) if isinstance(settings, dict) else None
         if was != value:
