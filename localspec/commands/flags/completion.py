@@ -16,16 +16,16 @@ class BashCompletion(_completion_classes.BashComplete):
 
     def get_completion_args(self) -> tuple[list[str], str]:
         """The words before the cursor, and the one at it."""
-        at = int(os.environ["COMP_CWORD"])
-        made, number = list[str](), 0
-        for i, word in enumerate(os.environ["COMP_WORDS"].split("\n")):
-            if made and ":" in (word[:1], made[-1][-1:]):
+        words, at = os.environ["COMP_WORDS"].split("\n"), int(os.environ["COMP_CWORD"])
+        made = words[:1]
+        for word in words[1 : at + 1]:
+            if ":" in (word[:1], made[-1][-1:]):
                 made[-1] += word
             else:
                 made.append(word)
-            number = len(made) - 1 if i <= at else number
-        self._word = made[number] if at < i + 1 else ""
-        os.environ |= {"COMP_WORDS": "\n".join(made), "COMP_CWORD": str(number)}
+        if len(words) > at:
+            self._word = made[-1]
+            os.environ |= {"COMP_WORDS": "\n".join(made), "COMP_CWORD": str(len(made) - 1)}
         return super().get_completion_args()
 
     def format_completion(self, item: Any) -> str:
