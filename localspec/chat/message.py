@@ -17,7 +17,8 @@ class Message(TypedDict):
     """One turn of a conversation; ``role`` is system, user, assistant or tool.
 
     ``reasoning_content`` precedes an answer; ``tool_calls`` are in OpenAI's form, but with an
-    object for ``arguments``. A tool's result names its call in ``tool_call_id``.
+    object for ``arguments``. A tool's result names its call in ``tool_call_id``. ``written`` stands
+    in a prompt for the text and the calls of a message, to be replaced by the model's own tokens.
     """
 
     role: str
@@ -26,6 +27,7 @@ class Message(TypedDict):
     tool_calls: NotRequired[list[dict[str, Any]]]
     tool_call_id: NotRequired[str]
     name: NotRequired[str]
+    written: NotRequired[str]
 
 
 def parse_message(entry: object) -> Message:

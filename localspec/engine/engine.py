@@ -22,6 +22,7 @@ from localspec.core.options.load_options import LoadOptions
 from localspec.core.options.sampling_choice import ChosenSampling, choose_sampling
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.caches.prefix_cache import PrefixCache
+from localspec.engine.caches.written_calls import WrittenCalls
 from localspec.engine.grammar.constraint import GrammarConstraint, MatchingInChild, Vocabulary
 from localspec.engine.grammar.tool_calls import free_or_call, tool_grammar
 from localspec.engine.loading.pair import load_pair
@@ -91,6 +92,7 @@ class Engine:
         self._pieces: dict[int, bytes] = {}
         self._rules: dict[object, TokenRules] = {}
         self._notes = list(notes)
+        self._written_calls = WrittenCalls()
         self._shared: list[PassContext] = []
         self._session: Session | None = None
 
@@ -279,6 +281,7 @@ class Engine:
         variables: Mapping[str, object] | None = None,
         continues: Continues = None,
         generation: bool = True,
+        owner: str = "",
     ) -> Prompt:
         """A conversation as token ids up to the assistant's turn, never with two BOS.
 
@@ -286,7 +289,8 @@ class Engine:
         forces comes without reasoning. Unless ``parallel_tool_calls``, the answer ends after its
         first call. ``thinking`` overrides the template's own setting,
         ``variables`` add to its variables or override them; for ``continues`` and ``generation``
-        see `ChatTemplate.begin`. The texts of control tokens in messages and tools are texts.
+        see `ChatTemplate.begin`. The texts of control tokens in messages and tools are texts. Calls
+        that the model made for this ``owner`` stand in the prompt as it wrote them.
         Raises UsageError for malformed arguments, a call that cannot be forced and an answer that
         cannot be continued, TemplateError if the template fails.
         """
@@ -297,8 +301,8 @@ class Engine:
             offered = ()
         calls = template.tools.form if offered else None
         mark = new_mark()
-        text, state = template.begin(
-            [self._as_text(each, mark) for each in with_known_names(read, offered)],
+        begin = partial(
+            template.begin,
             thinking=thinking,
             tools=[
                 replace(tool, definition=self._control.divided(tool.definition, mark))
@@ -308,6 +312,14 @@ class Engine:
             continues=continues,
             generation=generation,
         )
+        texts = [self._as_text(each, mark) for each in with_known_names(read, offered)]
+        places = self._marked(owner, read, texts)
+        text, state = begin(texts)
+        ends = [text.partition(place)[2] for place in places if place in text]
+        if not all(map(self._control.begins, ends)):  # then they are tokens of their own
+            for each in texts:
+                each.pop("written", None)
+            text, state = begin(texts)
         form = template.format_with_calls if offered else template.format
         grammar = None
         if calls is not None and forced:
@@ -325,21 +337,43 @@ class Engine:
             grammar,
             parallel_tool_calls,
             bool(forced),
+            partial(self._written_calls.keep, owner),
         )
-        return Prompt(self._tokenize(text, mark), output)
+        return Prompt(self._with_written(text, mark, places), output)
+
+    def _marked(
+        self, owner: str, given: Sequence[Message], shown: Sequence[Message]
+    ) -> dict[str, list[int]]:
+        """Mark the places of answers whose tokens are known; returns these by their marks."""
+        places = {}
+        for message, each in zip(given, shown, strict=True):
+            if tokens := self._written_calls.tokens(owner, message):
+                each["written"] = place = new_mark()
+                places[place] = tokens
+        return places
+
+    def _with_written(self, text: str, mark: str, places: Mapping[str, list[int]]) -> list[int]:
+        """Token ids of text, with those of answers in their places."""
+        ids = list[int]()
+        for place, tokens in places.items():
+            before, found, rest = text.partition(place)
+            if found:
+                ids += self._tokenize(before, mark, begins=not ids) + tokens
+                text = rest
+        return ids + self._tokenize(text, mark, begins=not ids)
 
     def system_notes(self, system: str) -> list[str]:
         """Notes on the parts of a system message that the template ignores, in sentences."""
         without = self.template.notes()
         return [note for note in self.template.notes(system) if note not in without]
 
-    def _tokenize(self, text: str, mark: str = "") -> list[int]:
+    def _tokenize(self, text: str, mark: str = "", *, begins: bool = True) -> list[int]:
         """Token ids of text, control tokens parsed, with one BOS if the model wants one.
 
         Text that the mark divides is not parsed as a control token.
         """
         bos = self.template.bos
-        begins = not (bool(bos) and text.startswith(bos))
+        begins = begins and not (bool(bos) and text.startswith(bos))
         if mark and mark in text:
             return self._control.tokenize(self.target, text.split(mark), add_special=begins)
         return self.target.tokenize(text, add_special=begins, parse_special=True)

@@ -8,6 +8,7 @@ from typing import Protocol
 from localspec.chat.answer import Piece, Progress, TextPart
 from localspec.chat.reasoning import closing_mark
 from localspec.chat.stats import Drafter, GenerationStats
+from localspec.chat.tools.tool import ToolCall
 from localspec.chat.window import require_prompt_fits
 from localspec.core.interrupt import stopped_when
 from localspec.core.options.generate_options import GenerateOptions
@@ -174,11 +175,17 @@ def stream_generate(
         rounds = _in_time(rounds, options.max_seconds, output.piece, clock)
     stream = TextStream((*options.stop, *output.stop), output.splitter(), output.finder())
     emitted = list(prompt[-KEY:])
+    texts, calls = list[str](), list[ToolCall]()
     try:
         for piece in _pieces(
             rounds, controller, stream, output.piece, stats, plain, clock, recorder
         ):
             emitted += piece.tokens
+            texts.append(piece.text)
+            calls += piece.tool_calls
+            ended = piece.finish_reason == "stop" and engine.is_stop(piece.tokens[-1])
+            if ended and calls and output.keep is not None:
+                output.keep(output, calls, "".join(texts), emitted[len(prompt[-KEY:]) : -1])
             yield piece
     finally:
         if options.prompt_lookup and engine.history is not None:

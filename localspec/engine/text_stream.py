@@ -10,6 +10,9 @@ from localspec.chat.tools.finder import CallFinder
 from localspec.chat.tools.forms import CallForm
 from localspec.chat.tools.tool import Tool, ToolCall, ToolCallDelta, is_json
 
+# Hears of a complete answer with calls: these, its text, and its tokens without the last.
+Keep = Callable[["OutputFormat", Sequence[ToolCall], str, Sequence[int]], None]
+
 
 @dataclass(frozen=True, slots=True)
 class OutputFormat:
@@ -18,7 +21,8 @@ class OutputFormat:
     ``piece`` gives the bytes of a token, also of control tokens that are marks of ``form``, in
     whose ``state`` the answer begins; without a form, all text is the answer. ``stop`` are further
     stop strings. Calls of ``tools`` are found by their form ``calls``, one of them at most unless
-    ``parallel_calls``; ``grammar`` allows them, or with ``forces_call`` nothing but one.
+    ``parallel_calls``; ``grammar`` allows them, or with ``forces_call`` nothing but one. ``keep``
+    hears of answers with calls that the model itself ended.
     """
 
     piece: Callable[[int], bytes]
@@ -30,6 +34,7 @@ class OutputFormat:
     grammar: str | None = None
     parallel_calls: bool = True
     forces_call: bool = False
+    keep: Keep | None = None
 
     def splitter(self) -> Splitter | None:
         """For one answer."""

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -173,9 +172,9 @@ def _add_answers(app: FastAPI, service: Service) -> None:
         return await _answer(service, request, body, ChatReply)
 
     @app.post("/v1/chat/completions/input_tokens", responses=ERRORS)
-    def count_chat(body: ChatRequest) -> TokenCount:
+    def count_chat(request: Request, body: ChatRequest) -> TokenCount:
         """Count the tokens of a conversation."""
-        return {"input_tokens": body.count(service)}
+        return {"input_tokens": body.count(service, _cache_owner(service, request))}
 
     @app.post("/v1/completions", responses=answered(Completion))
     async def complete(request: Request, body: CompletionRequest) -> Response:
@@ -188,9 +187,9 @@ def _add_answers(app: FastAPI, service: Service) -> None:
         return await _answer(service, request, body, MessagesReply)
 
     @app.post("/v1/messages/count_tokens", responses=ANTHROPIC_ERRORS)
-    def count_tokens(body: MessagesRequest) -> TokenCount:
+    def count_tokens(request: Request, body: MessagesRequest) -> TokenCount:
         """Count the tokens of a conversation."""
-        return {"input_tokens": body.count(service)}
+        return {"input_tokens": body.count(service, _cache_owner(service, request))}
 
 
 def _add_responses(app: FastAPI, service: Service) -> None:
@@ -207,7 +206,8 @@ def _add_responses(app: FastAPI, service: Service) -> None:
     def count(request: Request, body: ResponsesRequest) -> dict[str, Any]:
         """Count the tokens of a conversation."""
         body.begin(stored, owner_of(request))
-        return {"object": "response.input_tokens", "input_tokens": body.count(service)}
+        n_tokens = body.count(service, _cache_owner(service, request))
+        return {"object": "response.input_tokens", "input_tokens": n_tokens}
 
     @app.get("/v1/responses/{name}", responses=ERRORS)
     async def response(request: Request, name: str) -> dict[str, Any]:
@@ -276,9 +276,8 @@ async def _answer(
 ) -> Response:
     """Answer a request, whole or streamed, until its client disconnects."""
     loop = asyncio.get_running_loop()
-    requests, warnings = await loop.run_in_executor(_READERS, body.read, service)
     owner = _cache_owner(service, request)
-    requests = [replace(each, owner=owner) for each in requests]
+    requests, warnings = await loop.run_in_executor(_READERS, body.read, service, owner)
     reply = form(body, service, warnings)
     answers = Answers(service.session.submit(requests), service.metrics)
     try:

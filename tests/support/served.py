@@ -79,6 +79,7 @@ class ServedToy(ChatToy):
         variables: Mapping[str, object] | None = None,
         continues: Continues = None,
         generation: bool = True,
+        owner: str = "",
     ) -> Prompt:
         told = {"thinking": thinking, "tools": tools, "tool_choice": tool_choice}
         self.told.append({**told, "variables": variables})

@@ -124,7 +124,7 @@ def paired(messages: Sequence[Message], closes_last: bool = True) -> list[Messag
         else:
             calls = [call | {"id": call["id"] or f"call_{i}_{n}"}
                      for n, call in enumerate(message["tool_calls"])]  # fmt: skip
-            turns.append({**message, "tool_calls": calls})
+            turns.append(_shown(message) or {**message, "tool_calls": calls})
             found = _results_of([call["id"] for call in calls], i, messages)
             taken |= {at for at in found if at is not None}
             for call, at in zip(calls, found, strict=True):
@@ -132,6 +132,13 @@ def paired(messages: Sequence[Message], closes_last: bool = True) -> list[Messag
                     result = None if at is None else messages[at]
                     turns.append(_result(call["id"], call["function"]["name"], result))
     return turns
+
+
+def _shown(message: Message) -> Message | None:
+    """The text that stands for an answer with calls; None where these are shown."""
+    if "written" not in message:
+        return None
+    return assistant_turn(message["written"], message.get("reasoning_content", ""))
 
 
 def _results_of(ids: Sequence[str], i: int, messages: Sequence[Message]) -> list[int | None]:
@@ -252,8 +259,10 @@ def skeleton(messages: Sequence[Message]) -> list[Message]:
 
 def texts_in(messages: Sequence[Message]) -> list[str]:
     """The unique texts of a conversation of `made_up` or `skeleton`."""
-    texts = [message["content"] for message in messages if message["content"].strip()]
-    for message in messages:
+    shown = [message for message in messages if "written" not in message]
+    texts = [message["written"] for message in messages if "written" in message]
+    texts += [message["content"] for message in shown if message["content"].strip()]
+    for message in shown:
         texts += [call["function"]["arguments"]["key"] for call in message.get("tool_calls", [])]
     return texts
 

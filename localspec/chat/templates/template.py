@@ -209,6 +209,8 @@ class ChatTemplate:
         if tools and not shown:
             messages = self.tools.with_description(messages, tools)
         first = self._arrangement_with_tools if shown else self._arrangement
+        if not self._takes_written(messages, first, shown):
+            messages = _without_written(messages)
         shape, write = skeleton(messages), self.tools.written
         texts = texts_in(shape)
         losses: dict[int, Arrangement] = {}
@@ -219,6 +221,31 @@ class ChatTemplate:
                 break
         best = losses[min(losses)]
         return self._prepared_all(best.of(messages, write)), shown
+
+    def _takes_written(
+        self, messages: Sequence[Message], arrangement: Arrangement, tools: Sequence[Tool]
+    ) -> bool:
+        """Whether a text in place of calls changes nothing else that the template writes."""
+        places = [message["written"] for message in messages if "written" in message]
+        if not places:
+            return True
+        shape, now = skeleton(messages), datetime.datetime.now()
+        try:
+            rest, shown = (
+                self._fill(self._prepared_all(arrangement.of(each, self.tools.written)), True, now,
+                           tools=tools)
+                for each in (shape, _without_written(shape))
+            )  # fmt: skip
+        except TemplateError:
+            return False
+        at = 0
+        for i, place in enumerate(places):
+            part, _, rest = rest.partition(place)
+            found = shown.find(part, at)
+            if found < 0 or (i == 0 and found > 0):
+                return False
+            at = found + len(part)
+        return len(shown) - len(rest) >= at and shown.endswith(rest)
 
     def _lost(
         self, messages: Sequence[Message], texts: Sequence[str], tools: Sequence[Tool]
@@ -301,6 +328,14 @@ class ChatTemplate:
         except TemplateError:
             return None
         return format_between(shown, _THOUGHTS, _ANSWER)
+
+
+def _without_written(messages: Sequence[Message]) -> list[Message]:
+    """The messages with their calls, which the template writes."""
+    kept: list[Message] = [message.copy() for message in messages]
+    for message in kept:
+        message.pop("written", None)
+    return kept
 
 
 def is_jinja(text: str) -> bool:

@@ -25,6 +25,10 @@ class ControlTokens:
         self._first = {text[0] for text in self._texts}
         self._lengths = sorted({len(text) for text in self._texts}, reverse=True)
 
+    def begins(self, text: str) -> bool:
+        """Whether a text begins with a control token."""
+        return any(text[:length] in self._texts for length in self._lengths)
+
     def divided(self, value: Any, mark: str) -> Any:
         """Plain data with the mark after the first character of each control token."""
         if isinstance(value, str):

@@ -66,6 +66,7 @@ class ChatRequest(AnswerRequest):
             variables=self.variables,
             continues=self.continues,
             generation=self.add_generation_prompt is not False,
+            owner=self._cache_owner,
         )
         return [prompt]
 

@@ -12,6 +12,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PrivateAttr,
     StringConstraints,
     create_model,
     model_validator,
@@ -235,8 +236,10 @@ class Readable(Protocol):
     stream: bool | None
     timings_per_token: bool | None
 
-    def read(self, service: "Service") -> tuple[list[GenerationRequest], list[str]]:
-        """One generation request for each answer, and warnings."""
+    def read(
+        self, service: "Service", owner: str = ""
+    ) -> tuple[list[GenerationRequest], list[str]]:
+        """One generation request for each answer, and warnings; ``owner`` is that of the caches."""
 
 
 Bias = Annotated[float, Field(ge=-100, le=100)] | Annotated[Literal[False], TRUTH]
@@ -287,18 +290,22 @@ class AnswerRequest(SamplingFields):
     prompt_cache_key: Any = None
     prompt_cache_retention: Any = None
     safety_identifier: Any = None
+    _cache_owner: str = PrivateAttr("")
 
     @property
     def includes_usage(self) -> bool:
         """Whether a stream ends with the usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
-    def read(self, service: "Service") -> tuple[list[GenerationRequest], list[str]]:
+    def read(
+        self, service: "Service", owner: str = ""
+    ) -> tuple[list[GenerationRequest], list[str]]:
         """One generation request for each answer, and warnings; may take long (tokenization).
 
         Answers to one prompt have consecutive seeds. Raises LocalspecError for a request that
         cannot be answered, so that it never waits in the queue.
         """
+        self._cache_owner = owner
         renamed = service.name_warnings(self.model)
         ignored = unknown_fields(self, strict=service.strict_fields)
         grammar, warnings = self.read_grammar()
@@ -317,6 +324,7 @@ class AnswerRequest(SamplingFields):
                 prompt,
                 replace(options, sampling=sampling),
                 slot=slot,
+                owner=owner,
                 reports_progress=bool(self.stream and self.return_progress),
             )
             for prompt in prompts
@@ -324,8 +332,9 @@ class AnswerRequest(SamplingFields):
         ]
         return requests, renamed + ignored + warnings + self.template_warnings(service.engine)
 
-    def count(self, service: "Service") -> int:
+    def count(self, service: "Service", owner: str = "") -> int:
         """Tokens of the prompt."""
+        self._cache_owner = owner
         service.name_warnings(self.model)
         unknown_fields(self, strict=service.strict_fields)
         return sum(map(len, self.prompts(service.engine)))

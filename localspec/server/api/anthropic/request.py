@@ -124,17 +124,18 @@ class MessagesRequest(SamplingFields):
     inference_geo: Any = None
     speed: Any = None
 
-    def read(self, service: "Service") -> tuple[list[GenerationRequest], list[str]]:
+    def read(
+        self, service: "Service", owner: str = ""
+    ) -> tuple[list[GenerationRequest], list[str]]:
         """The generation request, and warnings; see `AnswerRequest.read`."""
         ignored = unknown_fields(self, strict=service.strict_fields)
-        requests, warnings = self.chat().read(service)
+        requests, warnings = self.chat().read(service, owner)
         return requests, [*ignored, *self._tools_left_out(), *warnings]
 
-    def count(self, service: "Service") -> int:
+    def count(self, service: "Service", owner: str = "") -> int:
         """Tokens of the prompt."""
-        service.name_warnings(self.model)
         unknown_fields(self, strict=service.strict_fields)
-        return len(self.chat().prompts(service.engine)[0])
+        return self.chat().count(service, owner)
 
     def chat(self) -> ChatRequest:
         """The same request in OpenAI's form; raises BadRequest."""

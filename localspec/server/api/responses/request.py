@@ -9,7 +9,6 @@ from pydantic_core import PydanticCustomError
 from localspec.chat.tools.tool import MAX_TOOLS
 from localspec.core.formatting import one_line
 from localspec.engine.session.job import GenerationRequest
-from localspec.engine.text_stream import Prompt
 from localspec.server.api.chat import ChatRequest, Effort
 from localspec.server.api.messages import (
     AllowedTools,
@@ -48,7 +47,6 @@ from localspec.server.api.responses.items import (
 from localspec.server.api.responses.stored import StoredResponses
 
 if TYPE_CHECKING:
-    from localspec.engine.engine import Engine
     from localspec.server.service import Service
 
 _ENCRYPTED = "reasoning.encrypted_content"
@@ -170,13 +168,16 @@ class ResponsesRequest(AnswerRequest):
         if self.store is not False:
             stored.require_room(self._conversation)
 
-    def read(self, service: "Service") -> tuple[list[GenerationRequest], list[str]]:
+    def read(
+        self, service: "Service", owner: str = ""
+    ) -> tuple[list[GenerationRequest], list[str]]:
         ignored = unknown_fields(self, strict=service.strict_fields)
-        requests, warnings = self.chat().read(service)
+        requests, warnings = self.chat().read(service, owner)
         return requests, [*ignored, *self._unsupported(), *left_out(self.input), *warnings]
 
-    def prompts(self, engine: "Engine") -> list[Prompt]:
-        return self.chat().prompts(engine)
+    def count(self, service: "Service", owner: str = "") -> int:
+        unknown_fields(self, strict=service.strict_fields)
+        return self.chat().count(service, owner)
 
     def chat(self) -> ChatRequest:
         """The same request in the form of a chat."""
