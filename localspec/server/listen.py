@@ -199,6 +199,9 @@ class Connection(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, msg)
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Nothing: Java's clients offer HTTP/2 with each request, and are answered in HTTP/1.1."""
+
     @property
     def _is_incomplete(self) -> bool:
         """Whether a request is still to come, whole or in part."""

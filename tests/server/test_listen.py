@@ -54,6 +54,17 @@ def test_an_address_of_the_newer_kind() -> None:
         assert url(made).startswith("http://[::1]:")
 
 
+@pytest.mark.parametrize("protocol", ["h2c", "websocket"])
+def test_an_offer_of_another_protocol_is_answered_without_a_word(
+    protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    offer = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": protocol, "HTTP2-Settings": "AAMA"}
+    with serving(ServedToy()) as site:
+        assert site.get("/health", **offer).json() == {"status": "ok"}
+        assert site.post(CHAT, {"messages": HELLO}, **offer).json()["choices"]
+    assert not [record for record in caplog.records if record.name.startswith("uvicorn")]
+
+
 def test_several_addresses_have_one_port() -> None:
     with bound(("127.0.0.1", "127.0.0.2"), 0) as sockets:
         (first, port), (second, other) = (each.getsockname() for each in sockets)
