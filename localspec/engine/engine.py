@@ -11,7 +11,7 @@ from pathlib import Path
 from localspec.chat.message import Message, read_messages
 from localspec.chat.reasoning import closing_mark, marks_of
 from localspec.chat.templates import renderer
-from localspec.chat.templates.continuation import Continues, parted
+from localspec.chat.templates.continuation import Continues, goes_on, parted
 from localspec.chat.templates.template import CHATML, ChatTemplate
 from localspec.chat.tools.forms import GENERIC
 from localspec.chat.tools.tool import ToolChoice, forced_tools, read_tools, with_known_names
@@ -339,7 +339,20 @@ class Engine:
             bool(forced),
             partial(self._written_calls.keep, owner),
         )
-        return Prompt(self._with_written(text, mark, places), output)
+        ids = self._with_written(text, mark, places)
+        if goes_on(read, continues) and continues != "reasoning_content":
+            begun = parted(read[-1], template.format)[1]
+            output = replace(output, prefilled=self._tokens_of(begun, ids))
+        return Prompt(ids, output)
+
+    def _tokens_of(self, text: str, ids: Sequence[int]) -> int | None:
+        """How many of the last token ids are this text; None where it begins within one."""
+        left = len(text.encode())
+        for count, token in enumerate(reversed(ids)):
+            if left <= 0:
+                return count if left == 0 else None
+            left -= len(self._special_piece(token))
+        return None
 
     def _marked(
         self, owner: str, given: Sequence[Message], shown: Sequence[Message]

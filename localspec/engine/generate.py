@@ -141,7 +141,8 @@ def stream_generate(
     constraint = None
     if grammar is not None:
         endless = options.sampling.ignore_eos
-        constraint = engine.constraint(grammar, len(prompt), endless=endless)
+        begins = len(prompt) - _prefilled(output, options.grammar)
+        constraint = engine.constraint(grammar, begins, endless=endless)
         options = replace(options, sampling=replace(options.sampling, ignore_eos=False))
     sampler = make_sampler(options.sampling, engine.token_rules(options.sampling), constraint)
     recorder = None
@@ -206,6 +207,18 @@ def _output_format(
         return output, answer_or_call(output.calls, output.tools, grammar, before)
     # A grammar describes the answer without reasoning.
     return replace(output, form=None), grammar
+
+
+def _prefilled(output: OutputFormat, grammar: str | None) -> int:
+    """Tokens of the prompt that the grammar of an answer is about too; raises UsageError."""
+    if grammar is None or output.forces_call:
+        return 0
+    if output.prefilled is None:
+        raise UsageError(
+            "The beginning of the answer cannot be held to the grammar: it begins within a token.",
+            "Leave out the beginning or the grammar.",
+        )
+    return output.prefilled
 
 
 def _own_clock(target: TokenModel, clock: Clock) -> Clock:

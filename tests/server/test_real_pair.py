@@ -93,6 +93,23 @@ def test_a_response_obeys_a_schema_in_either_form(server: Site, form: dict[str, 
         assert "text" not in fields or reply["text"]["format"]["schema"] == SCHEMA
 
 
+@pytest.mark.parametrize("begun", ["{", '{"name": "a', '{"name": "abc", "size": 1}'])
+def test_the_beginning_of_an_answer_and_the_rest_obey_together(server: Site, begun: str) -> None:
+    turns = [*MESSAGES, {"role": "assistant", "content": begun}]
+    for length in (0, 4):
+        asked = {"messages": turns, "json_schema": SCHEMA, "draft_tokens": length, "seed": 1}
+        (choice,) = server.ask(CHAT, **asked)["choices"]
+        whole = json.loads(begun + choice["message"]["content"])
+        assert whole.keys() == {"name", "size"} and whole["size"] in (1, 2)
+    config = {"format": {"type": "json_schema", "schema": SCHEMA}}
+    body = {"messages": turns, "output_config": config, "max_tokens": 200}
+    content = server.post("/v1/messages", body).json()["content"]
+    assert json.loads(begun + "".join([each["text"] for each in content])).keys() == whole.keys()
+    refused = [*MESSAGES, {"role": "assistant", "content": "So: "}]
+    status, error = server.refused(CHAT, messages=refused, json_schema=SCHEMA)
+    assert status == 400 and "grammar" in error["message"]
+
+
 def test_what_a_schema_cannot_enforce_is_told(server: Site) -> None:
     schema = {"type": "array", "items": {"enum": [1]}, "maxItems": 2, "uniqueItems": True}
     named = {"name": "a", "schema": schema}
