@@ -10,6 +10,7 @@ from localspec.chat.reasoning import closing_mark
 from localspec.chat.stats import Drafter, GenerationStats
 from localspec.chat.tools.tool import ToolCall
 from localspec.chat.window import require_prompt_fits
+from localspec.core.errors import UsageError
 from localspec.core.interrupt import stopped_when
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.sampling_params import SamplingParams

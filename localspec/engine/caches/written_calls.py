@@ -56,7 +56,7 @@ class WrittenCalls:
         text: str,
         tokens: Sequence[int],
     ) -> None:
-        """Keep a complete answer, of which ``tokens`` are all but the one that ended it."""
+        """Keep a complete answer; ``tokens`` are all of its tokens but the one that ended it."""
         written = _after_thoughts(output, tokens)
         if not written:
             return
