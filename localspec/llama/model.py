@@ -74,6 +74,14 @@ class LlamaModel:
     rows of logits it gave, and when all tokens are replaced, with no tokens and how many
     there are now; see `heads`.
     ``rollback`` is the first of the ``strategies`` that works, after `Trim`.
+
+    Between two calls llama.cpp's cache holds the first ``_held`` of ``tokens`` and nothing else;
+    the others are ``pending``, and the next pass decodes them again. ``_torn`` suspends that: an
+    operation is under way, or failed, and may have changed the cache, which `_recover` restores
+    before anything else is read. The first ``_alike`` tokens were read in passes of the class.
+    Only the compute thread calls it, for one owner: an engine with one slot, or a SharedContext,
+    which takes the context over for good.
+
     Raises EngineError, with llama.cpp's own reason, when the model cannot be loaded.
     """
 
