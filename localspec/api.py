@@ -2,22 +2,25 @@
 
 import asyncio
 import gc
+import inspect
+import logging
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields, replace
-from inspect import signature
 from pathlib import Path
+from types import FunctionType, MethodType
 from typing import Any, TypedDict, TypeGuard, Unpack, get_type_hints, overload
 
-from localspec.chat.answer import Answer, Piece, collect
+from localspec.chat.answer import Answer
 from localspec.chat.answer import Progress as PromptProgress
 from localspec.chat.templates import renderer
 from localspec.chat.templates.template import template_text
 from localspec.chat.tools.tool import ToolChoice
 from localspec.chat.window import require_prompt_fits
 from localspec.core.errors import LocalspecError, UsageError
+from localspec.core.formatting import one_line
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.keywords import AnswerKeywords, LoadKeywords
 from localspec.core.options.load_options import DraftTokens, LoadOptions, RopeOptions
@@ -39,11 +42,14 @@ from localspec.llama import llama_library
 from localspec.self_draft import store
 from localspec.speculative.history import AnswerHistory
 
+_LOG = logging.getLogger("localspec")
 Prompt = str | Sequence[Mapping[str, object]] | Sequence[int]
 
 
 class PromptKeywords(TypedDict, total=False):
-    """How a prompt is written: ``raw`` without the chat template; tools are in OpenAI's form.
+    """How a prompt is written: ``raw`` without the chat template.
+
+    Tools are in OpenAI's form, or functions, whose signature and docstring describe them.
 
     ``chat_template_kwargs`` are variables of the template, such as ``reasoning_effort``.
     """
@@ -52,14 +58,17 @@ class PromptKeywords(TypedDict, total=False):
     raw: bool
     thinking: bool | None
     chat_template_kwargs: Mapping[str, object] | None
-    tools: Sequence[Mapping[str, object]]
+    tools: Sequence[Mapping[str, object] | Callable[..., object]]
     tool_choice: ToolChoice
 
 
 class GenerateKeywords(PromptKeywords, AnswerKeywords, total=False):
-    """Options of one answer; ``json_schema`` and ``regex`` stand for ``grammar``."""
+    """Options of one answer; ``json_schema`` and ``regex`` stand for ``grammar``.
 
-    json_schema: Mapping[str, object] | None
+    ``json_schema`` is a mapping, or a class of pydantic.
+    """
+
+    json_schema: Mapping[str, object] | type | None
     regex: str | None
 
 
@@ -106,8 +115,9 @@ def load(
     ``draft_`` before the name (such as draft_gpu_layers), and fields of `SamplingParams` and
     `GenerateOptions`, which hold for every answer; None is as if left out. ``verbose`` shows
     llama.cpp's log on stderr, of all models of the process. ``on_note`` is called with each
-    sentence that a user should know, ``on_progress`` with the file, bytes done and bytes in all of
-    a download; one of more than 10 GB needs ``download_large``. Raises UsageError for options that
+    sentence that a user should know, as is the log "localspec"; ``on_progress`` with the file,
+    bytes done and bytes in all of a download; one of more than 10 GB needs ``download_large``.
+    Raises UsageError for options that
     cannot be, FileProblem, UnknownPair, HubProblem or DownloadProblem for a model that cannot be
     had, IncompatiblePair, NotEnoughMemory, and EngineError if llama.cpp refuses.
     """
@@ -134,6 +144,7 @@ def load(
     llama_library.log.verbose = verbose
 
     def say(sentence: str) -> None:
+        _LOG.info("%s", in_python(sentence))
         on_note(in_python(sentence))
 
     engine = Engine.load(first, second, lenient=lenient, say=say)
@@ -237,7 +248,7 @@ class Model:
             encoded = self._encode(prompt, **written)
             require_prompt_fits(len(encoded), self.context_size)
             stream = self.engine.stream(encoded, settings, reports_progress=progress)
-        stream.on_error = reword
+        stream.on_error, stream.answer.seed = reword, settings.sampling.seed
         return stream
 
     def generate(
@@ -252,14 +263,13 @@ class Model:
         ``on_progress`` is called while the prompt is read.
         """
 
-        def show(piece: Piece) -> None:
-            if on_progress is not None and piece.progress is not None:
-                on_progress(piece.progress)
-
-        answer = collect(self.stream(prompt, progress=on_progress is not None, **options), show)
-        if answer.finish_reason == "cancelled":
+        with self.stream(prompt, progress=on_progress is not None, **options) as stream:
+            for piece in stream:
+                if on_progress is not None and piece.progress is not None:
+                    on_progress(piece.progress)
+        if stream.answer.finish_reason == "cancelled":
             raise KeyboardInterrupt
-        return answer
+        return stream.answer
 
     async def agenerate(self, prompt: Prompt, **options: Unpack[GenerateKeywords]) -> Answer:
         """The whole answer, as `generate`; a cancelled task ends it."""
@@ -351,6 +361,8 @@ class Model:
             _require_unwritten({"system": system, **written}, "token ids")
             return self._known(prompt)
         variables = _variables(written.pop("chat_template_kwargs", None))
+        if _is_list(tools := written.get("tools")):
+            written["tools"] = [_as_tool(each) for each in tools]
         return self.engine.encode_chat(_messages(prompt, system), variables=variables, **written)
 
     def _known(self, ids: Sequence[object]) -> list[int]:
@@ -387,6 +399,24 @@ def _template(given: object) -> str:
     return source
 
 
+def _as_tool(given: Any) -> Any:
+    """A function as a tool in OpenAI's form; raises UsageError for one that no schema describes."""
+    if not isinstance(given, FunctionType | MethodType):
+        return given
+    from pydantic import PydanticUserError, TypeAdapter
+
+    name, description = given.__name__, inspect.getdoc(given) or ""
+    try:
+        parameters = TypeAdapter(given).json_schema()
+    except PydanticUserError as error:
+        raise UsageError(
+            f"The arguments of {name} cannot be described: {one_line(str(error))[:200]}.",
+            "Give each a type that JSON has, or a tool in OpenAI's form.",
+        ) from error
+    function = {"name": name, "description": description, "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
 def _require_unwritten(written: Mapping[str, object], prompt: str) -> None:
     """Raise UsageError for what only the chat template could write."""
     for name, value in written.items():
@@ -407,8 +437,8 @@ def _variables(given: object) -> Mapping[str, object]:
     return given or {}
 
 
-def _is_list(prompt: object) -> TypeGuard[Sequence[Any]]:
-    return isinstance(prompt, Sequence) and not isinstance(prompt, str | bytes | bytearray)
+def _is_list(given: object) -> TypeGuard[Sequence[Any]]:
+    return isinstance(given, Sequence) and not isinstance(given, str | bytes | bytearray)
 
 
 def _messages(prompt: Prompt, system: str | None) -> list[Mapping[str, object]]:
@@ -433,6 +463,8 @@ def _with_grammar(changes: Mapping[str, Any]) -> dict[str, Any]:
     if len(found) > 1:
         raise UsageError(f"Both {found[0]} and {found[1]} were given.", "Give one.")
     schema, regex = given.pop("json_schema", None), given.pop("regex", None)
+    if isinstance(schema, type) and hasattr(schema, "model_json_schema"):
+        schema = schema.model_json_schema()
     if isinstance(grammar := given.get("grammar"), str) and grammar.strip():
         given["grammar"] = read_grammar(grammar)
     if schema is not None:
@@ -487,7 +519,9 @@ def _require_none_left(
 
 def _load_names() -> Collection[str]:
     """The arguments of `load`."""
-    return (get_type_hints(LoadKeywords).keys() | signature(load).parameters.keys()) - {"options"}
+    return (get_type_hints(LoadKeywords).keys() | inspect.signature(load).parameters.keys()) - {
+        "options"
+    }
 
 
 def _length(value: object) -> DraftTokens:

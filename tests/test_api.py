@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
+import pydantic
 import pytest
 
 import localspec
@@ -342,6 +343,40 @@ def test_progress_precedes_the_answer(model: localspec.Model) -> None:
     assert again.stats.prompt_tokens == answer.stats.prompt_tokens
     pieces = [*model.stream(QUESTION, max_tokens=2, progress=True)]
     assert pieces[0].progress is not None and pieces[-1].progress is None
+
+
+def test_a_seed_gives_its_text_again(model: localspec.Model) -> None:
+    answer = model.generate(QUESTION, temperature=1.5)
+    again = model.generate(QUESTION, temperature=1.5, seed=answer.seed)
+    assert (again.text, again.seed) == (answer.text, answer.seed) and answer.seed is not None
+    assert repr(answer).startswith("<Answer '") and "\n" not in repr(answer)
+
+
+def test_functions_are_tools_and_classes_are_schemas(model: localspec.Model) -> None:
+    class City(pydantic.BaseModel):
+        name: Literal["Paris", "Rome"]
+
+    def weather(city: Literal["Paris", "Rome"]) -> str:
+        """The weather in a city."""
+        return city
+
+    found = City.model_validate_json(model.generate("A city.", json_schema=City).text)
+    assert found.name in ("Paris", "Rome")
+    given: dict[str, Any] = {"tool_choice": "required", "max_tokens": 60, "temperature": 0}
+    (call,) = model.generate("The weather in Rome?", tools=[weather], **given).tool_calls
+    assert call.name == "weather" and weather(**call.parsed_arguments()) in ("Paris", "Rome")
+
+    def unknown(of: threading.Lock) -> None: ...
+
+    with pytest.raises(UsageError, match="arguments of unknown"):
+        model.stream("x", tools=[unknown])
+
+
+def test_notes_are_logged(tiny: TinyFiles, caplog: pytest.LogCaptureFixture) -> None:
+    said = list[str]()
+    with caplog.at_level("INFO", "localspec"):
+        localspec.load(tiny.target, tiny.draft, threads=1, on_note=said.append).close()
+    assert said and caplog.messages == said
 
 
 def test_each_answer_comes_when_it_is_complete(model: localspec.Model) -> None:

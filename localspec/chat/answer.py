@@ -83,7 +83,8 @@ class Answer:
     ``finish_reason`` is "stop" at the end of the answer, "tool_calls" if it ends with calls,
     "length" at ``max_tokens``, "context" at the end of the context, "cancelled" after Ctrl-C.
     ``status`` is the reason if nothing was drafted at the end; ``reasoning`` precedes the answer.
-    ``logprobs``, if requested, has one entry for each of ``tokens``.
+    ``logprobs``, if requested, has one entry for each of ``tokens``. ``seed`` gives
+    this text again.
     """
 
     text: str
@@ -94,6 +95,11 @@ class Answer:
     reasoning: str = ""
     tool_calls: list[ToolCall] = field(default_factory=list)
     logprobs: list["TokenLogprob"] = field(default_factory=list)
+    seed: int | None = None
+
+    def __repr__(self) -> str:
+        shown = f"{self.text[:60]}{'…' * (len(self.text) > 60)}"
+        return f"<Answer {shown!r}, {len(self.tokens)} tokens, {self.finish_reason}>"
 
     def __str__(self) -> str:
         return self.text
