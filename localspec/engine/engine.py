@@ -338,6 +338,7 @@ class Engine:
             parallel_tool_calls,
             bool(forced),
             partial(self._written_calls.keep, owner),
+            self._ids_of,
         )
         ids = self._with_written(text, mark, places)
         if goes_on(read, continues) and continues != "reasoning_content":
@@ -390,6 +391,10 @@ class Engine:
         if mark and mark in text:
             return self._control.tokenize(self.target, text.split(mark), add_special=begins)
         return self.target.tokenize(text, add_special=begins, parse_special=True)
+
+    def _ids_of(self, text: str, special: bool) -> list[int]:
+        """A piece of text as token ids; control tokens in it are parsed if it is ``special``."""
+        return self.target.tokenize(text, add_special=False, parse_special=special)
 
     @cached_property
     def _control(self) -> ControlTokens:

@@ -16,6 +16,7 @@ from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.grammar.tool_calls import answer_or_call
 from localspec.engine.text_stream import OutputFormat, Prompt, TextStream
+from localspec.engine.thinking_budget import ThinkingBudget
 from localspec.speculative.control.controllers import (
     Adaptive,
     FixedLength,
@@ -145,6 +146,7 @@ def stream_generate(
         begins = len(prompt) - _prefilled(output, options.grammar)
         constraint = engine.constraint(grammar, begins, endless=endless)
         options = replace(options, sampling=replace(options.sampling, ignore_eos=False))
+    constraint = _within_budget(engine, options, output, len(prompt), constraint)
     sampler = make_sampler(options.sampling, engine.token_rules(options.sampling), constraint)
     recorder = None
     if options.logprobs is not None:
@@ -220,6 +222,30 @@ def _prefilled(output: OutputFormat, grammar: str | None) -> int:
             "Leave out the beginning or the grammar.",
         )
     return output.prefilled
+
+
+def _within_budget(
+    engine: TextEngine,
+    options: GenerateOptions,
+    output: OutputFormat,
+    start: int,
+    within: Constraint | None,
+) -> Constraint | None:
+    """The constraint of an answer whose thoughts have a limit, and else ``within`` alone."""
+    most = options.reasoning_budget
+    if most is None or most < 0 or output.form is None or output.ids_of is None:
+        return within
+    return ThinkingBudget(
+        output.form,
+        output.state,
+        start,
+        most,
+        options.reasoning_budget_message or "",
+        engine.target.n_vocab,
+        output.piece,
+        output.ids_of,
+        within,
+    )
 
 
 def _own_clock(target: TokenModel, clock: Clock) -> Clock:

@@ -22,7 +22,8 @@ class OutputFormat:
     whose ``state`` the answer begins; without a form, all text is the answer. ``stop`` are further
     stop strings. Calls of ``tools`` are found by their form ``calls``, one of them at most unless
     ``parallel_calls``; ``grammar`` allows them, or with ``forces_call`` nothing but one. ``keep``
-    hears of answers with calls that the model itself ended. The last ``prefilled`` tokens of the
+    hears of answers with calls that the model itself ended; ``ids_of`` tokenizes text,
+    control tokens included or not. The last ``prefilled`` tokens of the
     prompt begin the answer, None where that begins within a token.
     """
 
@@ -36,6 +37,7 @@ class OutputFormat:
     parallel_calls: bool = True
     forces_call: bool = False
     keep: Keep | None = None
+    ids_of: Callable[[str, bool], list[int]] | None = None
     prefilled: int | None = 0
 
     def splitter(self) -> Splitter | None:

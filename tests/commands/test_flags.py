@@ -349,7 +349,7 @@ def test_llama_cpps_spellings_mean_what_they_mean_there(given: str, meant: str) 
         ("run -temp 0", "Did you mean --temp?"),
         ("run -cnv", "localspec chat."),
         ("chat -no-cnv", "localspec run --raw."),
-        ("serve --prt 3", "No such option: --prt. Did you mean --port? What"),
+        ("serve --prt 3", "No such option: --prt. Did you mean --port? Names"),
         ("serve -hf", "-hf has no value."),
         ("run x -hf --temp 0", "-hf has no value."),
         ("chat --draft-max", "--draft-max has no value."),
@@ -418,7 +418,7 @@ def test_branches(most: int) -> None:
         (("--draft", "3", "--draft-tokens", "4"), "Two draft lengths"),
         (("--draft", "a.gguf", "--draft", "b.gguf"), "Two draft models"),
         (("--draft-tokens", "many"), "is no draft length"),
-        (("--draft", str(MAX_DRAFT_TOKENS + 1)), "what we verify"),
+        (("--draft", str(MAX_DRAFT_TOKENS + 1)), "exceeds the maximum"),
     ],
 )
 def test_draft_is_a_model_or_a_length(

@@ -130,6 +130,21 @@ def test_a_spelled_out_end_stops_an_answer_in_chatml(
 # -- flags of the template -----------------------------------------------------------------
 
 
+@pytest.mark.parametrize("draft", ["off", "auto"])
+def test_thoughts_end_after_their_budget(localspec: Command, model: Model, draft: str) -> None:
+    before, _, after = templates.SPOKEN[templates.QWEN3].partition("I think.")
+    flags = ("-m", model(templates.QWEN3), *FLAGS[1:-1], draft, "--json", "-n", "300")
+    with reciting(f"{before}{'and think ' * 20}{after}"):
+        whole = json.loads(localspec("run", *flags, "Ask").out)
+        cut = json.loads(localspec("run", *flags, "--reasoning-budget", "40", "Ask").out)
+        ended = ("--reasoning-budget", "30", "--reasoning-budget-message", " Enough.")
+        said = json.loads(localspec("run", *flags, *ended, "Ask").out)
+    assert len(whole["reasoning"]) > 150
+    assert cut["reasoning"] == whole["reasoning"][: len(cut["reasoning"])] and cut["text"]
+    assert len(said["reasoning"]) < len(cut["reasoning"]) < len(whole["reasoning"]) - 50
+    assert said["reasoning"].endswith(" Enough.")
+
+
 @pytest.mark.parametrize(
     ("template", "flags", "prompt", "note"),
     [

@@ -62,8 +62,7 @@ class BenchFlags:
     thorough: bool = option(
         False,
         "--thorough",
-        "Measure every prompt 3 times, with the lengths 2, 4, 8 and auto. Default: auto, until the "
-        "result is clear or two minutes are over.",
+        "Every prompt, 3 times, with the lengths 2, 4, 8 and auto.",
         everyday=True,
     )
     repeats: int | None = option(
@@ -71,7 +70,6 @@ class BenchFlags:
         "--repeats -r",
         "Repeats; the draft lengths take turns. Default: 1, or 3 with --thorough.",
         bounds=Bounds(1, 10**6),
-        everyday=True,
     )
     max_tokens: int = option(
         64, "--max-tokens -n", "Most tokens of an answer.", bounds=Bounds(1, 2**31), everyday=True
@@ -103,9 +101,9 @@ def bench(
 ) -> None:
     """Measure draft lengths against plain decoding, and compare the texts.
 
-    Default: greedy, seed 0, --draft-tokens auto, prompts of all tasks in turn until the result is
-    clear, for two minutes at most. Exit code 1 if a text differs from plain for no proven reason.
-    --verbose adds the cost of a round, the limits of drafting, and memory.
+    Default: greedy, seed 0, auto, all tasks in turn until the result is clear or two minutes are
+    over. Exit code 1 if a text differs from plain for no proven reason. --verbose adds costs,
+    limits and memory.
     """
     from localspec.bench.forecast import Limit
     from localspec.bench.prompts import SHIPPED, by_task, in_turn, read_prompts
@@ -115,6 +113,11 @@ def bench(
         raise UsageError(
             "bench repeats each prompt, so earlier answers would only be copied.",
             "Leave out --lookup-cache and --lookup-files.",
+        )
+    if templating.limited(GenerateOptions()) != GenerateOptions():
+        raise UsageError(
+            "bench compares whole answers, thoughts included.",
+            "Leave out --reasoning-budget; --max-tokens bounds answers.",
         )
     prompts = read_prompts(or_stream(measuring.prompts or SHIPPED, "stdin"))
     groups = by_task(prompts, measuring.tasks)

@@ -64,7 +64,7 @@ class LoadedPair:
         with ExitStack() as stack:
             engine = stack.enter_context(open_engine(request))
             use_template(engine, self.templating, system)
-            asked = self.answering.options(length, self.grammar)
+            asked = self.templating.limited(self.answering.options(length, self.grammar))
             options = generate_options(engine, request, asked)
             sampling: SamplingParams = replace(options.sampling, **(changed or {}))  # type: ignore[arg-type]
             engine.token_rules(sampling)

@@ -2,14 +2,15 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import read_text
-from localspec.core.options.option import option
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.option import Bounds, option
 
 # The levels of llama.cpp; a template knows some of them.
 Effort = Literal["default", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -33,6 +34,14 @@ class TemplateFlags:
         "How much the model thinks, if its template supports that.",
         metavar="low|medium|high",
     )
+    reasoning_budget: int | None = _template(
+        "--reasoning-budget",
+        "End the thoughts after so many tokens; -1: no limit. Default: -1.",
+        bounds=Bounds(-1, 2**31),
+    )
+    reasoning_budget_message: str | None = _template(
+        "--reasoning-budget-message", "Text before the mark that then ends them."
+    )
     chat_template: str | None = _template(
         "--chat-template",
         "Jinja template in place of the model's own, or the name of one, such as chatml.",
@@ -46,6 +55,14 @@ class TemplateFlags:
         "Variables of the template: '{\"enable_thinking\": false}'.",
         metavar="JSON",
     )
+
+    def limited(self, options: GenerateOptions) -> GenerateOptions:
+        """Options of an answer whose thoughts have the given limit."""
+        return replace(
+            options,
+            reasoning_budget=self.reasoning_budget,
+            reasoning_budget_message=self.reasoning_budget_message,
+        )
 
     def check(self) -> None:
         """Raise the errors of `source` and `Renderer.names_read` for unusable flags."""

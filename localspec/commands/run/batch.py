@@ -102,7 +102,7 @@ def run_batch(
             progress() as report,
         ):
             use_template(engine, templating, answering.system)
-            service = make_service(engine, request, request.draft_tokens, serving)
+            service = make_service(engine, request, request.draft_tokens, serving, templating)
             batch = BatchRun(
                 service,
                 output,

@@ -89,7 +89,7 @@ def run(
         console.note_other_work()
     with open_engine(request) as engine:
         ids = _encode(engine, text, prompting, templating, answering)
-        asked = answering.options(request.draft_tokens, grammar)
+        asked = templating.limited(answering.options(request.draft_tokens, grammar))
         options = generate_options(engine, request, asked)
         if trace is not None:
             options = replace(options, logprobs=0)

@@ -88,7 +88,7 @@ def _serve_model(
         lookup_cache(engine, request, default=True),
     ):
         use_template(engine, templating)
-        service = make_service(engine, request, length, serving)
+        service = make_service(engine, request, length, serving, templating)
         with closing(service.session):
             app = make_app(service, access, max_body=serving.max_body * 2**20, say=console.note)
             most = serving.max_connections
@@ -106,13 +106,18 @@ def _serve_model(
 
 
 def make_service(
-    engine: "Engine", request: "PairRequest", length: DraftTokens, serving: ServingFlags
+    engine: "Engine",
+    request: "PairRequest",
+    length: DraftTokens,
+    serving: ServingFlags,
+    templating: TemplateFlags,
 ) -> "Service":
     """The engine with its queue and the defaults of the command line."""
     from localspec.engine.caches.prefix_cache import PrefixCache
     from localspec.server.service import Defaults, Service
 
     asked = GenerateOptions(draft_tokens=length, max_tokens=serving.max_tokens)
+    asked = templating.limited(asked)
     options = generate_options(engine, request, asked)
     given = request.sampling.get("seed")
     defaults = Defaults(options, seed=None if given in (None, -1) else options.sampling.seed)

@@ -31,8 +31,9 @@ class GenerateOptions:
     likeliest tokens at each place: those of the model, or with ``sampled_logprobs`` those that the
     token was drawn by.
     Without ``cache_prompt`` the whole prompt is read again. ``max_seconds`` after its first token
-    an answer with a line break ends at the next token. Raises UsageError for a value of a wrong
-    type, or out of bounds.
+    an answer with a line break ends at the next token. After
+    ``reasoning_budget`` tokens of thoughts their end is forced, after a message if there is one;
+    None or -1 for no limit. Raises UsageError for a value of a wrong type, or out of bounds.
     """
 
     sampling: SamplingParams = SamplingParams()
@@ -45,6 +46,8 @@ class GenerateOptions:
     sampled_logprobs: bool = option(False)
     cache_prompt: bool = option(True)
     max_seconds: float | None = option(None, bounds=Bounds(0, math.inf))
+    reasoning_budget: int | None = option(None, bounds=Bounds(-1, 2**31))
+    reasoning_budget_message: str | None = option(None)
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):

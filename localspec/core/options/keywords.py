@@ -51,6 +51,8 @@ class AnswerKeywords(TypedDict, total=False):
     sampled_logprobs: bool | None
     cache_prompt: bool | None
     max_seconds: float | None
+    reasoning_budget: int | None
+    reasoning_budget_message: str | None
 
 
 class LoadKeywords(AnswerKeywords, total=False):

@@ -42,6 +42,7 @@ _MOST_ENTRIES = 1024  # of an object
 _SHOWN_FIELDS = 10  # of those that are ignored
 _MOST_SLOTS = 2**16
 _MOST_MS = 10**9
+_MOST_OF_A_MESSAGE = 10_000  # characters that a client may force into an answer
 _LONGEST_BIASED = 1000  # characters of a text in logit_bias
 _LONGEST_NAME = 60  # of a field that is shown
 _OTHER_NAMES = {"repeat_penalty": "repetition_penalty", "max_tokens": "n_predict"}
@@ -279,6 +280,10 @@ class AnswerRequest(SamplingFields):
     return_progress: bool | None = None
     cache_prompt: Annotated[bool, TRUTH] | None = None
     t_max_predict_ms: Annotated[float, Field(ge=-1, le=_MOST_MS)] | None = None
+    reasoning_budget: Annotated[int, Field(ge=-1, le=2**31)] | None = Field(
+        None, validation_alias=AliasChoices("reasoning_budget", "thinking_budget_tokens")
+    )
+    reasoning_budget_message: Annotated[str, Field(max_length=_MOST_OF_A_MESSAGE)] | None = None
     verbose: bool | None = None
     # Accepted and ignored: they do not change the answer.
     t_max_prompt_ms: Any = None
@@ -369,8 +374,16 @@ class AnswerRequest(SamplingFields):
             grammar=grammar,
             logprobs=self.top_logprob_count(),
             cache_prompt=self.cache_prompt is not False,
+            reasoning_budget=self._reasoning_budget(defaults),
+            reasoning_budget_message=self.reasoning_budget_message
+            or defaults.reasoning_budget_message,
             max_seconds=limit / 1000 if (limit := self.t_max_predict_ms or 0) > 0 else None,
         ).allowed(service.engine, None if asked is None else _undrafted(service.engine, asked))
+
+    def _reasoning_budget(self, defaults: GenerateOptions) -> int | None:
+        """Most tokens of thoughts; None for no limit."""
+        given = self.reasoning_budget
+        return defaults.reasoning_budget if given is None else given
 
     def _params(self, engine: "Engine", defaults: SamplingParams) -> SamplingParams:
         given = {name: getattr(self, name) for name in _ROWS if name != "seed"}

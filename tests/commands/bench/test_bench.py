@@ -306,6 +306,7 @@ def test_results_survive_a_reader_that_leaves(tiny: TinyFiles, tmp_path: Path) -
         (["--prompts", "none.jsonl"], 1, "none.jsonl cannot be read: No such file"),
         (["--output", "none/result.json"], 1, "cannot be written to none/result.json"),
         (["--report", "none/page.html"], 1, "cannot be written to none/page.html"),
+        (["--reasoning-budget", "5"], 2, "Leave out --reasoning-budget"),
         (["--repeats", "0"], 2, "whole number from 1 to"),
         (["--temp", "-1"], 2, "expected a number from 0 to 100, not '-1'."),
         (["--draft", "99"], 2, "exceeds the maximum"),

@@ -64,7 +64,7 @@ def test_shares_and_scales() -> None:
 )
 def test_options_of_loading_have_bounds(name: str, bounds: str, values: list[int]) -> None:
     for value in values:
-        said = f"^{name} is {value}, expected a value from {bounds}.$"
+        said = f"^{name} is {value}, expected a value from {bounds}\\."
         with pytest.raises(UsageError, match=said):
             config.LoadOptions(Path("m.gguf"), **{name: value})  # type: ignore[arg-type]
 

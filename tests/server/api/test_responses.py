@@ -102,6 +102,42 @@ def test_events_come_in_order(toy: OpenAI) -> None:
 
 
 @pytest.mark.llama
+def test_thoughts_have_a_budget_in_every_api(tmp_path: Path) -> None:
+    from localspec.engine.engine import Engine
+
+    file = write_reciter(tmp_path / "reciter.gguf", THINKING)
+    turn: Any = {"role": "user", "content": "Rome?"}
+    asked: Any = {"messages": [turn], "max_tokens": 400}
+    enabled = {"type": "enabled", "budget_tokens": 6}
+    with (
+        reciting(f"<think>hm {'so ' * 30}</think>It is sunny."),
+        Engine.load(LoadOptions(file, threads=1)) as engine,
+        serving(engine, defaults=Defaults()) as site,
+    ):
+
+        def thoughts(path: str, **fields: Any) -> str:
+            document = site.ask(path, **fields)
+            if path == "/v1/chat/completions":
+                return str(document["choices"][0]["message"]["reasoning_content"])
+            (found,) = (b["thinking"] for b in document["content"] if b["type"] == "thinking")
+            return str(found)
+
+        whole = thoughts("/v1/chat/completions", **asked)
+        cut = [
+            thoughts("/v1/chat/completions", **asked, reasoning_budget=6),
+            thoughts("/v1/chat/completions", **asked, thinking_budget_tokens=6),
+            thoughts("/v1/messages", **asked, thinking=enabled),
+        ]
+        told = thoughts(
+            "/v1/chat/completions", **asked, reasoning_budget=6, reasoning_budget_message=" Stop."
+        )
+        free = thoughts("/v1/chat/completions", **asked, reasoning_budget=-1)
+    assert free == whole and len(whole) > 80
+    assert len({*cut}) == 1 and whole.startswith(cut[0]) and 0 < len(cut[0]) < 30
+    assert told == f"{cut[0]} Stop."
+
+
+@pytest.mark.llama
 @pytest.mark.parametrize("stream", [False, True])
 def test_thoughts_calls_and_their_results(tmp_path: Path, stream: bool) -> None:
     """The next prompt is the same, whether the server stored the conversation or the client."""

@@ -83,7 +83,7 @@ class ToolChoice(RequestObject):
 
 
 class Thinking(RequestObject):
-    """``budget_tokens`` is passed to chat templates that know a budget."""
+    """After ``budget_tokens`` thoughts are ended; chat templates that know a budget get it too."""
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: Annotated[int, Field(ge=0), WHOLE] | None = None
@@ -178,7 +178,8 @@ class MessagesRequest(SamplingFields):
         switch = {"enabled": True, "disabled": False}.get(self.thinking.type)
         budget = self.thinking.budget_tokens
         variables = None if budget is None else {"thinking_budget": budget}
-        return {"enable_thinking": switch, "chat_template_kwargs": variables}
+        written = {"enable_thinking": switch, "chat_template_kwargs": variables}
+        return {**written, "reasoning_budget": budget}
 
     def _format(self) -> Json:
         config = self.output_config or OutputConfig()
