@@ -41,7 +41,10 @@ OTHERS = (
     "bench cli.py commands display export self_draft server chat/conversation_store.py "
     "chat/slash_commands.py engine/caches llama/quantize.py"
 ).split()
-_COMMAND = r"`[^`]*`|-m pip install|\b(localspec|bash|ggml-rpc-server|pip|python|ssh|ulimit) .*?(?=[.;,)] |$)"
+_COMMAND = (
+    r"`[^`]*`|-m pip install|"
+    r"\b(localspec|bash|ggml-rpc-server|pip|python|ssh|ulimit) .*?(?=[.;,)] |$)"
+)
 
 
 def texts(source: str) -> Iterator[str]:
