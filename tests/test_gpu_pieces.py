@@ -1,6 +1,5 @@
 """benchmarks/gpu/pieces.py: the commands rebuild the files, whatever is carried twice."""
 
-import hashlib
 import json
 import os
 import subprocess
@@ -28,13 +27,11 @@ def cut(folder: Path, *files: Path, size: str = "0.01") -> list[dict[str, Any]]:
 
 
 def carry(folder: Path, piece: dict[str, Any]) -> bool:
-    """Run the command of a piece; whether the sha256 is the expected one."""
+    """Run the command of a piece; whether its sha256 is the expected one."""
     done = subprocess.run(
         ["bash", "-c", piece["command"]], cwd=folder, capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stderr
-    actual, expected = [line.split()[0] for line in done.stdout.splitlines()]
-    return actual == expected
+    return done.returncode == 0
 
 
 def test_every_file_is_there_in_the_end(tmp_path: Path) -> None:
@@ -54,10 +51,15 @@ def test_every_file_is_there_in_the_end(tmp_path: Path) -> None:
         assert (tmp_path / "the work" / file.name).read_bytes() == file.read_bytes()
 
 
-def test_a_piece_that_was_left_out_shows(tmp_path: Path) -> None:
+def test_pieces_come_in_any_order_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(os.urandom(25_000))
     first, second, third = cut(tmp_path, file)
-    assert carry(tmp_path, first) and not carry(tmp_path, third)
-    assert carry(tmp_path, second) and carry(tmp_path, third)
-    assert third["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert carry(tmp_path, third) and carry(tmp_path, first)
+    place = tmp_path / second["path"]
+    sound = place.read_bytes()
+    place.write_bytes(sound[:-1] + b"x")
+    assert not carry(tmp_path, second)
+    place.write_bytes(sound)
+    assert carry(tmp_path, second)
+    assert (tmp_path / "the work" / file.name).read_bytes() == file.read_bytes()

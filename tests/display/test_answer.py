@@ -54,7 +54,7 @@ def test_cached_tokens_are_said(streams: Streams) -> None:
     stats = made_stats()
     stats.cached_tokens = 300
     figures(stats, "stop", None)
-    assert " · prompt 21 tokens at 40.0 tok/s, 300 cached · TTFT" in streams.read()[1]
+    assert " · prompt 321 tokens at 40.0 tok/s, 300 cached · TTFT" in streams.read()[1]
     stats.answers = 2  # of a conversation: no answer's time to the first token
     figures(stats, "stop", None)
     assert "TTFT" not in streams.read()[1]

@@ -669,7 +669,7 @@ def test_a_draft_that_fails_frees_the_target(
     ("changes", "words"),
     [
         ({"device": "nonesuch"}, "no device 'nonesuch'"),
-        ({"override_tensors": ("[=CPU",)}, "no regular expression"),
+        ({"override_tensors": ("[=CPU",)}, "not a regular expression"),
         ({"override_tensors": ("blk=nowhere",)}, "no buffer type 'nowhere'"),
         ({"override_tensors": ("blk",)}, "no buffer type ''"),
     ],

@@ -268,7 +268,7 @@ def test_the_beginning_of_several_names_is_none(name: str, here: Path, home: Pat
 
 def test_near_names_on_this_disk_are_told(here: Path, home: Path) -> None:
     models_of("coder.gguf")
-    with pytest.raises(UnknownPair, match=r"On this disk: coder\.gguf\.$"):
+    with pytest.raises(UnknownPair, match=r"On this disk: coder\.gguf\."):
         choose("coderr", None)
 
 

@@ -31,7 +31,8 @@ def test_a_conversation_through_pipes(chat: Command, run: Command) -> None:
 def test_a_turn_reads_only_what_is_new(chat: Command) -> None:
     long = "many words " * 30
     done = chat("--temp", "0", "--draft", "off", stdin=f"{long}\nshort\n/regen\n")
-    counts = [int(count) for count in re.findall(r"prompt (\d+) tokens", done.err)]
+    found = re.findall(r"prompt (\d+) tokens[^·]*?(?:, (\d+) cached)? ·", done.err)
+    counts = [int(whole) - int(cached or 0) for whole, cached in found]
     assert len(counts) == 3 and counts[0] > 200
     assert counts[1] < 100 and counts[2] == 1
 
@@ -164,7 +165,7 @@ def test_a_conversation_goes_on_from_its_prompt_cache(chat: Command, tmp_path: P
     plain = chat("--temp", "0", stdin=f"/load {saved}\nAnd in the end?\n")
     assert again.out == plain.out
     sizes = re.search(r"prompt (\d+) tokens .*, (\d+) cached", again.err)
-    assert sizes is not None and int(sizes[2]) > int(sizes[1]) > 5
+    assert sizes is not None and int(sizes[1]) > int(sizes[2]) > int(sizes[1]) / 2 > 5
     assert "cached" not in plain.err
 
 
