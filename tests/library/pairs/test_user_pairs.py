@@ -193,9 +193,9 @@ def test_an_own_pair_that_is_damaged_does_not_give_way() -> None:
 
 def test_near_names_are_of_both_lists() -> None:
     user_pairs.add("smollm-mine", TARGET, DRAFT, {})
-    with pytest.raises(UnknownPair, match="near it: demo\."):
+    with pytest.raises(UnknownPair, match=r"near it: demo\."):
         user_pairs.find("dmeo")
     with pytest.raises(UnknownPair, match="near it: smollm-mine, smollm2-1.7b"):
         user_pairs.find("smollm")
-    with pytest.raises(UnknownPair, match="near it: smollm-mine\."):
+    with pytest.raises(UnknownPair, match=r"near it: smollm-mine\."):
         user_pairs.load("smollm")
