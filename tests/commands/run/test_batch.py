@@ -144,7 +144,7 @@ def test_errors_that_passed_are_replaced_and_no_line_times_out_in_the_queue(
     make = serve.make_service
 
     def noted(*given: Any) -> Any:
-        limits.append(given[-1].limits())
+        limits.append(given[3].limits())
         return make(*given)
 
     monkeypatch.setattr(batch, "make_service", noted)
