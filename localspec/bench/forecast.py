@@ -12,7 +12,7 @@ from localspec.core.formatting import duration
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """When a benchmark is over: after so many seconds, or once its result is clear.
+    """A benchmark ends after ``seconds``, or once its result is clear.
 
     A result of fewer prompts than there are ``kinds`` of tasks is not: they differ most.
     """

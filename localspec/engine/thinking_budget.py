@@ -1,4 +1,4 @@
-"""Ends the thoughts of an answer after so many tokens, by forcing the mark that closes them."""
+"""ThinkingBudget: limits the tokens of thoughts, and forces their closing mark at the limit."""
 
 import codecs
 import copy

@@ -36,7 +36,7 @@ class TemplateFlags:
     )
     reasoning_budget: int | None = _template(
         "--reasoning-budget",
-        "End the thoughts after so many tokens; -1: no limit. Default: -1.",
+        "Most tokens of thoughts; then their closing mark is forced. Default: -1, no limit.",
         bounds=Bounds(-1, 2**31),
     )
     reasoning_budget_message: str | None = _template(
