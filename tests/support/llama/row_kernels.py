@@ -66,8 +66,9 @@ def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def kernels() -> RowKernels:
-    """Those of this build; the test is skipped, with a note, where it has none."""
+    """Those of this build, switched on; the test is skipped, with a note, where it has none."""
     found = row_kernels.find()
     if found is None or row_kernels.refusal() is not None:
         pytest.skip("this build of llama.cpp has no row kernels")
+    found.enable(True)  # a test of this process may have loaded a model without them
     return found
