@@ -67,7 +67,7 @@ def _from_json(document: dict[str, Any]) -> PairProfile:
     longer = float(document["longer_reading"])
     if not (0 <= reading < 1e3 and 0 <= longer < 1 and 0 <= replay < 1e5):
         raise ValueError(f"{reading} seconds to read a token, {replay} to read some again")
-    company = float(document.get("company", 1))  # earlier profiles have none
+    company = float(document.get("company", PairProfile().company))  # earlier profiles have none
     if not 0 <= company <= 1:
         raise ValueError(f"{company} is not a share of the other sequences")
     known = PairProfile(

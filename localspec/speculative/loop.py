@@ -28,7 +28,8 @@ class BatchShare(NamedTuple):
     pass also read a prompt, so its seconds do not show the cost of rounds. ``filled`` is the width
     up to which rounds are padded to that of the widest, 0 if they are not: the padding counts
     among the others' tokens.
-    ``drafting`` is how many other sequences had a draft in it.
+    ``drafting`` is how many other sequences had a draft in it, and ``answering`` how many sequences
+    had an answer under way then, this one included: the next passes will be shared with them.
     """
 
     sequences: int = 1
@@ -37,6 +38,7 @@ class BatchShare(NamedTuple):
     mixed: bool = False
     filled: int = 0
     drafting: int = 0
+    answering: int = 1
 
 
 ALONE = BatchShare()
@@ -216,7 +218,8 @@ class Round:
     ``sources`` are those of drafted tokens, the accepted ones first. ``rejected`` is the first
     candidate in the last token's place, if none was right. ``past`` is the number of tokens
     before the pass, ``width`` that in it (0: there was no pass, the token was picked after the
-    prompt's last chunk), ``replayed`` of them were read before and ``pending`` will be read again.
+    prompt's last chunk, and ``sequences`` and ``others`` are those of the pass to come),
+    ``replayed`` of them were read before and ``pending`` will be read again.
     Of a shared pass, ``width`` and ``verify_seconds`` are those of the whole; see `BatchShare`.
     Tokens that filled up a pass count among ``others``.
     ``seconds`` include ``draft_seconds`` and ``verify_seconds``, but not ``draft_prompt_seconds``.
@@ -316,7 +319,7 @@ def generate_rounds(
     while len(context) < end:
         is_first = len(context) == len(prompt)
         if is_first and row is not None:
-            outcome = _first_token(sampler, row, context, is_stop, clock)
+            outcome = _first_token(target, sampler, row, context, is_stop, clock)
         else:
             limit = end - len(context) - 1
             if is_first and not controller.drafts_at_once:
@@ -324,14 +327,14 @@ def generate_rounds(
             outcome = _one_round(target, controller, sampler, context, limit, is_stop, clock)
         if outcome.finish_reason is None and len(context) >= end:
             outcome = replace(outcome, finish_reason=ends)
-        if outcome.width:
-            controller.observe(outcome)
+        controller.observe(outcome)
         yield outcome
         if outcome.finish_reason is not None:
             return
 
 
 def _first_token(
+    target: TokenModel,
     sampler: TokenSampler,
     row: Logits,
     context: list[int],
@@ -343,7 +346,18 @@ def _first_token(
     context.append(sampler.sample(row, past, context))
     reason: FinishReason | None = "stop" if is_stop(context[-1]) else None
     seconds = clock() - began
-    return Round((context[-1],), 0, 0, seconds, finish_reason=reason, past=past, width=0)
+    together = target.batch_share.answering
+    return Round(
+        tokens=(context[-1],),
+        drafted=0,
+        accepted=0,
+        seconds=seconds,
+        finish_reason=reason,
+        past=past,
+        width=0,
+        sequences=together,
+        others=together - 1,
+    )
 
 
 def _one_round(

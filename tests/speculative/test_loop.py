@@ -416,10 +416,10 @@ def test_the_first_token_is_picked_behind_the_last_chunk_of_the_prompt() -> None
     )  # fmt: skip
     first = next(rounds)
     assert first.tokens == (int(model.row([1, 2, 3, 4]).argmax()),)
-    assert (first.width, first.seconds, first.past, observed) == (0, 0, 4, [])
+    assert (first.width, first.seconds, first.past, observed) == (0, 0, 4, [first])
     assert list(model.tokens) == [1, 2, 3, 4]
     second = next(rounds)
-    assert (second.drafted, second.width, observed) == (1, 2, [second])
+    assert (second.drafted, second.width, observed) == (1, 2, [first, second])
     assert model.calls == [(4, 1), (2, 2)]
 
 

@@ -110,7 +110,7 @@ class Batcher:
             began = self.clock()
             _read(chosen)
             seconds = self.clock() - began
-            _account(chosen, seconds)
+            _account(chosen, seconds, answering)
             self._learn(chosen, seconds)
         return chosen
 
@@ -210,7 +210,7 @@ def _width(handles: Sequence[SequenceHandle]) -> int:
     return sum(len(handle.entry.tokens) for handle in handles)
 
 
-def _account(chosen: Sequence[SequenceHandle], seconds: float) -> None:
+def _account(chosen: Sequence[SequenceHandle], seconds: float, answering: int) -> None:
     """Record how the pass was batched, and each handle's own share of its seconds.
 
     A round is charged for all rounds of the pass, as costs are learnt by their width. Prompts and
@@ -228,10 +228,12 @@ def _account(chosen: Sequence[SequenceHandle], seconds: float) -> None:
         own, waited = len(handle.entry.tokens), handle.batch_share.waited
         if handle.entry.is_prompt:
             handle.batch_share, handle.spent = (
-                BatchShare(1, 0, waited, mixed),
+                BatchShare(1, 0, waited, mixed, answering=answering),
                 seconds * own / every,
             )
         else:
             others = drafting - (handle.entry.rows > 1)
-            handle.batch_share = BatchShare(len(rounds), width - own, waited, mixed, filled, others)
+            handle.batch_share = BatchShare(
+                len(rounds), width - own, waited, mixed, filled, others, answering
+            )
             handle.spent = seconds * width / every

@@ -336,11 +336,17 @@ class Adaptive(Controller):
                 self._value.lengthen(chain, lookup.continuation(context, drafted), limit)
 
     def observe(self, outcome: Round) -> None:
-        """Update the costs from the pass, and acceptance from the tokens that were right."""
+        """Update the costs from the pass, and acceptance from the tokens that were right.
+
+        A round without a pass only says with how many others the next one will be shared.
+        """
         profile, value, tokens = self._profile, self._value, len(outcome.tokens)
+        if not outcome.width:
+            value.expect(outcome)
+            return
         profile.observe_pass(outcome)
         value.prepare(outcome.past)
-        value.expect(outcome, 0 if self._draft is None else self._draft.sequences)
+        value.expect(outcome)
         drafting = 0.0 if self._draft is None else self._draft.take_spent()
         reading = self._plan.reading_seconds
         counted = value.counted_seconds(outcome, drafting - reading)

@@ -16,6 +16,8 @@ _NEW = 0.1  # weight of a round in the mean cost of tokens decoded again
 _USUAL_ANSWER = 64.0  # tokens, before any answer
 _NEWEST_ANSWER = 0.2  # weight of an answer in the mean length
 _LONG_READING = 256  # tokens
+_USUAL_COMPANY = 0.5  # before any step: 1 would read prompts for a step that none shares
+_NEWEST_COMPANY = 0.05  # weight of a draft step in the share of others that take it too
 _MOST_COUNTED = 8  # tokens of a round, so that a long copy does not make a plain one due
 _MOST_GROUPS = 256  # about 300 KB in the saved profile
 _ENOUGH_SEEN = 50.0  # candidates needed before a typical acceptance rate is reported
@@ -100,7 +102,7 @@ class PairProfile:
     trial_interval: int = LONGEST_INTERVAL  # of these, until a draft is tried against its costs
     since_plain: int = 0  # tokens since a pass without any draft
     checked: float = 0.0
-    company: float = 1.0  # share of the other sequences that draft when one does
+    company: float = _USUAL_COMPANY  # share of the other sequences that draft when one does
     answers: dict[int, float] = field(default_factory=dict)  # see `answer_length`
     fills: bool = False
     change: float = 0.0  # seconds by which a pass of another width than the last takes longer
@@ -159,6 +161,12 @@ class PairProfile:
             return added
         self._spent_filling = 0.0
         return 0
+
+    def observe_company(self, drafting: int, sequences: int) -> None:
+        """Learn how many of the sequences that share passes take a draft step together."""
+        if sequences > 1:
+            company = min(1.0, (drafting - 1) / (sequences - 1))
+            self.company += _NEWEST_COMPANY * (company - self.company)
 
     def _is_quick(self, width: int, past: int, seconds: float) -> bool:
         """Whether a pass took no longer than expected; True if nothing is known."""

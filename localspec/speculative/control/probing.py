@@ -23,8 +23,8 @@ _ENOUGH = 8  # tokens of an answer needed for an informative review
 class TimedDraft:
     """A draft model whose passes teach costs and acceptance; probed while it is not used.
 
-    Probes come at growing intervals, within the loss budget. ``sequences`` is how many sequences
-    took the last draft step together, 0 before any; ``emitted`` counts tokens of this answer.
+    Probes come at growing intervals, within the loss budget. ``emitted`` counts tokens of this
+    answer.
     """
 
     def __init__(
@@ -43,7 +43,6 @@ class TimedDraft:
         self._budget = loss_budget
         self._clock = clock
         self._spent = 0.0
-        self.sequences = 0
         self.emitted = 0
         self._has_prompt = False
         self._since = 0  # tokens since the last probe, or the last use
@@ -77,8 +76,8 @@ class TimedDraft:
                 return
             seconds = self._clock() - began
             batch_share = self._drafter.batch_share
-            self.sequences = batch_share.sequences
-            self._spent += seconds / self.sequences
+            self._spent += seconds / batch_share.sequences
+            self._profile.observe_company(batch_share.sequences, self._value.sequences)
             if width and not batch_share.mixed:
                 self._profile.draft.observe(width + batch_share.others, past, seconds)
             width = 0 if self._drafter.drafts_block else 1  # a block is paid by its first step

@@ -23,7 +23,6 @@ _CALM = 4  # times as many while drafting does not pay: an update costs a quarte
 _UCB_STDDEVS = 1.0  # standard deviations that an optimistic estimate adds
 _GOOD_ACCEPTANCE = 0.9  # the chance of a candidate of a good draft on an easy text
 _DELAY_CAP = 3.0  # passes slower than this many times the expected time are capped
-_NEWEST_COMPANY = 0.05  # weight of the last draft in the share of others that draft too
 _NEWEST = 0.25  # weight of the last pass in the expected tokens of others
 
 
@@ -52,8 +51,7 @@ class Valuation:
         self._least_cost_per_token: list[float] = []  # least seconds per additional token, by width
         self._pending = 0  # tokens that the next pass decodes again
         self._others = 0.0  # tokens of others in it
-        self._sequences = 1  # in it
-        self._drafting = 0  # sequences in a draft step; 0 before any
+        self.sequences = 1  # in it
         self._filled = 0  # up to this width all rounds are as wide as the widest
         self._policy = Policy((), 0.0)
         self._hopeful: float | None = None  # optimistic gain, solved for when asked
@@ -73,12 +71,12 @@ class Valuation:
     @property
     def plain(self) -> float:
         """Seconds of a token of plain decoding, of all slots together."""
-        return self._verify[self._sequences - 1] / self._sequences
+        return self._verify[self.sequences - 1] / self.sequences
 
     @property
     def is_alone(self) -> bool:
         """Whether the next pass is this answer's alone, and reads no token again."""
-        return self._sequences == 1 and not self._pending
+        return self.sequences == 1 and not self._pending
 
     def optimistic_gain(self, past: int) -> float:
         """Gain with acceptance one standard deviation above its estimate."""
@@ -161,20 +159,13 @@ class Valuation:
         longer = verify - self._verify[outcome.sequences - 1]
         return drafting + self.plain + longer / (1 + outcome.drafting)
 
-    def expect(self, outcome: Round, drafting: int = 0) -> None:
-        """Expect the next pass to be shared as this one was, and to read its pending tokens.
-
-        ``drafting`` is how many sequences shared the last draft step, 0 without one.
-        """
+    def expect(self, outcome: Round) -> None:
+        """Expect the next pass to be shared as this one was, and to read its pending tokens."""
         self._pending = min(outcome.pending, WIDEST - 1)
-        self._drafting = drafting
         self._filled = outcome.filled
-        if self._filled and not outcome.is_plain:
-            company = outcome.drafting / (outcome.sequences - 1)
-            self._profile.company += _NEWEST_COMPANY * (company - self._profile.company)
         self._others += _NEWEST * (outcome.others - self._others)
-        if outcome.sequences != self._sequences:
-            self._sequences, self._others = outcome.sequences, float(outcome.others)
+        if outcome.sequences != self.sequences:
+            self.sequences, self._others = outcome.sequences, float(outcome.others)
             self.recent = RecentRate()  # that of another number of sequences is void
             self.expire()
 
@@ -192,10 +183,10 @@ class Valuation:
         self._age -= 1
         if self._age > 0:
             return
-        widest = WIDEST + (self._sequences - 1) * (1 + LONGEST_AUTO)
+        widest = WIDEST + (self.sequences - 1) * (1 + LONGEST_AUTO)
         self._verify = [self._profile.verify.seconds(n, past) for n in range(1, widest + 1)]
         tried = max(1 + LONGEST_AUTO, int(_WIDER * self._profile.verify.widest))
-        if self._sequences > 1:
+        if self.sequences > 1:
             tried = _WIDEST_SHARED
         self._least_cost_per_token = _least_costs_per_token(self._marginal_costs()[:tried])
         if self._has_draft:
@@ -221,13 +212,13 @@ class Valuation:
         drafted tokens add: where costs rise in steps, a few more would seem free to each answer,
         though together they climb the step.
         """
-        if self._sequences == 1:
+        if self.sequences == 1:
             return self._verify
         if self._filled:
             return self._filled_costs()
         others = min(round(self._others), len(self._verify) - WIDEST)
-        verify, plain = self._verify[others:], self._verify[self._sequences - 1]
-        drafted = max(0, others + 1 - self._sequences)
+        verify, plain = self._verify[others:], self._verify[self.sequences - 1]
+        drafted = max(0, others + 1 - self.sequences)
         return [
             max(seconds, verify[0] + (seconds - plain) * own / max(1, drafted + own))
             for own, seconds in enumerate(verify[:WIDEST])
@@ -239,19 +230,23 @@ class Valuation:
         The added cost is shared with those that usually draft too; wider ones take a pass of their
         own.
         """
-        n, plain = self._sequences, self._verify[self._sequences - 1]
-        sharing = 1 + (n - 1) * self._profile.company
+        n, plain = self.sequences, self._verify[self.sequences - 1]
         return [
-            plain + (self._verify[n * own - 1] - plain) / sharing
+            plain + (self._verify[n * own - 1] - plain) / self._drafting_together
             if own <= self._filled
             else self._verify[n - 2] + self._verify[own - 1]
             for own in range(1, WIDEST + 1)
         ]
 
     def _step(self, past: int) -> float:
-        """This answer's share of the seconds of a draft step, which all are assumed to take."""
-        together = min(self._drafting or self._sequences, self._sequences)
-        return self._profile.draft_seconds(together, past) / together
+        """This answer's share of the seconds of a draft step."""
+        together = self._drafting_together
+        return self._profile.draft_seconds(round(together), past) / together
+
+    @property
+    def _drafting_together(self) -> float:
+        """Sequences that usually take a draft step together, this one included."""
+        return 1 + (self.sequences - 1) * self._profile.company
 
 
 def _least_costs_per_token(verify: Sequence[float]) -> list[float]:

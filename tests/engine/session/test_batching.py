@@ -16,8 +16,11 @@ from localspec.engine.generate import stream_generate
 from localspec.engine.session import batching
 from localspec.engine.session.batching import WIDE
 from localspec.engine.session.slot import Slot
+from localspec.speculative.control.controllers import NoDraft
+from localspec.speculative.loop import generate_rounds, prefill
 from tests.support.toy.engine import ToyEngine
-from tests.support.toy.models import FakeClock
+from tests.support.toy.models import GREEDY as GREEDY_PICK
+from tests.support.toy.models import FakeClock, never_stop
 from tests.support.toy.slots import shared, together
 
 GREEDY = SamplingParams(temperature=0)
@@ -469,6 +472,8 @@ def test_costs_are_learnt_of_passes_not_of_waiting() -> None:
 def test_plain_decoding_is_estimated_for_all_answers_together(count: int) -> None:
     clock = FakeClock()
     slots, passes, _, _ = shared(count, quirk=0.0, clock=clock, seconds=(10.0, 1.0))
+    for width in range(1, 69):
+        slots[0].profile.learnt(clock).verify.observe(width, 0, 10.0)
     plain: list[float] = []
 
     def work(slot: Slot, number: int) -> None:
@@ -480,3 +485,23 @@ def test_plain_decoding_is_estimated_for_all_answers_together(count: int) -> Non
 
     together(slots, passes, work)
     assert plain == pytest.approx([63 * 10.0] * count)  # the first token comes with the prompt
+
+
+def test_a_prompt_that_is_read_in_company_tells_who_shares_the_next_pass() -> None:
+    """Else each new answer reads its prompt with the draft for a gain that only a lone one has."""
+    clock = FakeClock()
+    slots, passes, _, _ = shared(3, quirk=0.0, clock=clock, seconds=(10.0, 1.0))
+    firsts = list[tuple[int, int, int]]()
+
+    def work(slot: Slot, number: int) -> None:
+        model, prompt = slot.target, [*b"abcd"]
+        report = prefill(model, prompt, clock)
+        rounds = generate_rounds(
+            model, NoDraft(), GREEDY_PICK, prompt, max_tokens=4, is_stop=never_stop, clock=clock,
+            row=report.row,
+        )  # fmt: skip
+        first, *_ = rounds
+        firsts.append((first.width, first.sequences, first.others))
+
+    together(slots, passes, work)
+    assert firsts == [(0, 3, 2)] * 3

@@ -213,6 +213,21 @@ def test_a_long_prompt_is_not_read_for_a_short_answer() -> None:
     assert drafted(rounds) > 500
 
 
+@pytest.mark.parametrize("sequences", [1, 4])
+def test_what_others_share_counts_before_the_first_pass(sequences: int) -> None:
+    """A row more costs a fifth of a lone pass, but as much as a token of four: none is drafted."""
+    clock = FakeClock()
+    known = calibrated((0.8, 0.2), (0.2, 0.01))
+    controller = auto(0.05, (0.2, 0.01), known)(clock)
+    context = [i % 16 for i in range(100)]
+    controller.begin_answer()
+    others = sequences - 1
+    controller.observe(Round((0,), 0, 0, 0.0, width=0, sequences=sequences, others=others))
+    proposal = controller.propose([*context, 0], 200)
+    assert bool(proposal.tokens) is (sequences == 1)
+    assert (proposal.reading_seconds > 0) is (sequences == 1)
+
+
 def test_a_useless_draft_is_found_out_without_a_long_prompt() -> None:
     draft, prompt = (0.05, 0.02), [i % 16 for i in range(2000)]
     known = calibrated(FLAT, draft)

@@ -24,10 +24,23 @@ def test_a_shared_step_costs_a_share_and_teaches_what_the_whole_pass_costs(
     value = Valuation(known, acceptance, has_draft=True)
     drafter = ModelDrafter(model, GREEDY, 16, never_stop)
     timed = TimedDraft(drafter, known, acceptance, value, LossBudget(), clock)
-    assert timed.sequences == 0
     assert len(list(islice(timed.candidates([1, 2, 3], 3), 2))) == 2
     assert timed.take_spent() == pytest.approx(2 * 8.0 / share)
-    assert timed.sequences == batch_share.sequences
     assert known.draft.knows(width) and known.draft.knows(width + 2)
     assert not known.draft.knows(width + 1)
     assert known.draft.seconds(width, 3) == pytest.approx(8.0)
+
+
+@pytest.mark.parametrize("drafting, learnt", [(1, 0.0), (2, 1 / 3), (4, 1.0)])
+def test_steps_teach_how_many_sequences_draft_together(drafting: int, learnt: float) -> None:
+    model = ToyModel()
+    model.batch_share = BatchShare(drafting, 0)
+    known = PairProfile()
+    acceptance = GroupAcceptance(known, "greedy")
+    value = Valuation(known, acceptance, has_draft=True)
+    value.sequences = 4  # in a pass of the target
+    drafter = ModelDrafter(model, GREEDY, 16, never_stop)
+    timed = TimedDraft(drafter, known, acceptance, value, LossBudget(), FakeClock())
+    for _ in range(100):
+        next(timed.candidates([1, 2, 3], 3))
+    assert known.company == pytest.approx(learnt, abs=0.02)

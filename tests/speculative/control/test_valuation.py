@@ -21,10 +21,10 @@ def outcome(**fields: Any) -> Round:
 
 def priced(
     costs: Sequence[float], *, replay: float = 0.0, has_draft: bool = True,
-    steps: Sequence[tuple[int, float]] = ((1, 0.1),), drafting: int = 0, **last_pass: int,
+    steps: Sequence[tuple[int, float]] = ((1, 0.1),), company: float = 1.0, **last_pass: int,
 ) -> Valuation:  # fmt: skip
     """Seconds of passes of one token, two and more, behind a pass that others may have shared."""
-    known = PairProfile(replay=replay)
+    known = PairProfile(replay=replay, company=company)
     for width, seconds in enumerate(costs, start=1):
         known.verify.observe(width, 0, seconds)
     for width, seconds in steps:
@@ -32,7 +32,7 @@ def priced(
     value = Valuation(known, GroupAcceptance(known, "greedy"), has_draft=has_draft)
     value.prepare(0)
     if last_pass:
-        value.expect(outcome(**last_pass), drafting)
+        value.expect(outcome(**last_pass))
         value.refresh(0, drafting=True)
     return value
 
@@ -64,11 +64,11 @@ def test_what_is_pending_is_read_by_a_plain_pass_too() -> None:
     assert value.best(CANDIDATES)[0] == 0
 
 
-def shared(sequences: int, others: int, drafting: int = 0) -> Valuation:
+def shared(sequences: int, others: int, company: float = 1.0) -> Valuation:
     """The same costs beside others, whose last pass had so many tokens."""
     return priced(
         [0.9 + 0.1 * width for width in range(1, 70)], steps=[(4, 0.2), (1, 0.1)],
-        sequences=sequences, others=others, drafting=drafting,
+        sequences=sequences, others=others, company=company,
     )  # fmt: skip
 
 
@@ -83,7 +83,7 @@ def test_a_token_is_charged_what_it_adds_to_the_pass_of_others() -> None:
     assert value.plain_worth == pytest.approx(1 - value.rate() * (0.9 + 0.1 * 12))
     trial = 0.3 + 3 * 0.2 / 4  # of a pass of twelve, and steps that all take together
     assert value.loss_of_trial(3, 0) == pytest.approx(trial)
-    assert shared(4, 11, drafting=1).loss_of_trial(3, 0) == pytest.approx(0.3 + 3 * 0.1)
+    assert shared(4, 11, company=0.0).loss_of_trial(3, 0) == pytest.approx(0.3 + 3 * 0.1)
 
 
 def test_fewer_tokens_pay_beside_others_where_each_makes_the_pass_longer() -> None:
@@ -152,21 +152,10 @@ def filled(company: float) -> Valuation:
 def test_rows_that_fill_up_the_rounds_of_others_are_shared_with_those_that_draft() -> None:
     together, alone = filled(1.0), filled(0.0)
     assert together.plain_worth == pytest.approx(alone.plain_worth)
-    steps = 3 * 0.2 / 4
-    assert together.loss_of_trial(3, 0) == pytest.approx(4 * 0.3 / 4 + steps)
-    assert alone.loss_of_trial(3, 0) == pytest.approx(4 * 0.3 + steps)
+    assert together.loss_of_trial(3, 0) == pytest.approx(4 * 0.3 / 4 + 3 * 0.2 / 4)
+    assert alone.loss_of_trial(3, 0) == pytest.approx(4 * 0.3 + 3 * 0.1)
     own_pass = 0.9 + 0.1 * 8  # beside that of the three others
     assert together.loss_of_trial(7, 0) == pytest.approx(1.2 + own_pass - 1.3 + 7 * 0.2 / 4)
-
-
-def test_company_is_learnt_from_rounds_that_draft() -> None:
-    value = filled(1.0)
-    last: dict[str, Any] = {"sequences": 4, "filled": 7}
-    value.expect(outcome(width=12, others=11, drafting=0, **last))  # while others drafted
-    assert value._profile.company == 1.0
-    for _ in range(60):
-        value.expect(outcome(width=12, others=9, drafting=0, **last))
-    assert value._profile.company < 0.1
 
 
 # -- how far prompt lookup goes ----------------------------------------------------------------
