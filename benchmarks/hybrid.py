@@ -373,15 +373,15 @@ def show_rollback(args: argparse.Namespace, quantization: Quantization) -> None:
     """Print what taking tokens back costs with each strategy, and in which rounds."""
     file, _ = padded_hybrid(quantization, unheard)
     options = LoadOptions(file, ctx_size=CTX_SIZE, threads=args.threads)
-    model = LlamaModel(read_header(file), options)
     print(
         "\n|strategy|drafted, accepted|checkpoint and rollback|of a plain pass"
         "|round, in plain passes|"
     )
     print("|---|---|---|---|---|")
     for strategy in (Fork.name, Snapshots.name):
+        model = LlamaModel(read_header(file), options, strategies=(strategy,))
         for drafted, accepted in ((0, 0), (1, 0), (3, 1), (3, 3), (6, 1)):
-            model.use_rollback(strategy)
+            model.truncate(0)
             model.decode(range(10, 42), 0)
             inside, whole = rounds(model, drafted, accepted, 12, args.clock)
             if not drafted:
@@ -390,7 +390,7 @@ def show_rollback(args: argparse.Namespace, quantization: Quantization) -> None:
                 f"|{strategy}|{drafted}, {accepted}|{1e3 * inside:.3f} ms|{inside / plain:.2%}"
                 f"|{whole / plain:.2f}|"
             )
-    model.close()
+        model.close()
 
 
 def main() -> None:

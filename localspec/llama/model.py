@@ -462,16 +462,6 @@ class LlamaModel:
 
     # -- rollback --------------------------------------------------------------------------
 
-    def use_rollback(self, strategy: str) -> bool:
-        """Change the rollback strategy, which empties the cache; whether it works here."""
-        self.truncate(0)
-        self._held = 0
-        found = self._make_context(strategy)
-        works = self._works(found)
-        if not works:
-            self.rollback = Rollback(self._llama, self.context)
-        return works and found.name == strategy
-
     def _choose_rollback(self, strategies: Sequence[str]) -> Rollback:
         """The first strategy that works on a real context of this model; the context stays.
 

@@ -92,7 +92,7 @@ def interruption() -> Iterator[Interruption]:
 
 @contextmanager
 def opened(architecture: Files, target: str, draft: str | None, way: str) -> Iterator[Engine]:
-    def load(model: Any, file: object, say: object, *, drafted: bool) -> LlamaModel:
+    def load(model: Any, *, drafted: bool) -> LlamaModel:
         return LlamaModel(*model, strategies=(way,))
 
     path = architecture(target)

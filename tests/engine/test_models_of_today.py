@@ -23,7 +23,7 @@ from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine import generate
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
-from localspec.engine.loading import rollback_choice
+from localspec.engine.loading import pair as loading_pair
 from localspec.speculative.drafters import Candidate
 from localspec.speculative.prompt_lookup import PromptLookup
 from tests.support.files.architectures.specs import write_architecture
@@ -241,7 +241,7 @@ def test_the_text_is_that_of_plain_decoding(
     exact: bool,
 ) -> None:
     name, draft = pair
-    monkeypatch.setattr(rollback_choice, "_cheapest", lambda seconds: way)
+    monkeypatch.setattr(loading_pair, "STRATEGIES", (way,))
     if pair not in WITH_MODEL:
         monkeypatch.setattr(generate, "ModelDrafter", HalfRight)
     target = loading(architecture(name), exact=exact)

@@ -12,9 +12,8 @@ from localspec.core.options.load_options import DraftTokens, LoadOptions, load_o
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.loading.first_use import shown
-from localspec.engine.loading.pair import Draft, load_draft
+from localspec.engine.loading.pair import Draft, load_draft, load_target
 from localspec.engine.loading.pair_file import Model, PairFile
-from localspec.engine.loading.rollback_choice import load_target
 from localspec.llama import llama_library
 from localspec.llama.heads.head import Head
 from localspec.llama.memory.probe import limit_memory
@@ -62,7 +61,7 @@ def _use(options: list[LoadOptions], *, measures: bool, answers: bool) -> dict[s
     if target.header.trimmed is not None:
         _use_model(open_draft_model(*target), options[0])
         return {}
-    model = load_target(target, file, drafted=len(options) > 1)
+    model = load_target(target, drafted=len(options) > 1)
     _use_model(model, options[0])
     draft = _load(model, options[1]) if len(options) > 1 else None
     if isinstance(draft, LlamaModel):

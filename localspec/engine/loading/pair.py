@@ -24,9 +24,9 @@ from localspec.engine.loading.notes import (
     without_gpu,
 )
 from localspec.engine.loading.pair_file import Model, PairFile, open_pair_file
-from localspec.engine.loading.rollback_choice import load_target
 from localspec.engine.session.slot import one_at_a_time
 from localspec.llama import row_kernels
+from localspec.llama.cache.rollback import STRATEGIES, Fork
 from localspec.llama.heads.head import Head
 from localspec.llama.heads.opening import open_head
 from localspec.llama.memory.estimate import keeps_state
@@ -79,7 +79,7 @@ def load_pair(
 ) -> LoadedPair:
     """The implementation of `Engine.load`."""
     placed, notes, file, alone = usable_pair(target, draft, lenient=lenient, say=say, trial=trial)
-    model = load_target(placed.target, file, say, drafted=placed.draft is not None)
+    model = load_target(placed.target, drafted=placed.draft is not None)
     notes += stretched(model)
     try:
         use_exact_passes(model, alone, say)
@@ -228,6 +228,11 @@ def _connected(target: LoadOptions, notes: list[str], say: Say) -> LoadOptions:
     if target.rpc:
         (say or notes.append)(warning(target.rpc))
     return connected
+
+
+def load_target(model: Model, *, drafted: bool) -> LlamaModel:
+    """The target; one that nothing drafts for is rarely rolled back, so it takes no snapshots."""
+    return LlamaModel(*model, strategies=STRATEGIES if drafted else (Fork.name,))
 
 
 def load_draft(target: LlamaModel, model: Model, notes: list[str]) -> Draft:

@@ -1,4 +1,4 @@
-"""File of results for a pair or a model on this machine: trials, rollback, profile, passes."""
+"""File of results for a pair or a model on this machine: trials, profile, passes."""
 
 import contextlib
 import hashlib
@@ -39,10 +39,10 @@ class Model(NamedTuple):
 class PairFile:
     """Parts of a file as JSON, by name; in memory only without a path, or if it is not writable.
 
-    ``tried`` is the ending of the first use, by variant (see `first_use`), ``rollback`` the seconds
-    of a round by strategy, ``profile`` costs and acceptance (see `profile_store`), ``passes`` the
-    classes of `--exact` (of a model alone; see `exact_passes`). ``is_new``: parts
-    were measured in this start. ``has_moved``: they were measured with other layers on devices.
+    ``tried`` is the ending of the first use, by variant (see `first_use`), ``profile`` costs and
+    acceptance (see `profile_store`), ``passes`` the classes of `--exact` (of a model alone; see
+    `exact_passes`). ``is_new``: parts were measured in this start. ``has_moved``: they were
+    measured with other layers on devices.
     ``problem`` is the reason why a file could not be read.
     """
 
@@ -67,8 +67,6 @@ class PairFile:
         """Layers on devices, by model, that the parts are measured with from now on."""
         before, self.parts["layers"] = self.parts.get("layers"), list(layers)
         self.has_moved = before not in (None, list(layers)) and not self.is_new
-        if self.has_moved:
-            self.parts.pop("rollback", None)
 
 
 def open_pair_file(*models: Model) -> PairFile:

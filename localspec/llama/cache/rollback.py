@@ -268,6 +268,11 @@ class Snapshots(_Anchored):
         return super().rewind(length, held)
 
 
+# Of a recurrent state, in the order of preference if it is drafted for: snapshots make each pass
+# a little longer, but nothing is read again.
+STRATEGIES = (Snapshots.name, Fork.name)
+
+
 def configure(params: Any, strategy: str) -> None:
     """Set the parameters of a strategy in `llama_context_params`."""
     if strategy == Fork.name:

@@ -18,8 +18,8 @@ from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.caches.prefix_cache import WORTH_KEEPING, PrefixCache, default_limit
 from localspec.engine.engine import Engine
 from localspec.engine.generate import TextEngine, stream_generate
-from localspec.engine.loading.rollback_choice import STRATEGIES
 from localspec.llama.cache.copies import Copy, ReusableLengths
+from localspec.llama.cache.rollback import STRATEGIES
 from localspec.llama.heads.head import Head
 from localspec.llama.heads.opening import open_head
 from localspec.llama.memory.estimate import estimate_run

@@ -18,8 +18,8 @@ from localspec.engine.caches import prompt_cache
 from localspec.engine.caches.prompt_cache import PromptCache
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
-from localspec.engine.loading.rollback_choice import STRATEGIES
 from localspec.llama.cache import state_file
+from localspec.llama.cache.rollback import STRATEGIES
 from localspec.llama.heads.opening import open_head
 from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header

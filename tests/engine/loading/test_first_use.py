@@ -314,20 +314,6 @@ def test_the_child_answers_with_the_pair(first_uses: Remembered, tiny: TinyFiles
     assert not kept()  # the parent saves it
 
 
-def test_the_child_measures_strategies_of_rollback(
-    child: Child, architecture: Callable[[str], Path]
-) -> None:
-    pair = options(architecture("qwen35")), options(architecture("llama"))
-    said: list[str] = []
-    for _ in range(2):
-        with Engine.load(*pair, lenient=True, say=said.append) as engine:
-            chosen = engine.target.rollback.name
-    assert len(child.asked) == 1 and not any("two strategies" in each for each in said)
-    (file,) = kept()
-    seconds = json.loads(file.read_text())["rollback"]
-    assert chosen == min(seconds, key=seconds.__getitem__)
-
-
 def test_a_child_that_ends_early(child: Child, tiny: TinyFiles) -> None:
     step = json.dumps("decodes with t.gguf") + "\nprinted by llama.cpp\n"
     for ended, words in (

@@ -68,11 +68,10 @@ def test_a_file_written_again_is_tried_again_and_keeps_what_was_learnt(
 
 def test_other_layers_on_a_device_have_other_costs() -> None:
     file = PairFile()
-    file.update(rollback={"fork": 1.0}, profile={})
+    file.update(profile={})
     for layers, moved in (([None, None], False), ([4, None], True), ([4, None], False)):
         file.place(layers)
         assert file.has_moved == moved
-        assert ("rollback" in file.parts) == (layers == [None, None])
     file.is_new = True  # measured with the layers of this start
     file.place([5, None])
     assert not file.has_moved
