@@ -13,10 +13,10 @@ from localspec.core.formatting import count, one_line
 from localspec.metadata.checks.heads import check_embedded, check_heads_of
 from localspec.metadata.checks.model import (
     BYTE,
-    certain_sidecar,
     check_file,
     check_prompt,
     check_template,
+    find_sidecar,
     loads_without_texts,
 )
 from localspec.metadata.draft_kind import DraftKind, draft_kind
@@ -148,7 +148,7 @@ def certain_refusal(
 
     llama.cpp refuses the pair for each of them.
     """
-    sidecars = certain_sidecar(target, "target"), certain_sidecar(draft, "draft")
+    sidecars = find_sidecar(target, "target"), find_sidecar(draft, "draft")
     findings = [finding for finding in sidecars if finding is not None]
     if target.n_tokens and draft.n_tokens and target.tokenizer and draft.tokenizer:
         kinds = target.tokenizer.type, draft.tokenizer.type

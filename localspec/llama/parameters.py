@@ -12,7 +12,6 @@ from localspec.core.options.load_options import MAX_ROWS, KeyValue, LoadOptions
 from localspec.llama import llama_library, row_kernels
 from localspec.llama.cache import rollback
 from localspec.llama.rpc.servers import devices_of
-from localspec.metadata.checks.values import MAX_LAYERS
 from localspec.metadata.gguf_file import GGML_TYPES_BY_NAME
 from localspec.metadata.header import ModelHeader
 
@@ -25,6 +24,7 @@ _SPLIT = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
 _ROPE_SCALING = {"none": 0, "linear": 1, "yarn": 2}
 _KV_TYPES = {int: (0, "val_i64"), float: (1, "val_f64"), bool: (2, "val_bool"), str: (3, "val_str")}
 _LOAD_AUTO, _LOAD_NONE, _LOAD_MLOCK, _LOAD_MMAP_MLOCK = -1, 0, 2, 3
+_MAX_LAYERS = 512  # LLAMA_MAX_LAYERS
 _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"  # LLM_FFN_EXPS_REGEX in llama.cpp
 # Python's and C++'s regular expressions both recurse, and C++'s overflow the stack of the process.
 _LONGEST_PATTERN, _DEEPEST_PATTERN = 1024, 32  # characters, open parentheses
@@ -194,7 +194,7 @@ def _devices(options: LoadOptions) -> list[int] | None:
 def _tensor_overrides(options: LoadOptions) -> list[_TensorOverride]:
     """`--n-cpu-moe` and `--override-tensor PATTERN=BUFFER` in llama.cpp's form."""
     pairs = [
-        (rf"blk\.{i}{_EXPERTS}", "CPU") for i in range(min(options.cpu_moe_layers, MAX_LAYERS))
+        (rf"blk\.{i}{_EXPERTS}", "CPU") for i in range(min(options.cpu_moe_layers, _MAX_LAYERS))
     ]
     for text in options.override_tensors:
         pattern, _, buffer = text.partition("=")

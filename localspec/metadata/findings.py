@@ -45,7 +45,6 @@ _OLD_BUILDS = "Builds of llama.cpp before April 2026 refuse this."
 
 # Hints of the errors that llama.cpp raises too, by loading the file or by its own comparison.
 REFUSED_BY_LLAMA_CPP: dict[str, str] = {
-    "absurd-header": _CRASH,
     "unknown-architecture": (
         "Get the model from its repository on the Hub, as Ollama has formats of its own; or "
         "upgrade llama-cpp-python."
@@ -54,8 +53,6 @@ REFUSED_BY_LLAMA_CPP: dict[str, str] = {
         "llama.cpp loads no such file: get the model from its repository on the Hub, as Ollama "
         "stores vision in the same file."
     ),
-    "tensor-type": _CRASH,
-    "tensor-shape": _CRASH,
     "sidecar": "Give the model itself.",
     "vocabulary-only": "Give the complete model to generate text.",
     "no-tokenizer": _CONVERT,

@@ -1,1 +1,1 @@
-"""Checks of one file by its header: tensors, values, vocabulary, prediction heads."""
+"""Checks of one file by its header: names, vocabulary, prediction heads."""

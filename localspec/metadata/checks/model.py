@@ -9,9 +9,7 @@ from typing import Literal
 from localspec.core.formatting import one_line
 from localspec.metadata.checks.heads import check_heads, heads_problem
 from localspec.metadata.checks.names import architecture_faults, tensor_faults
-from localspec.metadata.checks.tensors import shape_faults, type_faults
-from localspec.metadata.checks.values import value_faults
-from localspec.metadata.draft_kind import DraftKind, draft_kind
+from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.findings import PRE_GROUPS, Finding, Level, counted, make_finding, show_text
 from localspec.metadata.header import ModelHeader
 from localspec.metadata.vocab import Vocab
@@ -55,8 +53,7 @@ _HEAD_HINT = "It only drafts: give the model that it was made for, and this file
 def check_file(header: ModelHeader, role: Role, without_weights: Level) -> Iterator[Finding]:
     """Findings against a file in its role; a draft may also be prediction heads."""
     kind = draft_kind(header)
-    sidecar = _find_sidecar(header, role, kind)
-    if sidecar:
+    if sidecar := find_sidecar(header, role):
         yield sidecar
         return
     if kind.is_model and not header.is_autoregressive:
@@ -78,12 +75,9 @@ def check_file(header: ModelHeader, role: Role, without_weights: Level) -> Itera
 
 
 def _header_faults(header: ModelHeader) -> Iterator[Fault]:
-    """Names that llama.cpp refuses; values, types and shapes at which it ends the process."""
+    """Names that llama.cpp refuses; values and tensors show in the child of a first use."""
     yield from (("unknown-architecture", fault) for fault in architecture_faults(header))
     yield from (("unknown-tensor", fault) for fault in tensor_faults(header))
-    yield from (("absurd-header", fault) for fault in value_faults(header))
-    yield from (("tensor-type", fault) for fault in type_faults(header))
-    yield from (("tensor-shape", fault) for fault in shape_faults(header))
 
 
 def _findings(role: Role, faults: Iterator[Fault]) -> Iterator[Finding]:
@@ -145,38 +139,26 @@ def _split_marks(vocab: Vocab, template: str) -> list[bytes]:
     )
 
 
-def certain_sidecar(header: ModelHeader, role: Role) -> Finding | None:
-    """A sidecar by an incomplete header, if the rest of it cannot change the finding."""
-    known = _sidecar_by_name(header, role, draft_kind(header))
-    # A type that is still to come might change the message.
-    named = header.architecture and header.type is not None
-    settled = header.complete or header.architecture in _SIDECARS or named
-    return _sidecar(role, *known) if known and settled else None
-
-
 def loads_without_texts(header: ModelHeader) -> bool:
     """Whether llama.cpp loads a model that has no tokenizer, and makes up empty tokens for it."""
     return header.vocab is not None and header.vocab.type == "NONE" and _dummy_tokens(header) > 0
 
 
-def _find_sidecar(header: ModelHeader, role: Role, kind: DraftKind) -> Finding | None:
-    """The finding for a file that is not a model, but belongs to one."""
-    known = _sidecar_by_name(header, role, kind)
-    if known is None and kind.is_model and (header.type or "model") != "model":
-        known = f"a file of type '{one_line(header.type or '')}'", ""
-    return _sidecar(role, *known) if known else None
+def find_sidecar(header: ModelHeader, role: Role) -> Finding | None:
+    """The finding for a file that is not a model, but belongs to one.
 
-
-def _sidecar(role: Role, what: str, hint: str) -> Finding:
-    return make_finding("sidecar", f"The {role} is not a model but {what}.", hint)
-
-
-def _sidecar_by_name(header: ModelHeader, role: Role, kind: DraftKind) -> tuple[str, str] | None:
-    """Description and hint of a sidecar that cannot be used in this role."""
+    Of an incomplete header, only if the rest of it cannot change the finding.
+    """
+    kind, is_named = draft_kind(header), header.architecture and header.type is not None
+    settled = header.complete or header.architecture in _SIDECARS or is_named
     known = _SIDECARS.get(header.architecture) or _SIDECARS.get(header.type or "")
     if known is None and kind.only_drafts and role != "draft":
-        return kind.words, _HEAD_HINT
-    return known
+        known = kind.words, _HEAD_HINT
+    if known is None and header.complete and kind.is_model and header.type not in (None, "model"):
+        known = f"a file of type '{one_line(header.type)}'", ""
+    if known is None or not settled:
+        return None
+    return make_finding("sidecar", f"The {role} is not a model but {known[0]}.", known[1])
 
 
 def _tokenizer_faults(vocab: Vocab | None) -> Iterator[Fault]:

@@ -440,6 +440,14 @@ def crafted(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         ("llama", all_of("token_embd", lambda values: values.astype(np.int8)), {}),
         ("qwen35moe", nothing, {"expert_used_count": 999}),
         ("gemma4", nothing, {"rope__dimension_count_swa": 3}),
+        ("llama", nothing, {"attention__layer_norm_rms_epsilon": float("nan")}),
+        ("llama", nothing, {"rope__dimension_count": 33}),
+        ("llama", nothing, {"attention__head_count": 0}),
+        ("llama", nothing, {"attention__key_length": 65}),
+        ("llama", nothing, {"block_count": 10**9}),
+        ("qwen35", nothing, {"rope__dimension_sections": [0, 0, 0, 0]}),
+        ("jamba", nothing, {"ssm__inner_size": 513}),
+        ("rwkv7", nothing, {"wkv__head_size": 3}),
     ],
 )
 def test_a_file_that_ends_llama_cpp_ends_nothing_else(

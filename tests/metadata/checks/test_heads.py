@@ -244,8 +244,8 @@ BROKEN: dict[str, tuple[bytes, str, str]] = {
     ),
     "more heads than layers": (
         mtp_bytes(keys={"nextn_predict_layers": 6}),
-        "absurd-header",
-        "claims 6 prediction heads among 5 layers",
+        "heads-unsupported",
+        "6 prediction heads, and llama.cpp runs only one of qwen35",
     ),
     "an assistant of unknown width": (
         assistant_bytes(keys={"embedding_length_out": None}),

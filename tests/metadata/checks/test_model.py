@@ -1,15 +1,20 @@
 # ruff: noqa: F401, F811  (`make` is a fixture)
 """What is wrong with one file alone: each edge from both sides."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from localspec.core.errors import NotAGGUF
 from localspec.metadata.checks.model import BYTE
+from localspec.metadata.gguf_file import MAX_TAIL_BYTES
 from localspec.metadata.header import ModelHeader, read_header
-from localspec.pairing import check_model, check_pair
-from tests.support.files.gguf_files import Tensor, model_tensors, write_gguf
+from localspec.pairing import check_model, check_pair, check_usable
+from tests.support.files.architectures.specs import MODELS, NUMBERED, SIDECARS
+from tests.support.files.gguf_files import Tensor, model_keys, model_tensors, words, write_gguf
 from tests.support.files.headers import DRAFT_SIZE, N_WORDS, Make, changed, make, rules
 
 
@@ -160,23 +165,6 @@ def test_a_sidecar_without_a_vocabulary(make: Make, tmp_path: Path) -> None:
     assert rules(check_pair(make(), read_header(path)).errors) == ["error sidecar"]
 
 
-@pytest.mark.parametrize(
-    ("keys", "bad"),
-    [
-        ({}, False),
-        ({"qwen35.ssm.inner_size": 65}, True),
-        ({"qwen35.ssm.time_step_rank": 0}, True),
-        ({"qwen35.full_attention_interval": 0}, True),
-    ],
-)
-def test_a_state_of_odd_size_is_refused(make: Make, keys: dict[str, object], bad: bool) -> None:
-    sizes = {"inner_size": 64, "time_step_rank": 2, "state_size": 32}
-    usual: dict[str, object] = {f"qwen35.ssm.{key}": value for key, value in sizes.items()}
-    usual |= {"general.architecture": "qwen35", "qwen35.full_attention_interval": 2}
-    header = make(keys=usual | keys)
-    assert ("error absurd-header" in rules(check_model(header))) == bad
-
-
 PROMPTS: list[tuple[dict[str, Any], list[str]]] = [
     ({"pre": "glm4", "add_bos": True}, ["error no-bos-id"]),
     ({"pre": "glm4", "add_bos": True, "bos": 5}, []),
@@ -224,3 +212,20 @@ def test_the_rows_of_another_model_are_no_matter(make: Make) -> None:
     assert rules(check_model(header)) == ["error sidecar"]
     nameless = make(model="none", keys={"llama.vocab_size": 5}, tensors=tensors)
     assert "embedding-size" not in {finding.rule for finding in check_model(nameless)}
+
+
+@pytest.mark.llama
+@pytest.mark.parametrize("name", MODELS | SIDECARS | NUMBERED)
+def test_files_that_run_are_accepted(architecture: Callable[[str], Path], name: str) -> None:
+    header = read_header(architecture(name))
+    assert not [finding for finding in check_usable(header) if finding.level == "error"]
+
+
+def test_a_file_may_not_go_on_behind_its_tensors(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "long.gguf", model_keys(words(300)), model_tensors())
+    size = path.stat().st_size
+    os.truncate(path, size + MAX_TAIL_BYTES)
+    read_header(path)
+    os.truncate(path, size + (40 << 30))
+    with pytest.raises(NotAGGUF, match="but its tensors end at byte"):
+        read_header(path)
