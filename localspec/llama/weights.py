@@ -145,7 +145,7 @@ class Weights:
         if not adapter:
             raise EngineError(
                 f"llama.cpp cannot load the LoRA adapter {path}: {_reason(errors)}",
-                "See the whole log with --verbose.",
+                "Give one that was made for this model; the whole log: --verbose.",
             )
         self.memory += read_buffers(llama_library.log.lines())
         return adapter
