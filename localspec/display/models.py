@@ -196,7 +196,7 @@ def pair(row: PairRow, settings: "Mapping[str, Setting]") -> None:
 
 
 def _facts(row: PairRow, settings: "Mapping[str, Setting]") -> Iterator[tuple[str, str]]:
-    from localspec.library.pairs.schema import toml_value
+    import tomlkit
 
     yield "pair", row.name
     yield "family", row.family
@@ -209,7 +209,7 @@ def _facts(row: PairRow, settings: "Mapping[str, Setting]") -> Iterator[tuple[st
     here = [name for name, there in zip(("target", "draft"), row.here, strict=True) if there]
     yield "on this disk", ", ".join(here) or "nothing yet"
     for name, value in settings.items():
-        yield "setting", f"{name} = {toml_value(value)}"
+        yield "setting", f"{name} = {tomlkit.item(value).as_string()}"
 
 
 def _known_facts(spec: PairSpec) -> Iterator[tuple[str, str]]:

@@ -14,7 +14,6 @@
 Importing this imports pydantic, which takes a while: do it only to read or write a pair.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -146,32 +145,15 @@ def parse_pair(name: str, document: Mapping[str, object]) -> UserPair:
 
 
 def as_toml(pair: UserPair) -> str:
-    """The text of the pair's file; raises ValueError for text that is no UTF-8."""
-    tables: list[tuple[str, Mapping[str, Setting]]] = [
-        ("# A pair of models, stored by localspec.", {"target": pair.target, "draft": pair.draft})
-    ]
+    """The text of the pair's file."""
+    import tomlkit
+
+    document: dict[str, object] = {"target": pair.target, "draft": pair.draft}
     if pair.settings:
-        tables.append(("\n[settings]", pair.settings))
-    tables += [("\n[[files]]", asdict(file)) for file in pair.files]
-    lines = [
-        line
-        for heading, table in tables
-        for line in (heading, *(f"{key} = {toml_value(value)}" for key, value in table.items()))
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def toml_value(value: Setting) -> str:
-    """The value as TOML writes it; raises ValueError for text that is no UTF-8."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(toml_value, value))}]"
-    value.encode()
-    escaped = re.sub(r'[\x00-\x1f\x7f"\\]', lambda found: f"\\u{ord(found[0]):04x}", value)
-    return f'"{escaped}"'
+        document["settings"] = dict(pair.settings)
+    if pair.files:
+        document["files"] = [asdict(file) for file in pair.files]
+    return f"# A pair of models, stored by localspec.\n{tomlkit.dumps(document)}"
 
 
 def _check_sampling(settings: Mapping[str, Setting]) -> None:

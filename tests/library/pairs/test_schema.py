@@ -23,7 +23,6 @@ from localspec.library.pairs.schema import (
     UserPair,
     as_toml,
     parse_pair,
-    toml_value,
 )
 
 TARGET, DRAFT = "/models/big.gguf", "hf:org/small-GGUF/small-Q8_0.gguf"
@@ -168,7 +167,8 @@ values = (
 
 @given(values)
 def test_toml_is_written_so_that_it_reads_the_same(value: Setting) -> None:
-    read = tomllib.loads(f"x = {toml_value(value)}")["x"]
+    written = as_toml(UserPair("mine", TARGET, "mtp", {"x": value}))
+    read = tomllib.loads(written)["settings"]["x"]
     read = tuple(read) if isinstance(read, list) else read
     assert read == value and type(read) is type(value)
 
