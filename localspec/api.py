@@ -6,12 +6,20 @@ import inspect
 import logging
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import (
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
 from types import FunctionType, MethodType
-from typing import Any, TypedDict, TypeGuard, Unpack, get_type_hints, overload
+from typing import Any, TypedDict, TypeGuard, Unpack, get_type_hints
 
 from localspec.chat.answer import Answer
 from localspec.chat.answer import Progress as PromptProgress
@@ -280,31 +288,22 @@ class Model:
         self, prompts: Sequence[Prompt], **options: Unpack[GenerateKeywords]
     ) -> list[Answer]:
         """An answer to each prompt, in their order; as many at once as the pair has slots."""
-        found = dict(self._answers(prompts, options))
+        found = dict[int, Answer]()
+        with closing(self.answer_each(prompts, **options)) as answers:
+            for i, answer in answers:
+                if isinstance(answer, LocalspecError):
+                    raise answer
+                found[i] = answer
         return [found[i] for i in range(len(found))]
 
-    @_named_for_python()
     def answer_each(
         self, prompts: Sequence[Prompt], **options: Unpack[GenerateKeywords]
-    ) -> Iterator[tuple[int, Answer | LocalspecError]]:
+    ) -> Generator[tuple[int, Answer | LocalspecError], None, None]:
         """Each answer when it is complete, with the index of its prompt; many at once as above.
 
         An error takes the place of its answer, and the others go on. Answers that have not ended
         end with the iteration.
         """
-        return self._answers(prompts, options, return_errors=True)
-
-    @overload
-    def _answers(
-        self, prompts: Sequence[Prompt], options: GenerateKeywords
-    ) -> Iterator[tuple[int, Answer]]: ...
-    @overload
-    def _answers(
-        self, prompts: Sequence[Prompt], options: GenerateKeywords, *, return_errors: bool
-    ) -> Iterator[tuple[int, Answer | LocalspecError]]: ...
-    def _answers(
-        self, prompts: Sequence[Prompt], options: GenerateKeywords, *, return_errors: bool = False
-    ) -> Iterator[tuple[int, Answer | LocalspecError]]:
         if isinstance(prompts, str | bytes | Mapping):
             raise UsageError(
                 f"The prompts are {prompts!r:.60}, expected a list of prompts.",
@@ -316,12 +315,8 @@ class Model:
                 try:
                     streams[self.stream(prompt, **options)] = i
                 except LocalspecError as error:
-                    if not return_errors:
-                        raise
                     yield i, error
             for stream in as_completed(list(streams)):
-                if stream.error is not None and not return_errors:
-                    raise stream.error
                 yield streams[stream], stream.error or stream.answer
         finally:
             for stream in streams:
