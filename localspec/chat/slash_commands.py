@@ -98,14 +98,9 @@ def _compare(chat: Chat, rest: str) -> None:
         engine.profile.introduce(chat.ui.say)
     prompt = chat.encode(turns, chat.oldest)
     chat.ui.say("Answering the last question twice, drafted and plain; Ctrl-C stops.")
-    history, engine.history = engine.history, None  # it holds this very answer
-    try:
-        drafted = _answered(chat, prompt, options, "drafted")
-        plain = drafted
-        if drafted.finish_reason != "cancelled":
-            plain = _answered(chat, prompt, replace(options, draft_tokens=0), "plain")
-    finally:
-        engine.history = history
+    plain = drafted = _answered(chat, prompt, options, "drafted")
+    if drafted.finish_reason != "cancelled":
+        plain = _answered(chat, prompt, replace(options, draft_tokens=0), "plain")
     if plain.finish_reason == "cancelled":
         chat.ui.say("Stopped.")
         return
@@ -118,12 +113,8 @@ def _trace(chat: Chat, rest: str) -> None:
         raise UsageError(f"/trace writes HTML, and {path} does not end in .html.", _PAGE)
     prompt = chat.encode(_to_last_question(chat), chat.oldest)
     chat.ui.say("Answering the last question again, with the facts of each round; Ctrl-C stops.")
-    history, chat.engine.history = chat.engine.history, None  # it holds this very answer
     options, pieces = replace(chat.options, logprobs=0), list[Piece]()
-    try:
-        answer = _answered(chat, prompt, options, "again", pieces.append)
-    finally:
-        chat.engine.history = history
+    answer = _answered(chat, prompt, options, "again", pieces.append)
     chat.ui.trace(path, pieces, answer)
 
 
@@ -134,14 +125,18 @@ def _answered(
     what: str,
     keep: Callable[[Piece], None] = lambda piece: None,
 ) -> Answer:
-    """An answer whose text is not shown; ``keep`` is called with its pieces."""
-    with chat.ui.follow(what) as show:
+    """The last answer again, whose text is not shown; ``keep`` is called with its pieces."""
+    history, chat.engine.history = chat.engine.history, None  # it holds this very answer
+    try:
+        with chat.ui.follow(what) as show:
 
-        def on_piece(piece: Piece) -> None:
-            show(piece)
-            keep(piece)
+            def on_piece(piece: Piece) -> None:
+                show(piece)
+                keep(piece)
 
-        return collect(chat.engine.stream(prompt, options, reports_progress=True), on_piece)
+            return collect(chat.engine.stream(prompt, options, reports_progress=True), on_piece)
+    finally:
+        chat.engine.history = history
 
 
 def _can_draft(chat: Chat) -> bool:
