@@ -86,22 +86,31 @@ GLM = CallForm(
     inner=("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "</tool_call>"),
     parameter=("<arg_key>KEY</arg_key>\n<arg_value>", "</arg_value>\n"),
 )
-MINIMAX = CallForm(
-    "MiniMax",
-    tagged_calls(
-        rf'(?:<minimax:tool_call>\s*)?<invoke name="{NAME}">',
-        '<parameter name="',
-        r'(?P<key>[^"\n]+)">',
-        "</parameter>",
-        "</invoke>",
-        "</minimax:tool_call>",
-    ),
-    ("<minimax:tool_call>", "<invoke name="),
-    '<minimax:tool_call>\n<invoke name="NAME">\n',
-    "</invoke>\n</minimax:tool_call>",
-    ("</minimax:tool_call>",),
-    parameter=('<parameter name="KEY">', "</parameter>\n"),
-)
+
+
+def _invokes(family: str, wrapper: str, mark: str = "", attribute: str = "") -> CallForm:
+    """Calls inside of the tag ``wrapper``; all tags begin with the ``mark`` of a family."""
+    opening, invoke = f"<{mark}{wrapper}>", f"<{mark}invoke name="
+    return CallForm(
+        family,
+        tagged_calls(
+            rf'(?:{opening}\s*)?{invoke}"{NAME}">',
+            f'<{mark}parameter name="',
+            r'(?P<key>[^"\n]+)"[^>\n]{0,40}>',
+            f"</{mark}parameter>",
+            f"</{mark}invoke>",
+            f"</{mark}{wrapper}>",
+        ),
+        (opening, invoke),
+        f'{opening}\n{invoke}"NAME">\n',
+        f"</{mark}invoke>\n</{mark}{wrapper}>",
+        (f"</{mark}{wrapper}>",),
+        (mark,) if mark else (),
+        parameter=(f'<{mark}parameter name="KEY"{attribute}>', f"</{mark}parameter>\n"),
+    )
+
+
+MINIMAX = _invokes("MiniMax", "minimax:tool_call")
 _mistral = first_of(
     json_calls(r"\[TOOL_CALLS\]"),
     named_calls(rf"\[TOOL_CALLS\]\s*{NAME}(?:\[CALL_ID\](?P<id>[\w-]{{1,64}}))?(?:\[ARGS\])?"),
@@ -191,25 +200,8 @@ GEMMA = CallForm(
 
 
 def _dsml(wrapper: str) -> CallForm:
-    """DeepSeek's markup language, with calls inside of the tag ``wrapper``."""
-    opening, invoke = f"<｜DSML｜{wrapper}>", "<｜DSML｜invoke name="
-    return CallForm(
-        "DeepSeek DSML",
-        tagged_calls(
-            rf'(?:{opening}\s*)?{invoke}"{NAME}">',
-            '<｜DSML｜parameter name="',
-            r'(?P<key>[^"\n]+)"[^>\n]{0,40}>',
-            "</｜DSML｜parameter>",
-            "</｜DSML｜invoke>",
-            f"</｜DSML｜{wrapper}>",
-        ),
-        (opening, invoke),
-        f'{opening}\n{invoke}"NAME">\n',
-        f"</｜DSML｜invoke>\n</｜DSML｜{wrapper}>",
-        (f"</｜DSML｜{wrapper}>",),
-        ("｜DSML｜",),
-        parameter=('<｜DSML｜parameter name="KEY" string="IS_TEXT">', "</｜DSML｜parameter>\n"),
-    )
+    """DeepSeek's markup language."""
+    return _invokes("DeepSeek DSML", wrapper, "｜DSML｜", ' string="IS_TEXT"')
 
 
 def _listed(family: str, opening: str, closing: str, keys: tuple[str, str]) -> CallForm:
@@ -222,17 +214,9 @@ def _listed(family: str, opening: str, closing: str, keys: tuple[str, str]) -> C
     )
 
 
-LFM = CallForm(
-    "LFM2",
-    first_of(
-        json_calls(r"<\|tool_call_start\|>", "<|tool_call_end|>"),
-        python_calls(r"<\|tool_call_start\|>", "<|tool_call_end|>"),
-    ),
-    ("<|tool_call_start|>",),
-    '<|tool_call_start|>[{"name": "NAME", "arguments": ',
-    "}]<|tool_call_end|>",
-    ("<|tool_call_end|>",),
-)
+_lfm = _listed("LFM2", "<|tool_call_start|>", "<|tool_call_end|>", ("name", "arguments"))
+_lfm_python = python_calls(r"<\|tool_call_start\|>", "<|tool_call_end|>")
+LFM = replace(_lfm, read=first_of(_lfm.read, _lfm_python))
 GRANITE = _listed("Granite 3", "<|tool_call|>", "", ("name", "arguments"))
 NEMOTRON = _listed("Nemotron Nano 2", "<TOOLCALL>", "</TOOLCALL>", ("name", "arguments"))
 COMMAND = _listed("Command R7B", "<|START_ACTION|>", "<|END_ACTION|>", ("tool_name", "parameters"))
