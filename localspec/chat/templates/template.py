@@ -126,7 +126,7 @@ class ChatTemplate:
     @cached_property
     def tools(self) -> ToolCapabilities:
         """How the template handles tools and tool calls."""
-        return ToolCapabilities(self.source, self._try)
+        return ToolCapabilities(self.source, self._fill)
 
     @property
     def has_system_role(self) -> bool:
@@ -253,7 +253,7 @@ class ChatTemplate:
         """How many of the texts are not written just once; more than all if it fails."""
         try:
             prepared = self._prepared_all(messages)
-            shown = self._fill(prepared, generation=True, tools=tools)
+            shown = self._fill(prepared, tools=tools)
         except TemplateError:
             return len(texts) + 1
         return sum(shown.count(text) != 1 for text in texts)
@@ -264,7 +264,7 @@ class ChatTemplate:
     @cached_property
     def _takes_empty_answers(self) -> bool:
         try:
-            self._try([_USER, {"role": "assistant", "content": ""}, _USER])
+            self._fill([_USER, {"role": "assistant", "content": ""}, _USER])
         except TemplateError:
             return False
         return True
@@ -282,19 +282,10 @@ class ChatTemplate:
             prepared["content"] = "" if self._takes_empty_answers else " "
         return prepared
 
-    def _try(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        generation: bool = True,
-        tools: Sequence[Tool] = (),
-    ) -> str:
-        """The rendering of a made-up conversation."""
-        return self._fill(messages, generation, tools=tools)
-
     def _fill(
         self,
         messages: Sequence[Mapping[str, Any]],
-        generation: bool,
+        generation: bool = True,
         now: datetime.datetime | None = None,
         thinking: bool | None = None,
         tools: Sequence[Tool] = (),
@@ -324,7 +315,7 @@ class ChatTemplate:
         answer = {"role": "assistant", "content": _ANSWER}
         thoughts = dict.fromkeys(("reasoning_content", "thinking", "reasoning"), _THOUGHTS)
         try:
-            shown = self._try([_USER, answer | thoughts], generation=False)
+            shown = self._fill([_USER, answer | thoughts], generation=False)
         except TemplateError:
             return None
         return format_between(shown, _THOUGHTS, _ANSWER)
