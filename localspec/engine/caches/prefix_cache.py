@@ -6,7 +6,7 @@ As `server_prompt_cache` of llama.cpp's server, for target and draft each.
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from localspec.core.formatting import size
 from localspec.engine.generate import TextEngine
@@ -29,20 +29,6 @@ _SHARE = 4  # one in so many bytes that are free
 def default_limit(free: int | None) -> int:
     """The default bound in bytes, given the RAM that is free next to the models."""
     return _UNKNOWN if free is None else min(_MOST, free // _SHARE)
-
-
-@runtime_checkable
-class Restorable(StateHolder, Protocol):
-    """A TokenModel whose state can be copied and restored by itself: no head; see `LlamaModel`."""
-
-    def returns_to(self, length: int) -> int:
-        """How many tokens need not be read again, at least, after `truncate` to this length."""
-
-    def reusable_lengths(self) -> ReusableLengths:
-        """Lengths to which a copy of its `state` can be truncated."""
-
-    def state_bytes(self) -> int:
-        """Size of `state`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,11 +74,6 @@ class PrefixCache:
         """Bytes of all states."""
         return sum(state.n_bytes for state in self._states)
 
-    @property
-    def n_states(self) -> int:
-        """Number of states, of target and draft together."""
-        return len(self._states)
-
     def restore_best(self, engine: TextEngine, prompt: list[int], owner: str = "") -> None:
         """Restore the owner's best states for the prompt, and save those that they replace.
 
@@ -125,7 +106,7 @@ class PrefixCache:
 
     def _take_up(
         self,
-        models: Sequence[tuple[str, Restorable]],
+        models: Sequence[tuple[str, StateHolder]],
         head: Head | None,
         wanted: list[int],
         owner: str,
@@ -155,7 +136,7 @@ class PrefixCache:
             self._add(best)
 
     def _save(
-        self, models: Sequence[tuple[str, Restorable]], head: Head | None, owner: str
+        self, models: Sequence[tuple[str, StateHolder]], head: Head | None, owner: str
     ) -> None:
         """Save the first model's state, unless a saved one covers it, or it is too large."""
         sizes = [model.state_bytes() + model.reusable_lengths().n_bytes for _, model in models]
@@ -209,12 +190,12 @@ class PrefixCache:
         return [each for each in self._states if (each.owner, each.role) == (owner, role)]
 
 
-def _restorable(engine: TextEngine, length: int) -> list[tuple[str, Restorable]]:
+def _restorable(engine: TextEngine, length: int) -> list[tuple[str, StateHolder]]:
     """The models whose states are kept, with their roles, for a text of this length."""
-    found = list[tuple[str, Restorable]]()
+    found = list[tuple[str, StateHolder]]()
     for role, model in (("target", engine.target), ("draft", engine.draft)):
         # A draft whose context is shorter sees a window of the prompt, and no prefix.
-        if isinstance(model, Restorable) and length <= model.n_ctx:
+        if isinstance(model, StateHolder) and length <= model.n_ctx:
             found.append((role, model))
     return found
 

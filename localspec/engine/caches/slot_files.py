@@ -7,10 +7,14 @@ from pathlib import Path
 
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import appearing_when_complete, remove_abandoned
-from localspec.engine.caches.prefix_cache import Restorable
 from localspec.engine.engine import Engine
 from localspec.engine.generate import TextEngine
-from localspec.llama.cache.state_file import read_state, require_state_file, write_partial
+from localspec.llama.cache.state_file import (
+    StateHolder,
+    read_state,
+    require_state_file,
+    write_partial,
+)
 from localspec.llama.model import LlamaModel
 
 _NAME = re.compile(r"(?!.*\.draft$)[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
@@ -90,16 +94,16 @@ class SlotFiles:
 
     def _states(
         self, slot: TextEngine, path: Path
-    ) -> Iterator[tuple[Path, LlamaModel, Restorable]]:
+    ) -> Iterator[tuple[Path, LlamaModel, StateHolder]]:
         """Each file with its model, and the model's sequence in the slot."""
         engine = self._engine
-        if isinstance(slot.target, Restorable):
+        if isinstance(slot.target, StateHolder):
             yield path, engine.target, slot.target
-        if isinstance(engine.draft, LlamaModel) and isinstance(slot.draft, Restorable):
+        if isinstance(engine.draft, LlamaModel) and isinstance(slot.draft, StateHolder):
             yield path.with_name(f"{path.name}.draft"), engine.draft, slot.draft
 
 
-def _write(states: Sequence[tuple[Path, LlamaModel, Restorable]]) -> int:
+def _write(states: Sequence[tuple[Path, LlamaModel, StateHolder]]) -> int:
     """Replace all files, or none; returns the bytes written."""
     for file, _, _ in states:
         require_state_file(file)

@@ -1,7 +1,7 @@
 """Trees of candidates on llama.cpp: a path is a sequence, and all share the cells of the text."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from localspec.core.interrupt import held_interrupt
 from localspec.core.options.load_options import MAX_PATHS, MAX_ROWS
@@ -9,6 +9,9 @@ from localspec.llama import llama_library
 from localspec.llama.batch import TreeBatch, are_numbers, with_unknown_rows
 from localspec.llama.cache.copies import EVERY, TEXT_SEQUENCE
 from localspec.speculative.loop import Logits
+
+if TYPE_CHECKING:
+    from localspec.llama.model import LlamaModel
 
 
 class TreeRows(NamedTuple):
@@ -47,26 +50,6 @@ class TreeRows(NamedTuple):
         return sum(path in self.paths[row] for row in rows)
 
 
-class TreeTarget(Protocol):
-    """The part of a model that verifying a tree needs; see `model.LlamaModel`."""
-
-    min_width: int
-
-    def begin_tree(self) -> int: ...
-
-    def decode_tree(self, batch: Any, position: int) -> Logits: ...
-
-    def commit_tree(self, tokens: Sequence[int]) -> None: ...
-
-    def decode(self, tokens: Sequence[int], rows: int) -> Logits: ...
-
-    def drop_all(self) -> tuple[list[int], bool]: ...
-
-    def decode_anew(self, tokens: Sequence[int]) -> Logits: ...
-
-    def truncate(self, length: int) -> None: ...
-
-
 class LlamaTrees:
     """A TreeDecoder for a model whose ``context`` holds `MAX_PATHS` sequences in shared cells.
 
@@ -82,7 +65,7 @@ class LlamaTrees:
 
     paths = MAX_PATHS
 
-    def __init__(self, model: TreeTarget, context: Any, branches: int) -> None:
+    def __init__(self, model: "LlamaModel", context: Any, branches: int) -> None:
         self.branches = branches
         self._model = model
         self._llama = llama_library.library()

@@ -14,7 +14,7 @@ import os
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,8 +43,9 @@ _FREE = {"file", "name", "parameters", "quantization", "rollback", "branches"}.u
 )
 
 
+@runtime_checkable
 class StateHolder(Protocol):
-    """Tokens and their state: a model, or one of the sequences of its context."""
+    """Tokens and their state: a model, or one of the sequences of its context; no head."""
 
     @property
     def n_ctx(self) -> int: ...
@@ -58,6 +59,12 @@ class StateHolder(Protocol):
 
     def state(self) -> NDArray[np.uint8]:
         """The state of all its tokens."""
+
+    def state_bytes(self) -> int:
+        """Size of `state`."""
+
+    def returns_to(self, length: int) -> int:
+        """How many tokens need not be read again, at least, after `truncate` to this length."""
 
     def reusable_lengths(self) -> ReusableLengths:
         """Lengths to which a copy of its `state` can be truncated."""

@@ -124,7 +124,7 @@ def test_conversations_that_take_turns_each_find_their_own(whole: bool) -> None:
             assert tokens == alone(talk, 8)
             assert cached >= len(talk) - 20 if turn else cached == 0
             talks[kind] = [*talk, *tokens, *text("z", 10)]
-    assert cache.n_states == 2 * 2  # the third is where it was used, in target and draft
+    assert len(cache._states) == 2 * 2  # the third is where it was used, in target and draft
 
 
 def test_what_the_slot_holds_comes_first_and_nothing_is_copied() -> None:
@@ -184,7 +184,7 @@ def test_a_few_tokens_are_not_worth_a_copy(lost: int) -> None:
     cache, engine = PrefixCache(PLENTY), toy_engine(draft=False)
     engine.target.decode(text("a", 200 + lost), 0)
     cache.restore_best(engine, [*text("a", 200), 255, 255])
-    assert cache.n_states == (lost == WORTH_KEEPING)
+    assert len(cache._states) == (lost == WORTH_KEEPING)
 
 
 def test_nor_is_a_small_part_of_a_long_text() -> None:
@@ -192,9 +192,9 @@ def test_nor_is_a_small_part_of_a_long_text() -> None:
     engine.target = KeepingToy(whole=False, n_vocab=257, n_ctx=4096)
     engine.target.decode(text("a", 3200), 0)
     cache.restore_best(engine, [*text("a", 3001), 255, 255])  # 199 of 3200 would be lost
-    assert cache.n_states == 0
+    assert len(cache._states) == 0
     cache.restore_best(engine, [*text("a", 3000), 255, 255])
-    assert cache.n_states == 1
+    assert len(cache._states) == 1
 
 
 def test_the_one_used_longest_ago_is_dropped() -> None:
@@ -213,7 +213,7 @@ def test_what_is_larger_than_the_bound_is_never_copied_which_is_said_once() -> N
     for kind in "abab":
         assert say(cache, engine, text(kind, 400))[1] == 0
     assert isinstance(engine.target, KeepingToy)
-    assert (engine.target.copied, cache.n_states, cache.n_bytes) == (0, 0, 0)
+    assert (engine.target.copied, len(cache._states), cache.n_bytes) == (0, 0, 0)
     assert len(heard) == 1 and heard[0].startswith("A conversation of 407 tokens takes 2 KiB of")
     assert "exceeds --cache-ram 0:" in heard[0] and "restart with --cache-ram 1 or" in heard[0]
 
@@ -251,7 +251,7 @@ def test_a_prefix_serves_several_and_is_not_kept_twice() -> None:
     # Another text in between, then one that begins as they do: any of them serves it.
     assert say(cache, engine, text("x", 100))[1] == 0
     assert say(cache, engine, [*system, *text("d", 200)])[1] == 400
-    assert cache.n_states == 4
+    assert len(cache._states) == 4
     for kind in "abc":
         assert say(cache, engine, [*system, *text(kind, 300)])[1] == 600
 
@@ -286,7 +286,7 @@ def test_models_that_keep_nothing_are_left_alone() -> None:
     cache, engine = PrefixCache(PLENTY), ToyEngine(n_ctx=1024)
     for kind in "aba":
         assert say(cache, engine, text(kind, 300))[1] == 0
-    assert cache.n_states == 0
+    assert len(cache._states) == 0
 
 
 def test_a_draft_that_sees_a_window_is_left_alone() -> None:
@@ -310,7 +310,7 @@ def test_a_state_that_is_not_taken_is_forgotten() -> None:
     engine.target.restore = refuse  # type: ignore[attr-defined]
     tokens, cached = say(cache, engine, text("a", 300))
     assert cached == 0 and tokens == alone(text("a", 300), 8)
-    assert cache.n_states == 1  # of "b"
+    assert len(cache._states) == 1  # of "b"
 
 
 def test_a_copy_that_fails_loses_nothing() -> None:
@@ -325,7 +325,7 @@ def test_a_copy_that_fails_loses_nothing() -> None:
     copied, engine.target.state = engine.target.state, state  # type: ignore[attr-defined]
     with pytest.raises(Cancelled):
         say(cache, engine, text("a", 300))
-    assert cache.n_states == 1
+    assert len(cache._states) == 1
     engine.target.state = copied  # type: ignore[attr-defined]
     assert say(cache, engine, text("a", 300))[1] == 299
     assert say(cache, engine, text("b", 300))[1] == 299
@@ -566,7 +566,7 @@ def test_an_engine_of_llama_cpp_keeps_prefixes(engine: Engine) -> None:
     cache = PrefixCache(PLENTY)
     engine.target.decode(random_ids(200), 0)
     cache.restore_best(whole, random_ids(9, seed=5))
-    assert cache.n_states == 1 and 0 < cache.n_bytes <= engine.target.memory.kv
+    assert len(cache._states) == 1 and 0 < cache.n_bytes <= engine.target.memory.kv
 
 
 @pytest.mark.llama
