@@ -30,13 +30,14 @@ from localspec.llama.cache.copies import (
     TEXT_SEQUENCE,
     Copy,
     ReusableLengths,
+    StateCheckpoints,
     copy_state,
     places_to_return,
     restore_state,
 )
-from localspec.llama.cache.rollback import Fork, Rollback, Trim, make_rollback
+from localspec.llama.cache.rollback import Fork, Rollback, Snapshots, Trim
 from localspec.llama.memory.attention import with_attention
-from localspec.llama.memory.layer_cache import window_cells
+from localspec.llama.memory.layer_cache import ANCHORS, window_cells
 from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size
 from localspec.llama.parameters import (
     FILLED_PASSES,
@@ -547,12 +548,20 @@ class LlamaModel:
         """A strategy for a sequence of the context, which was configured for it.
 
         Copies of sliding windows take no more memory than the sequence's part of the cache.
+        Architectures without snapshots set `n_rs_seq` to 0: `llm_arch_supports_rs_rollback`.
         """
-        copied = self.options.copies_windows
-        limit = self.memory.kv // self.options.parallel if copied else 0
-        return make_rollback(
-            self._llama, self.weights.handle, self.context, strategy, sequence, limit
-        )
+        llama, context = self._llama, self.context
+        sliding = int(llama.llama_model_n_swa(self.weights.handle))
+        if strategy == Trim.name:
+            limit = self.memory.kv // self.options.parallel if self.options.copies_windows else 0
+            most = ANCHORS if limit and self.window_cells else 0
+            copies = StateCheckpoints(llama, context, most, sequence, limit)
+            return Trim(llama, context, sliding, sequence, copies)
+        if strategy == Fork.name:
+            return Fork(llama, context, sliding, sequence)
+        if strategy == Snapshots.name and llama.llama_n_rs_seq(context):
+            return Snapshots(llama, context, sequence)
+        return Rollback(llama, context, sequence)
 
     def _free_context(self) -> None:
         if self._trees is not None:

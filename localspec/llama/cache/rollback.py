@@ -16,7 +16,7 @@ from localspec.llama.cache.copies import (
     StateCheckpoints,
     cut,
 )
-from localspec.llama.memory.layer_cache import ANCHORS, SNAPSHOTS, window_cells
+from localspec.llama.memory.layer_cache import ANCHORS, SNAPSHOTS
 
 
 class Rollback:
@@ -279,32 +279,3 @@ def configure(params: Any, strategy: str) -> None:
         params.n_seq_max, params.kv_unified = Fork.per_text * params.n_seq_max, True
     elif strategy == Snapshots.name:
         params.n_rs_seq = SNAPSHOTS
-
-
-def make_rollback(
-    llama: Any,
-    model: Any,
-    context: Any,
-    strategy: str,
-    sequence: int = TEXT_SEQUENCE,
-    limit: int = 0,
-) -> Rollback:
-    """The strategy of a context that was configured for it.
-
-    The ``limit`` in bytes is for copies of sliding windows, of `Trim`. Architectures without
-    snapshots set `n_rs_seq` to 0: `llm_arch_supports_rs_rollback`.
-    """
-    sliding = int(llama.llama_model_n_swa(model))
-    if strategy == Trim.name:
-        cells, n_seq = int(llama.llama_n_ctx_seq(context)), int(llama.llama_n_seq_max(context))
-        if cells < int(llama.llama_n_ctx(context)):
-            n_seq = 1  # each sequence has cells of its own
-        moves = window_cells(cells, sliding, n_seq, int(llama.llama_n_ubatch(context))) < cells
-        most = ANCHORS if sliding and moves and limit else 0
-        copies = StateCheckpoints(llama, context, most, sequence, limit)
-        return Trim(llama, context, sliding, sequence, copies)
-    if strategy == Fork.name:
-        return Fork(llama, context, sliding, sequence)
-    if strategy == Snapshots.name and llama.llama_n_rs_seq(context):
-        return Snapshots(llama, context, sequence)
-    return Rollback(llama, context, sequence)
