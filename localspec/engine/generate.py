@@ -61,9 +61,6 @@ class Profile(Protocol):
     def learnt(self, clock: Clock) -> PairProfile:
         """The profile; measured first if none is saved."""
 
-    def introduce(self, say: Callable[[str], None]) -> None:
-        """Load or measure the profile, and pass its notes to ``say``."""
-
     def save(self) -> None:
         """Save the profile."""
 

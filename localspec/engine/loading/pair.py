@@ -47,16 +47,6 @@ _CANNOT_ROLL_BACK = (
 Draft = LlamaModel | Head | None
 
 
-class LoadedPair(NamedTuple):
-    """Both models, notes for the user, why the target verifies no trees, and the pair file."""
-
-    target: LlamaModel
-    draft: Draft
-    notes: list[str]
-    no_trees_reason: str | None
-    file: PairFile
-
-
 class UsablePair(NamedTuple):
     """A pair that llama.cpp can run here, notes for the user, the files of pair and target.
 
@@ -76,8 +66,8 @@ def load_pair(
     lenient: bool = False,
     say: Say = None,
     trial: bool = True,
-) -> LoadedPair:
-    """The implementation of `Engine.load`."""
+) -> tuple[LlamaModel, Draft, list[str], str | None, PairFile]:
+    """The implementation of `Engine.load`: the arguments of an engine."""
     placed, notes, file, alone = usable_pair(target, draft, lenient=lenient, say=say, trial=trial)
     model = load_target(placed.target, drafted=placed.draft is not None)
     notes += stretched(model)
@@ -91,7 +81,7 @@ def load_pair(
         raise
     notes += not_overridden(model, drafter)
     chain = placed.no_trees_reason or not_branched(model, placed.target.options)
-    return LoadedPair(model, drafter, notes, chain, file)
+    return model, drafter, notes, chain, file
 
 
 def usable_pair(
