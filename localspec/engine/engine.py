@@ -23,7 +23,7 @@ from localspec.core.options.sampling_choice import ChosenSampling, choose_sampli
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.caches.prefix_cache import PrefixCache
 from localspec.engine.caches.written_calls import WrittenCalls
-from localspec.engine.grammar.constraint import GrammarConstraint, MatchingInChild, Vocabulary
+from localspec.engine.grammar.constraint import GrammarConstraint, Vocabulary
 from localspec.engine.grammar.tool_calls import free_or_call, tool_grammar
 from localspec.engine.loading.pair import load_pair
 from localspec.engine.loading.pair_file import Model, PairFile, open_pair_file
@@ -217,8 +217,7 @@ class Engine:
         See `source.read_grammar` for the notations. An ``endless`` answer continues while the
         grammar allows anything but its end. Raises GrammarError for a bad grammar.
         """
-        matching = MatchingInChild(grammar, self._vocabulary)
-        return GrammarConstraint(matching, start, endless=endless)
+        return GrammarConstraint(grammar, self._vocabulary, start, endless=endless)
 
     @cached_property
     def _vocabulary(self) -> Vocabulary:

@@ -13,7 +13,7 @@ from random import Random
 
 from localspec.core.errors import GrammarError
 from localspec.engine.grammar import process
-from localspec.engine.grammar.constraint import GrammarConstraint, MatchingInChild, Vocabulary
+from localspec.engine.grammar.constraint import GrammarConstraint, Vocabulary
 from localspec.engine.grammar.source import read_grammar, read_regex, read_schema
 
 RUNS = [b"a" * n for n in range(2, 64)] + [bytes([a, b]) for a in b'ab "({' for b in b'ab "})']
@@ -33,7 +33,7 @@ class Figures:
 
 def answer(grammar: str, rng: Random, tokens: int = 40) -> bytes:
     """An answer of random allowed tokens."""
-    constraint, history = GrammarConstraint(MatchingInChild(grammar, FUZZED), 1), [0]
+    constraint, history = GrammarConstraint(grammar, FUZZED, 1), [0]
     for _ in range(tokens):
         position = len(history)
         constraint.forced(position, history)

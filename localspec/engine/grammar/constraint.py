@@ -5,7 +5,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,21 +15,6 @@ from localspec.speculative.prefix import common_prefix
 from localspec.speculative.sampling.constrained import RECALL
 
 _numbers = itertools.count()  # of answers
-
-
-class Matching(Protocol):
-    """See `matcher.Matching`."""
-
-    n_vocab: int
-    stops: list[int]
-
-    def follow(self, shared: int, tokens: list[int]) -> None: ...
-
-    def allows(self, length: int, token: int) -> tuple[list[int], bool]: ...
-
-    def forced(self, length: int) -> list[int]: ...
-
-    def mask(self, length: int) -> bytes: ...
 
 
 class Vocabulary:
@@ -59,16 +44,26 @@ class Vocabulary:
             return self._process
 
 
-class MatchingInChild:
-    """A `matcher.Matching` in a child process; raises GrammarError for an invalid grammar.
+class GrammarConstraint:
+    """The tokens that a grammar allows in the answer that begins at position ``start``.
 
-    Where the child ended for another answer, this one goes on in the next child.
+    A child process matches them (`matcher.Matching`); where it ended for another answer, this one
+    goes on in the next child. An ``endless`` answer continues if the grammar allows it. Caches the
+    masks of the last positions: drafting and verifying ask for the same ones. Raises GrammarError
+    for an invalid grammar.
     """
 
-    def __init__(self, grammar: str, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self, grammar: str, vocabulary: Vocabulary, start: int, *, endless: bool = False
+    ) -> None:
         self._grammar, self._vocabulary = grammar, vocabulary
         self._number = next(_numbers)
-        self._tokens: list[int] = []  # of the answer
+        self._start = start
+        self._endless = endless
+        self._tokens: list[int] = []  # of the answer, drafted ones included
+        # By the number of tokens before the position:
+        self._masks: dict[int, NDArray[np.bool]] = {}
+        self._forced: dict[int, list[int]] = {}
         self._begin()
 
     def _begin(self) -> None:
@@ -76,71 +71,36 @@ class MatchingInChild:
         process = self._process = self._vocabulary.process()
         weakref.finalize(self, process.answers.append, self._number)
         ended = [process.answers.pop() for _ in range(len(process.answers))]
-        self.n_vocab, self.stops = process.ask(
+        self._n_vocab, self._stops = process.ask(
             "begin", self._number, self._grammar, ended, tokenize=self._vocabulary.tokenize
         )
         self._changes = [(0, [*self._tokens])]  # that the child does not know of
 
-    def follow(self, shared: int, tokens: list[int]) -> None:
-        """Remember the change for the next question."""
-        self._changes.append((shared, tokens))
-        self._tokens[shared:] = tokens
-
-    def allows(self, length: int, token: int) -> tuple[list[int], bool]:
-        """`forced`, and whether this token may stand in that place."""
-        found: tuple[list[int], bool] = self._ask("allows", length, token)
-        return found
-
-    def forced(self, length: int) -> list[int]:
-        """The only possible tokens."""
-        found: list[int] = self._ask("forced", length)
-        return found
-
-    def mask(self, length: int) -> bytes:
-        """A bit for each token."""
-        return base64.b64decode(self._ask("mask", length))
-
     def _ask(self, step: str, *values: int) -> Any:
+        """The result of a step of `child.Steps`, after the changes."""
         if self._process.ended:
             self._begin()
         changes, self._changes = self._changes, []
         tokenize = self._vocabulary.tokenize
         return self._process.ask(step, self._number, changes, *values, tokenize=tokenize)
 
-
-class GrammarConstraint:
-    """The tokens that a grammar allows in the answer that begins at position ``start``.
-
-    An ``endless`` answer continues if the grammar allows it. Caches the masks of the last
-    positions: drafting and verifying ask for the same ones.
-    """
-
-    def __init__(self, matching: Matching, start: int, *, endless: bool = False) -> None:
-        self._matching = matching
-        self._start = start
-        self._endless = endless
-        self._tokens: list[int] = []  # of the answer, drafted ones included
-        # By the number of tokens before the position:
-        self._masks: dict[int, NDArray[np.bool]] = {}
-        self._forced: dict[int, list[int]] = {}
-
     def allows(self, token: int, position: int, history: Sequence[int]) -> bool:
         """Whether `mask` allows this token; avoids computing the mask where possible."""
         length = self._follow(position, history)
         if length < 0:
             return True
-        if length in self._masks or token in self._matching.stops:
+        if length in self._masks or token in self._stops:
             return bool(self._mask(length)[token])
         if forced := self._forced.get(length):
             return token == forced[0]
-        forced, allowed = self._matching.allows(length, token)
+        forced, allowed = self._ask("allows", length, token)
         self._remember_forced(length, forced)
-        return allowed
+        return bool(allowed)
 
     def mask(self, position: int, history: Sequence[int]) -> NDArray[np.bool]:
         """The tokens allowed at ``position``; see `constrained.Constraint`."""
         length = self._follow(position, history)
-        return np.ones(self._matching.n_vocab, np.bool) if length < 0 else self._mask(length)
+        return np.ones(self._n_vocab, np.bool) if length < 0 else self._mask(length)
 
     def forced(self, position: int, history: Sequence[int]) -> list[int]:
         """The only possible tokens from ``position`` on; none if there is a choice."""
@@ -149,7 +109,7 @@ class GrammarConstraint:
 
     def _forced_at(self, length: int) -> list[int]:
         if length not in self._forced:
-            self._remember_forced(length, self._matching.forced(length))
+            self._remember_forced(length, self._ask("forced", length))
         return self._forced[length]
 
     def _remember_forced(self, length: int, forced: list[int]) -> None:
@@ -158,15 +118,15 @@ class GrammarConstraint:
 
     def _mask(self, length: int) -> NDArray[np.bool]:
         if length not in self._masks:
-            self._masks[length] = self._unpacked(self._matching.mask(length))
+            self._masks[length] = self._unpacked(base64.b64decode(self._ask("mask", length)))
             self._masks.pop(length - RECALL, None)
         return self._masks[length]
 
     def _unpacked(self, packed: bytes) -> NDArray[np.bool]:
         bits = np.frombuffer(packed, np.uint8)
-        unpacked = np.unpackbits(bits, count=self._matching.n_vocab, bitorder="little")
+        unpacked = np.unpackbits(bits, count=self._n_vocab, bitorder="little")
         mask: NDArray[np.bool] = unpacked.view(np.bool)
-        stops = self._matching.stops
+        stops = self._stops
         if self._endless and np.count_nonzero(mask) > np.count_nonzero(mask[stops]):
             mask[stops] = False
         return mask
@@ -187,6 +147,6 @@ class GrammarConstraint:
             self._masks = {at: mask for at, mask in self._masks.items() if at <= shared}
             self._forced = {at: ids for at, ids in self._forced.items() if at <= shared}
             new = recent[shared - first :]
-            self._matching.follow(shared, new)
+            self._changes.append((shared, new))
             self._tokens[shared:] = new
         return length

@@ -16,8 +16,8 @@ from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.engine.grammar import matcher
-from localspec.engine.grammar.constraint import GrammarConstraint
-from localspec.engine.grammar.matcher import CompiledGrammar, Matching, TokenTexts
+from localspec.engine.grammar.constraint import GrammarConstraint, Vocabulary
+from localspec.engine.grammar.matcher import CompiledGrammar, Matching
 from localspec.engine.grammar.source import read_schema
 from localspec.speculative.sampling.constrained import RECALL
 from tests.support.real_pair import GREEDY, LENGTHS, TinyFiles, options, random_ids
@@ -137,10 +137,10 @@ def test_a_bound_that_is_exceeded_is_a_sentence(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(matcher, "limits", lambda: low)
     with pytest.raises(GrammarError, match="cannot be enforced"):
         compiled = CompiledGrammar('root ::= s\ns ::= s s s | s s | "a"', byte_tokenizer())
-        answer = GrammarConstraint(Matching(compiled), 1)
-        history = [0]
+        answer = Matching(compiled)
         for length in range(9):
-            history.append(int(answer.mask(1 + length, history).argmax()))
+            answer.mask(length)
+            answer.follow(length, [97])
 
 
 @pytest.mark.parametrize(
@@ -160,8 +160,7 @@ def test_a_vocabulary_that_lacks_a_byte(grammar: str, text: bytes) -> None:
     def lossy(text: str) -> list[int]:
         return [ids[bytes([byte])] for byte in text.encode() if bytes([byte]) in ids]
 
-    compiled = CompiledGrammar(grammar, TokenTexts(tokens, [stop], lossy).tokenizer())
-    constraint, history = GrammarConstraint(Matching(compiled), 1), [0]
+    constraint, history = GrammarConstraint(grammar, Vocabulary(tokens, [stop], lossy), 1), [0]
     while (mask := constraint.mask(len(history), history)).any() and not mask[stop]:
         history.append(int(np.flatnonzero(mask)[-1]))
     assert b"".join(tokens[i] for i in history[1:]) == text

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from localspec.core.errors import GrammarError
 from localspec.engine.grammar.constraint import GrammarConstraint
-from localspec.engine.grammar.matcher import CompiledGrammar, Matching
 from localspec.engine.grammar.source import (
     MAX_CHARACTERS,
     completed,
@@ -17,7 +16,7 @@ from localspec.engine.grammar.source import (
     read_schema,
     schema_grammar,
 )
-from tests.support.toy.grammars import accepts, byte_tokenizer
+from tests.support.toy.grammars import accepts, byte_vocabulary
 
 PERSON = {
     "type": "object",
@@ -314,7 +313,7 @@ BOUNDED = {
 def test_much_work_is_done_or_refused(make: object, fine: bool) -> None:
     """Each within a second or so; what is refused names a reason."""
     try:
-        constraint = GrammarConstraint(Matching(CompiledGrammar(make(), byte_tokenizer())), 1)  # type: ignore[operator]
+        constraint = GrammarConstraint(make(), byte_vocabulary(), 1)  # type: ignore[operator]
         history = [0]
         for _ in range(60):
             mask = constraint.mask(len(history), history)

@@ -5,17 +5,25 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
+from localspec.engine.grammar.constraint import Vocabulary
 from localspec.engine.grammar.matcher import CompiledGrammar, TokenTexts
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
 
+_TOKENS = [*(bytes([i]) for i in range(256)), b"<stop>"]
+
+
 @cache
 def byte_tokenizer() -> LLTokenizer:
     """256 bytes, and a token that ends an answer."""
-    tokens = [*(bytes([i]) for i in range(256)), b"<stop>"]
-    return TokenTexts(tokens, [256], lambda text: list(text.encode())).tokenizer()
+    return TokenTexts(_TOKENS, [256], lambda text: list(text.encode())).tokenizer()
+
+
+def byte_vocabulary() -> Vocabulary:
+    """The same, for a child process of its own."""
+    return Vocabulary(_TOKENS, [256], lambda text: list(text.encode()))
 
 
 def accepts(grammar: str, text: bytes) -> bool:
