@@ -271,11 +271,6 @@ def ggml() -> Any:
         ("ggml_backend_reg_get_proc_address", ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_char_p]),
         ("ggml_op_name", ctypes.c_char_p, [ctypes.c_int]),
         ("ggml_set_abort_callback", ctypes.c_void_p, [ctypes.c_void_p]),
-        ("ggml_get_name", ctypes.c_char_p, [ctypes.c_void_p]),
-        ("ggml_nelements", ctypes.c_int64, [ctypes.c_void_p]),
-        ("ggml_nrows", ctypes.c_int64, [ctypes.c_void_p]),
-        ("ggml_nbytes", ctypes.c_size_t, [ctypes.c_void_p]),
-        ("ggml_backend_tensor_get", None, [ctypes.c_void_p] * 2 + [ctypes.c_size_t] * 2),
     ):
         function = getattr(libggml, name)
         function.restype, function.argtypes = result, arguments

@@ -138,9 +138,8 @@ def read_state(
     with open_regular(path) as file:
         header = _read_header(file)
         _require_same(header, _identity(model))
-        n_tokens, n_state = _sizes(header, model, holder.n_ctx)
-        lengths, sizes = _copies(header, model, n_tokens)
-        sizes = [4 * n_tokens, n_state, *sizes]
+        n_tokens, n_state, earlier = _sizes(header, model, holder.n_ctx)
+        sizes = [4 * n_tokens, n_state, *(size for _, size in earlier)]
         n_bytes = file.tell() + sum(sizes)
         if os.fstat(file.fileno()).st_size != n_bytes:
             raise ValueError("it is cut short or damaged")
@@ -153,7 +152,7 @@ def read_state(
     tokens, state = parts[0].view("<i4"), parts[1]
     if tokens.min() < 0 or tokens.max() >= model.n_vocab:
         raise ValueError("it holds tokens that the model does not have")
-    copies = list(zip(lengths, parts[2:], strict=True))
+    copies = [(length, part) for (length, _), part in zip(earlier, parts[2:], strict=True)]
     _require_layout(holder, model, tokens.tolist(), state, copies)
     for length, copy in copies:  # a copy may be bad too
         if holder.restore(tokens.tolist(), state, [(length, copy)]):
@@ -243,31 +242,27 @@ def _require_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
         raise ValueError("it was made with other settings")
 
 
-def _sizes(header: dict[str, Any], model: LlamaModel, n_ctx: int) -> tuple[int, int]:
-    """Tokens, and bytes of their state, no more than a context of ``n_ctx`` tokens can hold."""
+def _sizes(
+    header: dict[str, Any], model: LlamaModel, n_ctx: int
+) -> tuple[int, int, list[tuple[int, int]]]:
+    """Tokens, bytes of their state, lengths and bytes of copies: all that a context can hold."""
     n_tokens, n_state = header.get("tokens"), header.get("state")
+    try:
+        copies = [(int(length), int(size)) for length, size in header["copies"]]
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ValueError("its header is damaged") from error
     if type(n_tokens) is not int or type(n_state) is not int or n_tokens < 1:
         raise ValueError("its header is damaged")
     if n_tokens > n_ctx:
         raise ValueError(f"it holds {n_tokens} tokens, and the context no more than {n_ctx}")
-    if not 0 < n_state <= model.memory.kv + _CELL * (model.n_ctx + 2**16):
+    most = model.memory.kv + _CELL * (model.n_ctx + 2**16)
+    if not 0 < n_state <= most:
         raise ValueError("its state is larger than the context")
-    return n_tokens, n_state
-
-
-def _copies(
-    header: dict[str, Any], model: LlamaModel, n_tokens: int
-) -> tuple[list[int], list[int]]:
-    """Lengths and bytes of the copies, within the bounds of a context."""
-    try:
-        found = [(int(length), int(size)) for length, size in header["copies"]]
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise ValueError("its header is damaged") from error
-    lengths, most = [length for length, _ in found], model.memory.kv + _CELL * (model.n_ctx + 2**16)
-    rising = all(a < b for a, b in itertools.pairwise([0, *lengths, n_tokens + 1]))
-    if len(found) > _MOST_COPIES or not rising or not all(0 < size <= most for _, size in found):
+    lengths = [0, *(length for length, _ in copies), n_tokens + 1]
+    rising = all(a < b for a, b in itertools.pairwise(lengths))
+    if len(copies) > _MOST_COPIES or not rising or not all(0 < size <= most for _, size in copies):
         raise ValueError("its header is damaged")
-    return lengths, [size for _, size in found]
+    return n_tokens, n_state, copies
 
 
 def _identity(model: LlamaModel) -> dict[str, Any]:
