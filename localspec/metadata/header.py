@@ -44,10 +44,9 @@ ENCODERS = frozenset(
 class ModelHeader:
     """Header of a GGUF file, or of all parts of a split model together.
 
-    scalars by their full key, and arrays of up to 1024 elements as tuples. `data_start` is the byte
-    at which the weights begin in the first part. A draft with a `trimmed` vocabulary has no tokens
-    the weights begin in the first part, in bytes. A draft with a `trimmed` vocabulary has no tokens
-    of its own.
+    `values` are scalars by their full key, and arrays of up to 1024 elements as tuples.
+    `data_start` is the byte at which the weights begin in the first part. A draft with a `trimmed`
+    vocabulary has no tokens of its own.
 
     If not `complete`, values may be missing: there are no tensors, `n_tokens` is the announced
     number, and special ids and flags of `vocab` may still be llama.cpp's defaults.
