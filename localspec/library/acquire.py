@@ -128,16 +128,6 @@ def proven(check: PairCheck) -> PairCheck:
     return check
 
 
-def exact_findings(target: ModelHeader) -> list[str]:
-    """The findings of earlier starts about the passes of a target on this disk, in sentences."""
-    from localspec.engine.loading.exact_passes import known_classes, known_rounding
-
-    if not target.path.is_file():
-        return []
-    found = [f"With row kernels, {rounding}." for rounding in known_rounding(target)]
-    return found + [f"With --exact, {passes}." for passes in known_classes(target)]
-
-
 def file_hashes(check: PairCheck, on_progress: Progress) -> "list[FileHash]":
     """Size and sha256 of all files of a checked pair that are on this disk, parts included."""
     files = dict.fromkeys((*check.target.paths, *check.draft.paths))

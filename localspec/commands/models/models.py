@@ -66,7 +66,8 @@ def check(
     process of its own, unless it did so before. A pair's name stands for both models. Exit code 0
     if they are compatible, 1 if not, 2 if the check failed.
     """
-    from localspec.library.acquire import exact_findings, proven
+    from localspec.engine.loading.exact_passes import exact_findings
+    from localspec.library.acquire import proven
     from localspec.pairing import report_json
 
     given = [name for name in (target_name, draft_name, target, draft) if name is not None]

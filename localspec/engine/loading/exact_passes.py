@@ -43,16 +43,13 @@ def use_exact_passes(
     return passes
 
 
-def known_classes(header: ModelHeader) -> list[PassClass]:
-    """Classes that were found for a model under any options."""
-    found = (passes for parts in found_of([header]) for passes in _valid(parts).values())
-    return sorted(set(found), key=str)
-
-
-def known_rounding(header: ModelHeader) -> list[Rounding]:
-    """Rounding of a model with row kernels that was found under any options."""
-    found = (each for parts in found_of([header]) for each in _valid_rounding(parts).values())
-    return sorted(set(found), key=str)
+def exact_findings(header: ModelHeader) -> list[str]:
+    """The results of earlier starts for a model on this disk, under any options, in sentences."""
+    parts = list(found_of([header])) if header.path.is_file() else []
+    rounding = {str(each) for known in parts for each in _valid_rounding(known).values()}
+    classes = {str(each) for known in parts for each in _valid(known).values()}
+    found = [f"With row kernels, {each}." for each in sorted(rounding)]
+    return found + [f"With --exact, {each}." for each in sorted(classes)]
 
 
 def _rounding(

@@ -14,7 +14,7 @@ from localspec.core.errors import EngineError
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.loading import exact_passes
-from localspec.library import acquire
+from localspec.engine.loading.exact_passes import exact_findings
 from localspec.llama import model
 from localspec.llama.batch import decode
 from localspec.llama.pass_class import NATURAL, PassClass, Rounding
@@ -97,7 +97,7 @@ def test_a_class_is_searched_once(tiny: TinyFiles, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(exact_passes, "find_class", lambda model: pytest.fail("searched again"))
     with pair(tiny) as engine:  # the same with a draft
         assert engine.target.passes == passes
-        assert exact_passes.known_classes(engine.target.header) == [passes]
+        assert f"With --exact, {passes}." in exact_findings(engine.target.header)
 
 
 @pytest.mark.parametrize("damage", ["", [1], {}, {"step": 3, "widest": 9, "alone": False}])
@@ -136,7 +136,7 @@ def test_where_all_widths_round_alike_exact_costs_nothing(
     ) as engine:
         assert engine.target.passes == NATURAL and engine.draft is not None
         assert not any("round" in sentence for sentence in [*engine.notes, *said])
-        assert exact_passes.known_rounding(engine.target.header) == [Rounding(True)]
+        assert f"With row kernels, {Rounding(True)}." in exact_findings(engine.target.header)
         prompt = engine.encode_text(TEXTS[0])
         texts = {tuple(fresh(engine, prompt, GREEDY, length).tokens) for length in LENGTHS}
         assert len(texts) == 1
@@ -155,7 +155,7 @@ def test_what_the_kernels_leave_is_named_and_stored(
                 "Drafted texts may differ from plain ones by rounding: llama.cpp's own code "
                 "computes Q3_K in products."
             )
-        assert acquire.exact_findings(engine._target.header) == [f"With row kernels, {expected}."]
+        assert exact_findings(engine._target.header) == [f"With row kernels, {expected}."]
         monkeypatch.setattr(exact_passes, "all_alike", lambda model: pytest.fail("again"))
     alone = PassClass(8, 56, alone=True)
     monkeypatch.setattr(exact_passes, "find_class", lambda model: alone)
