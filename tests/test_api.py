@@ -389,7 +389,7 @@ def test_each_answer_comes_when_it_is_complete(model: localspec.Model) -> None:
         model.generate_many(prompts, temperature=0, max_tokens=4)
     rest = model.answer_each([QUESTION] * 3, max_tokens=4)
     next(rest)
-    rest.close()  # type: ignore[attr-defined]
+    rest.close()
     assert model.generate(QUESTION, max_tokens=1).tokens
 
 
