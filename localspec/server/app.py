@@ -49,7 +49,7 @@ from localspec.server.api.native import (
     templated,
     tokenized,
 )
-from localspec.server.api.replies import STREAM_HEADERS, WARNINGS_HEADER, Reply, with_comments
+from localspec.server.api.replies import STREAM_HEADERS, WARNINGS_HEADER, Reply, with_signs
 from localspec.server.api.requests import Readable
 from localspec.server.api.responses.reply import ResponsesReply
 from localspec.server.api.responses.request import ResponsesRequest
@@ -282,8 +282,7 @@ async def _answer(
     answers = Answers(service.session.submit(requests), service.metrics)
     try:
         if body.stream:
-            events = reply.events(answers, request_id(request))
-            events = with_comments(events, request.scope["path"])
+            events = with_signs(reply.events(answers, request_id(request)), reply)
             return _Stream(answers, events, reply.headers)
         await while_connected(request, answers.rest())
         await reply.read_prompts(answers)

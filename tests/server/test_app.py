@@ -235,7 +235,7 @@ def test_the_schema_bounds_numbers(toy_server: Site) -> None:
 def test_a_stream_is_not_silent_before_its_first_token(
     gated: tuple[Site, Gate, threading.Event], path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replies, "COMMENT_SECONDS", 0.01)
+    monkeypatch.setattr(replies, "SIGN_SECONDS", 0.01)
     site, gate, _ = gated
     field = {"/v1/responses": "input", CHAT: "messages", "/v1/messages": "messages"}.get(path)
     question = HELLO if field == "messages" else "hello"
@@ -246,6 +246,10 @@ def test_a_stream_is_not_silent_before_its_first_token(
         begins = [next(lines) for _ in range(15)][-6:]  # a response's first events go before
     if path == "/v1/messages":  # Anthropic's own
         assert begins == ["event: ping", 'data: {"type":"ping"}', ""] * 2
+    elif path == "/v1/responses":  # Codex gives up a stream of comments
+        assert begins[::3] == ["event: response.in_progress"] * 2
+        numbers = [json.loads(line[6:])["sequence_number"] for line in begins[1::3]]
+        assert numbers == [3, 4]
     else:  # without an empty line, which clients take for the end of an event
         assert {line[:2] for line in begins} == {": "}
 

@@ -97,7 +97,9 @@ class Session:
     Jobs begin in the order in which they were submitted; one that wants a certain slot waits for it
     and lets others pass. Of several free slots, the one whose cache
     shares the longest prefix with the prompt takes the job, else the least recently used one, as
-    in llama.cpp's server (`get_available_slot`). ``prefixes`` stores caches that slots overwrite.
+    in llama.cpp's server (`get_available_slot`). A slot whose answer was cancelled, and which is
+    free after its pass under way, is waited for if it shares a longer one: a client that connects
+    again would else have its prompt read twice. ``prefixes`` stores caches that slots overwrite.
     An answer runs until it needs a pass that ``batcher`` makes for all slots that wait for one;
     a slot without a batcher makes its own. Prefixes and earlier answers are those of the job's
     owner alone.
@@ -317,12 +319,16 @@ class Session:
     def _assign(self) -> None:
         """Give waiting jobs to idle slots."""
         idle = [seat for seat in self._seats if seat.job is None and not seat.calls]
+        ending = [seat for seat in self._seats if seat.job is not None and seat.job.cancelled]
         for job in list(self._waiting):
             request = job.request
             asked = None if request.slot is None else self._seat(request.slot)
             fitting = [seat for seat in idle if asked in (None, seat)]
             if fitting:
                 seat = max(fitting, key=lambda seat: seat.shared(request))
+                held = seat.shared(request)
+                if asked is None and any(each.shared(request) > held for each in ending):
+                    continue
                 job.begun_at, seat.job = time.monotonic(), job
                 idle.remove(seat)
                 self._waiting.remove(job)

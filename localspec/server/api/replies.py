@@ -6,7 +6,7 @@ import math
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -31,10 +31,10 @@ Json = dict[str, Any]
 WARNINGS_HEADER = "x-localspec-warnings"
 _LONGEST_HEADER = 1000
 STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-COMMENT_SECONDS = 5.0
+SIGN_SECONDS = 5.0
 # Without an empty line, at which openai-go 1 takes a comment for an event, and ends the stream.
-_COMMENT = b": the answer has not begun or pauses\n"
-_PING = b'event: ping\ndata: {"type":"ping"}\n\n'  # Anthropic's own
+COMMENT = b": the answer has not begun or pauses\n"
+PING = b'event: ping\ndata: {"type":"ping"}\n\n'  # Anthropic's own
 
 
 class Reply(ABC):
@@ -82,6 +82,10 @@ class Reply(ABC):
     @abstractmethod
     def events(self, answers: Answers, request_id: str) -> AsyncIterator[bytes]:
         """The reply as server-sent events; an error is the last of them."""
+
+    def sign_of_life(self) -> bytes:
+        """Bytes of a stream that shows that the server goes on: a comment, which clients skip."""
+        return COMMENT
 
     def progress(self, piece: Piece) -> Json:
         """How much of the prompt is read, as llama-server reports it."""
@@ -177,17 +181,13 @@ class OpenAIReply(Reply):
         return {"usage": usage(answers.choices), **totals(answers)}
 
 
-async def with_comments(events: AsyncIterator[bytes], path: str) -> AsyncIterator[bytes]:
-    """The events, and a comment in every `COMMENT_SECONDS` in which none comes.
-
-    Clients skip comments, but give up a connection that stays silent. On the ``path`` of
-    Anthropic's API it is the event ping.
-    """
+async def with_signs(events: AsyncIterator[bytes], reply: Reply) -> AsyncIterator[bytes]:
+    """The events of a reply, and its `Reply.sign_of_life` while none comes."""
     while True:
         coming = asyncio.ensure_future(anext(events))
         try:
-            async for comment in comments(coming, path):
-                yield comment
+            async for sign in signs_of_life(coming, reply.sign_of_life):
+                yield sign
             yield coming.result()
         except StopAsyncIteration:
             return
@@ -195,10 +195,17 @@ async def with_comments(events: AsyncIterator[bytes], path: str) -> AsyncIterato
             coming.cancel()
 
 
-async def comments(coming: "asyncio.Future[Any]", path: str) -> AsyncIterator[bytes]:
-    """A comment after every `COMMENT_SECONDS` until something has come."""
-    while not (await asyncio.wait([coming], timeout=COMMENT_SECONDS))[0]:
-        yield _PING if is_anthropic(path) else _COMMENT
+async def signs_of_life(
+    coming: "asyncio.Future[Any]", sign: Callable[[], bytes]
+) -> AsyncIterator[bytes]:
+    """A sign in every `SIGN_SECONDS` until something has come: clients give up silent streams."""
+    while not (await asyncio.wait([coming], timeout=SIGN_SECONDS))[0]:
+        yield sign()
+
+
+def first_sign(path: str) -> bytes:
+    """The sign of life of a reply that has not begun."""
+    return PING if is_anthropic(path) else COMMENT
 
 
 def warning_headers(warnings: Sequence[str]) -> dict[str, str]:

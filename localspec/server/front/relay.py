@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -11,7 +12,7 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
-from localspec.server.api.replies import STREAM_HEADERS, comments
+from localspec.server.api.replies import STREAM_HEADERS, first_sign, signs_of_life
 from localspec.server.app import while_connected
 from localspec.server.errors import BadRequest, describe, error_for, request_id
 from localspec.server.front.models import Model, Models
@@ -184,7 +185,7 @@ def _start(reply: httpx2.Response) -> dict[str, Any]:
 async def _comment(start: "asyncio.Future[Message]", send: Send, path: str) -> bool:
     """Send comments until the reply starts; whether there were any."""
     begun = False
-    async for comment in comments(start, path):
+    async for comment in signs_of_life(start, partial(first_sign, path)):
         if not begun:
             headers = Headers(
                 {"content-type": "text/event-stream; charset=utf-8", **STREAM_HEADERS}

@@ -169,6 +169,22 @@ def test_the_answers_are_those_of_run_and_come_in_order() -> None:
     assert ended == sorted(ended)
 
 
+async def test_who_connects_again_waits_for_the_slot_that_read_the_prompt() -> None:
+    first, second = Gated(), Gated()
+    second.open()
+    with session_of(first.engine, second.engine) as queue:
+        broken = one(queue, ask("a long prompt " * 8))
+        first.begun()
+        first.allow()
+        first.begun()  # the prompt is read, and the first round under way
+        broken.cancel()
+        again, other = one(queue, ask("a long prompt " * 8)), one(queue, ask("another"))
+        assert again.begun_at is None and other.begun_at is not None
+        first.open()
+        *_, last = [piece async for piece in pieces_of(again)]
+        assert last.stats.cached_tokens > 100
+
+
 def test_the_figures_of_a_piece_are_those_of_its_time() -> None:
     async def main() -> list[Piece]:
         with session_of(ToyEngine()) as queue:

@@ -302,7 +302,7 @@ def test_models_are_loaded_by_a_request_of_their_own_where_that_is_wanted() -> N
 def test_a_stream_that_waits_for_its_model_begins_with_comments(
     asked: dict[str, str], events: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replies, "COMMENT_SECONDS", 0.05)
+    monkeypatch.setattr(replies, "SIGN_SECONDS", 0.05)
     may_load = threading.Event()
     with fronting(stand=type("Stand", (Slow,), {"may_load": may_load})) as site:
         body = {**asked, "stream": True}

@@ -7,7 +7,7 @@ from itertools import groupby
 from localspec.chat.answer import Piece
 from localspec.chat.tools.tool import arguments_of
 from localspec.server.api.answers import Answers, Choice
-from localspec.server.api.replies import Json, Reply, event, figures_of
+from localspec.server.api.replies import PING, Json, Reply, event, figures_of
 from localspec.server.errors import anthropic_error, describe
 
 _event = partial(event, named=True)
@@ -49,6 +49,10 @@ class MessagesReply(Reply):
             yield _event(body)
         yield _event({"type": "message_delta", "delta": _end(choice), **self._figures(choice)})
         yield _event({"type": "message_stop"})
+
+    def sign_of_life(self) -> bytes:
+        """Anthropic's ping."""
+        return PING
 
     def _message(self, choice: Choice, content: Sequence[Json]) -> Json:
         """The message with these blocks, before its end."""

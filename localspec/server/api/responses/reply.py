@@ -56,6 +56,7 @@ class ResponsesReply(Reply):
             "top_p": sampling.top_p,
             **{name: value for name, value in given.items() if value is not None},
         }
+        self._numbers = count()  # of events
         self._output = Output(request.namespaced, hides_reasoning=request.hides_reasoning)
 
     def whole(self, answers: Answers) -> Json:
@@ -73,11 +74,7 @@ class ResponsesReply(Reply):
 
     async def events(self, answers: Answers, request_id: str) -> AsyncIterator[bytes]:
         """Numbered events, without ``[DONE]``."""
-        numbers = count()
-
-        def numbered(body: Json) -> bytes:
-            return event({**body, "sequence_number": next(numbers)}, named=True)
-
+        numbered = self._numbered
         yield numbered({"type": "response.created", "response": self._response})
         yield numbered({"type": "response.in_progress", "response": self._response})
         try:
@@ -88,6 +85,13 @@ class ResponsesReply(Reply):
                 yield numbered(body)
         except Exception as error:
             yield numbered(self._failed(error, request_id))
+
+    def sign_of_life(self) -> bytes:
+        """An event: Codex gives up a stream without one for 300 s, and does not count comments."""
+        return self._numbered({"type": "response.in_progress", "response": self._response})
+
+    def _numbered(self, body: Json) -> bytes:
+        return event({**body, "sequence_number": next(self._numbers)}, named=True)
 
     def _added(self, piece: Piece) -> Iterator[Json]:
         """The events of a piece."""
