@@ -177,6 +177,11 @@ class GenerationStats:
         return self.plain_seconds / seconds if self.plain_seconds and seconds else None
 
     @property
+    def plain_or_own_seconds(self) -> float:
+        """Estimated seconds of plain decoding; those of the answer if its gain is not known."""
+        return self.plain_seconds if self.estimated_speedup is not None else self.seconds
+
+    @property
     def acceptance_rate(self) -> float | None:
         """Accepted over drafted; None, not 0, when nothing was drafted."""
         return self.accepted / self.drafted if self.drafted else None

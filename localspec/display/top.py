@@ -106,6 +106,8 @@ def _rows(model: "ModelFigures", speed: float | None) -> Iterator[tuple[str, str
     a_round = f", {model.answered / model.rounds:.2f} a round" if model.rounds else ""
     yield "tokens", f"{model.tokens:,}{a_round}"
     if model.drafted:
+        if model.times_plain is not None:
+            yield "gain", f"about {model.times_plain:.2f}x plain"
         yield "accepted", f"{percent(model.accepted / model.drafted)} of {model.drafted:,} drafted"
 
 

@@ -1,7 +1,7 @@
 """The application: the server's paths."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -74,15 +74,23 @@ class _Stream(StreamingResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(self, answers: Answers, events: Any, headers: dict[str, str]) -> None:
-        super().__init__(events, headers=STREAM_HEADERS | headers)
+    def __init__(
+        self, answers: Answers, events: AsyncIterator[bytes], headers: dict[str, str]
+    ) -> None:
+        super().__init__(self._all(events), headers=STREAM_HEADERS | headers)
         self._answers = answers
+        self._was_sent = False
+
+    async def _all(self, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for each in events:
+            yield each
+        self._was_sent = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            _end(scope, self._answers)
+            _end(scope, self._answers, left=not self._was_sent)
 
 
 def make_app(
@@ -279,7 +287,7 @@ async def _answer(
     owner = _cache_owner(service, request)
     requests, warnings = await loop.run_in_executor(_READERS, body.read, service, owner)
     reply = form(body, service, warnings)
-    answers = Answers(service.session.submit(requests), service.metrics)
+    answers = Answers(service.session, requests, service.metrics)
     try:
         if body.stream:
             events = with_signs(reply.events(answers, request_id(request)), reply)
@@ -287,18 +295,26 @@ async def _answer(
         await while_connected(request, answers.rest())
         await reply.read_prompts(answers)
     except BaseException as error:
-        _end(request.scope, answers)
-        if isinstance(error, ClientDisconnect):
+        left = isinstance(error, ClientDisconnect)
+        _end(request.scope, answers, left=left)
+        if left:
             return Response(status_code=499)  # for the log
         raise
     _end(request.scope, answers)
     return JSONResponse(reply.whole(answers), headers=reply.headers)
 
 
-def _end(scope: Scope, answers: Answers) -> None:
-    """Free the slots, and pass the figures to the log."""
+def _end(scope: Scope, answers: Answers, *, left: bool = False) -> None:
+    """Free the slots, and pass the figures to the log; the client may have ``left`` before."""
+    reading = [] if answers.complete else answers.unread()
     answers.close()
-    scope["state"] |= {"stats": answers.stats, "cut_off": not answers.complete}
+    reasons = {choice.finish_reason or "stop" for choice in answers.choices}
+    scope["state"] |= {
+        "stats": answers.stats,
+        "cut_off": "" if answers.complete else "the client left" if left else "cut off",
+        "reading": reading,
+        "ends": sorted(reasons - {"stop", "tool_calls"}),
+    }
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:

@@ -190,7 +190,7 @@ class BatchRun:
             raise bad_request(error.errors(), body) from None
         requests, warnings = await asyncio.to_thread(request.read, self._service)
         reply = form(request, self._service, warnings)
-        answers = Answers(self._service.session.submit(requests), self._service.metrics)
+        answers = Answers(self._service.session, requests, self._service.metrics)
         try:
             await answers.rest()
         finally:

@@ -129,6 +129,7 @@ class ErrorResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         status = self.status_code
+        scope.setdefault("state", {})["code"] = self._error["error"]["code"]  # for the log
         body = error_for(scope["path"], status, self._error, request_id(Request(scope)))
         await JSONResponse(body, status, headers=self._more_headers)(scope, receive, send)
 

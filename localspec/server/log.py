@@ -2,7 +2,8 @@
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -70,10 +71,10 @@ class AccessLog:
         path, state = scope["path"], scope["state"]
         self._metrics.count_request(self._route(scope), status, seconds)
         if path not in _QUIET:
+            request = f"{scope['method']} {one_line(path[:200])} {status}"
+            code = f" {state['code']}" if state.get("code") else ""
             numbers = figures(state["stats"]) if "stats" in state else ""
-            ended = " cut off" if state.get("cut_off") else ""
-            request = f"{scope['method']} {one_line(path[:200])}"
-            self._say(f"{request} {status}{ended} {seconds:.2f} s{numbers}")
+            self._say(f"{request}{code} {seconds:.2f} s{numbers}{_end(state)}")
 
     def _route(self, scope: Scope) -> str:
         """The path of the request's route, such as /slots/{slot}, or "other"."""
@@ -88,4 +89,17 @@ def figures(stats: GenerationStats) -> str:
     speed = "" if stats.generation_tps is None else f" at {stats.generation_tps:.1f} tok/s"
     rate = stats.acceptance_rate
     accepted = "" if rate is None else f", {rate:.0%} of {stats.drafted} drafted accepted"
-    return f"{read}{cached} + {stats.tokens} tokens{speed}{accepted}"
+    times = stats.estimated_speedup
+    gain = "" if times is None else f", about {times:.2f}x plain"
+    return f"{read}{cached} + {stats.tokens} tokens{speed}{accepted}{gain}"
+
+
+def _end(state: Mapping[str, Any]) -> str:
+    """Why an answer ended, unless it was complete, and the name of the request's key."""
+    parts = [f"ended by {reason}" for reason in state.get("ends", ())]
+    if why := state.get("cut_off"):
+        read = [f", {read} of {all_} prompt tokens read" for read, all_ in state["reading"]]
+        parts.append(why + "".join(read))
+    if "key" in state:
+        parts.append(f"key {one_line(state['key'])}")
+    return "".join(f", {part}" for part in parts)

@@ -39,6 +39,11 @@ _SUMS = (
     ("prompt_seconds", "Seconds spent reading prompts.", "prompt_seconds draft_prompt_seconds"),
     ("tokens_predicted", "Tokens generated.", "tokens"),
     ("tokens_predicted_seconds", "Seconds spent generating.", "seconds"),
+    (
+        "plain_seconds",
+        "Estimated seconds of plain decoding for the same tokens.",
+        "plain_or_own_seconds",
+    ),
     ("rounds", "Passes of the target that generated tokens.", "rounds"),
     ("spec_decode_num_draft_tokens", "Tokens drafted.", "drafted"),
     ("spec_decode_num_accepted_tokens", "Drafted tokens accepted.", "accepted"),

@@ -22,6 +22,7 @@ class ModelFigures:
     """The current state of a model, and sums over its answers since the server began.
 
     ``tokens`` include those of answers under way, ``generation_tps`` and all that follows do not.
+    ``times_plain`` is the estimated speed over plain decoding.
     ``by_source`` holds accepted tokens by their origin, ``by_position`` by their place in the
     draft, in ``drafts`` rounds. ``prompts`` are being read: tokens read, and all of them.
     ``known`` is False if the server does not show its metrics.
@@ -36,6 +37,7 @@ class ModelFigures:
     busy: int = 0
     tokens: int = 0
     generation_tps: float | None = None
+    times_plain: float | None = None
     answered: int = 0
     rounds: int = 0
     drafts: int = 0
@@ -135,6 +137,7 @@ def _figures(
         busy=len(busy),
         tokens=answered + sum(_count(slot.get("n_decoded", 0)) for slot in slots),
         generation_tps=answered / seconds if seconds else None,
+        times_plain=counts.get("plain_seconds_total", 0) / seconds if seconds else None,
         answered=answered,
         rounds=total("rounds"),
         drafts=total("spec_decode_num_drafts"),

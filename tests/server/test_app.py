@@ -1,18 +1,25 @@
 """The server's paths, and clients that go away."""
 
+import asyncio
 import json
 import re
 import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
 
 import pytest
 
 from localspec import __version__
+from localspec.chat.stats import GenerationStats
 from localspec.engine.session.job import Job
 from localspec.engine.session.limits import Limits
+from localspec.server import log
 from localspec.server.api import replies
+from localspec.server.log import figures
+from localspec.server.metrics import RequestMetrics
 from tests.support.served import (
     CHAT,
     COMPLETIONS,
@@ -73,7 +80,7 @@ def test_a_client_that_goes_away_frees_the_engine(
     gate.let(10**6)
     assert site.ask(max_tokens=3)["usage"]["completion_tokens"] == 3
     assert gate.passes - before <= 1 + 4  # the one under way, and those of the second answer
-    assert site.line_with("cut off", " 499")
+    assert site.line_with(", the client left", "")
 
 
 def test_a_client_that_goes_away_leaves_the_queue(
@@ -212,6 +219,43 @@ def test_the_page_needs_no_network_and_runs_nothing_else(toy_server: Site) -> No
         assert "default-src 'none'" in policy and "unsafe" not in policy and "http" not in policy
         assert "frame-ancestors 'none'" in policy
         assert page.headers["x-content-type-options"] == "nosniff"
+
+
+def test_the_log_says_why_a_request_was_refused_or_an_answer_ended(toy_server: Site) -> None:
+    status, error = toy_server.refused(messages=[{"role": "user", "content": "much " * 5000}])
+    assert (status, error["code"]) == (400, "context_length_exceeded")
+    assert " 400 context_length_exceeded " in toy_server.line_with("context_length")
+    toy_server.ask(max_tokens=3)
+    assert toy_server.line_with("+ 3 tokens").endswith(", ended by length")
+
+
+def test_the_log_says_how_far_a_prompt_was_read() -> None:
+    toy, gate = gated_toy()
+    with serving(toy) as site:
+        with asking(site):
+            assert gate.began.acquire(timeout=PATIENCE)  # the pass that reads the prompt
+        gate.let(10**6)
+        line = site.line_with("the client left")
+    found = re.search(r" 499 .*, the client left, (\d+) of (\d+) prompt tokens read$", line)
+    assert found is not None and int(found[1]) < int(found[2])
+
+
+def test_the_log_says_what_drafting_gained_and_whose_key_it_was() -> None:
+    stats = GenerationStats(answers=1, tokens=64, drafted=40, accepted=30, seconds=2.0)
+    stats.plain_seconds = 3.0
+    assert figures(stats).endswith(", about 1.50x plain")
+    said = list[str]()
+    answers = partial(log.AccessLog, routes=(), say=said.append, metrics=RequestMetrics())
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        scope["state"]["key"] = "anna"
+        await send({"type": "http.response.start", "status": 200})
+
+    async def send(message: Any) -> None: ...
+
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
+    asyncio.run(answers(app)(scope, None, send))  # type: ignore[arg-type]
+    assert said[0].endswith(" s, key anna")
 
 
 def test_the_schema_names_paths_and_version(toy_server: Site) -> None:

@@ -188,6 +188,11 @@ class Session:
         """The present state of each slot."""
         return [seat.state(i) for i, seat in enumerate(self._by_id)]
 
+    def state_of(self, job: Job) -> SlotState | None:
+        """The present state of the slot that answers a job; None while it waits, and at its end."""
+        busy = (i for i, seat in enumerate(self._by_id) if seat.job is job)
+        return next((self._by_id[i].state(i) for i in busy), None)
+
     def run(
         self, slot: int, act: Callable[[TextEngine], T], owner: str = "", *, replaces: bool = False
     ) -> Future[T]:

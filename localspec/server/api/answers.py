@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from localspec.chat.answer import Piece, called_or
 from localspec.chat.stats import GenerationStats
 from localspec.chat.tools.tool import ToolCall
-from localspec.engine.session.job import Job, received
+from localspec.engine.session.job import GenerationRequest, Job, received
 from localspec.engine.session.limits import Closing
+from localspec.engine.session.session import Session
 from localspec.server.metrics import Metrics
 from localspec.speculative.sampling.logprobs import TokenLogprob
 
@@ -79,8 +80,11 @@ class Answers:
     Call `close` exactly once, also if the iteration was not finished.
     """
 
-    def __init__(self, jobs: Sequence[Job], metrics: Metrics) -> None:
-        self.choices = [Choice(i, job) for i, job in enumerate(jobs)]
+    def __init__(
+        self, session: Session, requests: Sequence[GenerationRequest], metrics: Metrics
+    ) -> None:
+        self._session = session
+        self.choices = [Choice(i, job) for i, job in enumerate(session.submit(requests))]
         self._began = time.monotonic()
         self._metrics = metrics
         self._pieces = self._merge()
@@ -100,6 +104,15 @@ class Answers:
 
     def __aiter__(self) -> AsyncIterator[tuple[Choice, Piece]]:
         return self._pieces
+
+    def unread(self) -> list[tuple[int, int]]:
+        """Of each prompt that is being read: the tokens read so far, and all."""
+        states = [self._session.state_of(choice.job) for choice in self.choices]
+        return [
+            (state.n_prompt_tokens_processed, state.n_prompt_tokens)
+            for state in states
+            if state is not None and state.n_prompt_tokens_processed < state.n_prompt_tokens
+        ]
 
     async def rest(self) -> None:
         """Wait until all answers are complete."""
