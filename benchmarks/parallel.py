@@ -38,7 +38,7 @@ from common import CTX_SIZE, Parser, conditions, padded_pair, span, unheard
 import localspec
 from localspec.api import Model
 from localspec.bench.demo import HYBRID_QUESTIONS, QUANTIZATIONS, QUESTIONS, padded_hybrid
-from localspec.bench.equality import audit_answers, rounding
+from localspec.bench.equality import audit_answers
 from localspec.bench.plan import BenchPlan
 from localspec.chat.answer import Answer, collect
 from localspec.core import machine
@@ -46,6 +46,7 @@ from localspec.core.options.load_options import DraftTokens
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.text_stream import Prompt
+from tests.support.llama.rounding import rounding
 
 # Without prompt lookup: answers to the same question would be drafted from each other.
 ASKED: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "prompt_lookup": False}

@@ -21,7 +21,6 @@ from localspec.speculative.loop import Logits, TokenModel, prefill
 from localspec.speculative.prefix import common_prefix
 from localspec.speculative.sampling.sampler import Sampler
 
-_WIDE = 32  # tokens of a text that are looked at together
 _MOST_APART = 1.0  # logits: rows that differ by more are no rounding; 0.46 was the most seen
 
 Miss = tuple[int, float | None]  # see `Audit.misses`
@@ -191,22 +190,6 @@ def audit_answers(
             if text not in known:
                 known[text] = tuple(_misses(engine, prompt, plan, text))
             yield Audit(name, length, len(text), one.tokens == plain, known[text])
-
-
-def rounding(engine: Engine, prompt: PromptIds, text: Sequence[int]) -> float:
-    """The largest difference, in logits on a text, between passes of one token and wide ones.
-
-    Picks can differ if two tokens are no farther apart than twice that.
-    """
-    target, worst = engine.target, 0.0
-    for start in range(0, len(text), _WIDE):
-        tokens, rows = [*prompt, *text[: start + _WIDE]][:-1], len(text[start : start + _WIDE])
-        target.truncate(0)
-        wide = target.decode(tokens, rows).copy()
-        target.truncate(0)
-        narrow = [target.decode([token], 1)[0].copy() for token in tokens][-rows:]
-        worst = max(worst, float(np.abs(wide - narrow).max()))
-    return worst
 
 
 def _last_row(target: TokenModel, context: list[int], tokens: int) -> Logits:

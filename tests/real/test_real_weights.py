@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.bench.equality import audit_answers, rounding
+from localspec.bench.equality import audit_answers
 from localspec.bench.plan import BenchPlan, Variant
 from localspec.chat.answer import Answer
 from localspec.core.options.load_options import DraftTokens
@@ -14,6 +14,7 @@ from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.text_stream import Prompt
 from tests.support.command import Command
+from tests.support.llama.rounding import rounding
 from tests.support.served import Site
 
 pytestmark = [pytest.mark.llama, pytest.mark.real]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from localspec.bench.equality import audit_answers, rounding
+from localspec.bench.equality import audit_answers
 from localspec.bench.plan import BenchPlan
 from localspec.chat.answer import Answer, collect
 from localspec.core.errors import EngineError
@@ -25,6 +25,7 @@ from localspec.llama.model import LlamaModel
 from localspec.llama.row_kernels import RowKernels
 from localspec.speculative.loop import TokenModel
 from tests.support.files.tiny_models import write_tiny_model
+from tests.support.llama.rounding import rounding
 from tests.support.real_pair import (
     GREEDY,
     LENGTHS,
