@@ -9,13 +9,14 @@ from typing import Annotated, Any
 
 import pytest
 import typer
+from typer.core import TyperCommand
 from typer.testing import CliRunner
 
 from localspec import cli
 from localspec.commands.flags.answer import AnswerFlags
 from localspec.commands.flags.grammar import GrammarFlags
 from localspec.commands.flags.groups import spread_groups
-from localspec.commands.flags.llama_command import complete
+from localspec.commands.flags.llama_command import LlamaCommand, complete
 from localspec.commands.flags.pair import (
     PAIR_ROWS,
     PairFlags,
@@ -60,12 +61,12 @@ PANELS = (
 GROUPS = (PromptFlags, AnswerFlags, TemplateFlags, GrammarFlags)
 
 
-def parsed(*arguments: str) -> Given:
+def parsed(*arguments: str, cls: type[TyperCommand] | None = None) -> Given:
     """What a command receives."""
     received: list[Given] = []
     app = typer.Typer(pretty_exceptions_enable=False)
 
-    @app.command()
+    @app.command(cls=cls)
     @spread_groups
     def command(given: PairFlags, word: Annotated[str, typer.Option("--word")] = "none") -> None:
         assert word == ("given" if "--word" in arguments else "none")
@@ -127,9 +128,10 @@ def test_help_shows_the_options_of_every_day(command: str) -> None:
 
 def test_the_older_spelling_of_prompt_lookup() -> None:
     for flag in ("--suffix", "--prompt-lookup"):
-        assert parsed(flag, "off") == {"prompt_lookup": False}
-        assert models_of(parsed(flag, "on")).prompt_lookup
-        assert "'perhaps' is not one of on, off" in refusal(flag, "perhaps")
+        assert parsed(flag, "off", cls=LlamaCommand) == {"prompt_lookup": False}
+        assert models_of(parsed(flag, "on", cls=LlamaCommand)).prompt_lookup
+        with pytest.raises(AssertionError, match="'perhaps' is not one of on, off"):
+            parsed(flag, "perhaps", cls=LlamaCommand)
 
 
 @pytest.mark.parametrize("command", ["run", "chat"])
@@ -365,7 +367,7 @@ def test_a_flag_that_is_not_there_names_the_right_one(given: str, words: str) ->
 def test_a_pair_names_what_it_cannot_keep() -> None:
     given = parsed(
         *("-c", "0", "-ngl", "auto", "-ngld", "3", "--rope-scale", "2", "--lora", "a.gguf"),
-        *("-mg", "1", "-otd", "a=CPU", "--no-mmap", "-b", "64", "--suffix", "off", "-v"),
+        *("-mg", "1", "-otd", "a=CPU", "--no-mmap", "-b", "64", "--prompt-lookup", "off", "-v"),
         *("--lookup-files", "a.txt", "--recalibrate", "--seed", "-1"),
     )
     assert set(unstored_flags(given)) == {
@@ -374,7 +376,8 @@ def test_a_pair_names_what_it_cannot_keep() -> None:
     }  # fmt: skip
     # Of these, 0 was refused.
     assert stored_settings(given) == {"ctx_size": 0, "draft_gpu_layers": 3, "seed": -1}
-    assert unstored_flags(parsed("--suffix", "on", "-m", "a", "--draft", "b", "--temp", "0")) == []
+    given = parsed("--prompt-lookup", "on", "-m", "a", "--draft", "b", "--temp", "0")
+    assert unstored_flags(given) == []
     assert unstored_flags(parsed("-dev", "auto")) == ["--device"]
 
 

@@ -19,8 +19,6 @@ from localspec.commands.flags.settings import filled_in, places_of
 from localspec.core.errors import LocalspecError
 from localspec.core.options.option import Option, options
 
-_HIDDEN = "_hidden"  # ends the name of the parameter for an older spelling
-
 
 def _show_all(context: typer.Context, wanted: bool) -> None:
     """Print the help with the advanced options too, and end."""
@@ -57,7 +55,7 @@ def spread_groups(function: Callable[..., None]) -> Callable[..., None]:
             continue
         rows = [row for row in options(*classes).values() if row.help]
         groups[parameter.name] = (annotation if annotation in classes else dict, rows)
-        parameters += [each for row in rows for each in _parameters(row)]
+        parameters += map(_parameter, rows)
 
     @functools.wraps(function)
     def command(context: typer.Context, **values: Any) -> None:
@@ -92,8 +90,8 @@ def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, keyword, default=default, annotation=annotation)
 
 
-def _parameters(row: Option) -> list[inspect.Parameter]:
-    """The parameters of a row: that of its flag, and that of its older spelling."""
+def _parameter(row: Option) -> inspect.Parameter:
+    """The parameter of a row."""
     parse = parser_of(row)
     kind: Any = str if parse is not None else row.item
     kind = list[kind] if row.many else kind
@@ -102,17 +100,12 @@ def _parameters(row: Option) -> list[inspect.Parameter]:
     known |= {"envvar": variable_of(row), "show_envvar": row.envvar is not None}
     known |= {"autocompletion": completion_of(row)}
     made = typer.Option(*row.flags, **known) if row.flags else typer.Argument(**known)
-    found = [_keyword(row.name, Annotated[kind | None, made], None)]
-    if row.hidden_flag is not None:
-        hidden = typer.Option(row.hidden_flag, hidden=True, **known)
-        found.append(_keyword(row.name + _HIDDEN, Annotated[kind | None, hidden], None))
-    return found
+    return _keyword(row.name, Annotated[kind | None, made], None)
 
 
 def _given(row: Option, values: dict[str, Any]) -> Any:
     """The value of a row, taken from those of the parameters; None if it was not given."""
-    value, old = values.pop(row.name), values.pop(row.name + _HIDDEN, None)
-    value = old if value is None else value
+    value = values.pop(row.name)
     if row.many:
         return tuple(value) if value else None
     turns_off = row.flags and "/" not in row.flags[0]  # such as --no-mmap

@@ -16,8 +16,9 @@ from localspec.display.terminal import console
 
 # An option that may stand alone, the values that may follow it, and the value that it means alone.
 _ALONE = {flag: (("on", "off", "auto"), "on") for flag in ("-fa", "--flash-attn")}
-# llama.cpp's spellings of options that have another name here, and their replacements; a spelling
-# that a command has itself is left alone. A second word is put before the value.
+# llama.cpp's spellings of options that have another name here, and an older one of ours, with their
+# replacements; a spelling that a command has itself is left alone. A second word is put before the
+# value.
 _OURS = {
     spelling: ours
     for spellings, ours in (
@@ -36,6 +37,7 @@ _OURS = {
         ("-r --reverse-prompt", "--stop"),
         ("--system-prompt", "--system"),
         ("-no-cnv --no-conversation", "--raw"),
+        ("--suffix", "--prompt-lookup"),
     )
     for spelling in spellings.split()
 }

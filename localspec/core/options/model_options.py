@@ -118,7 +118,6 @@ class ModelOptions(PairOptions):
         "Let auto draft the tokens that followed the same n-gram earlier in the text. Default: on.",
         metavar="on|off",
         words={"on": True, "off": False},
-        hidden_flag="--suffix",
     )
     lookup_cache: Path | None = _lookup(
         None, "--lookup-cache", "Save answers to this file, and draft from the answers saved in it."

@@ -59,9 +59,9 @@ class Option:
     """One option.
 
     ``flags`` are its spellings, first the one that messages name; a row without any is an
-    argument, and one without help text has only bounds. ``hidden_flag`` is an older spelling, which
-    help leaves out. ``everyday`` options are in the short help. ``words`` map words that stand for
-    values, ``parse`` reads the text of any other value and raises ValueError.
+    argument, and one without help text has only bounds. ``everyday`` options are in the short help.
+    ``words`` map words that stand for values, ``parse`` reads the text of any other value and
+    raises ValueError.
 
     ``bounds`` are those of the value; ``asked`` are wider ones for the text that users may write.
     ``stored``: a pair's file may hold it. ``request``: a request of the server may hold it, within
@@ -82,7 +82,6 @@ class Option:
     asked: Bounds[Any] | None = None
     words: Mapping[str, object] = field(default_factory=dict)
     parse: Callable[[str], Any] | None = None
-    hidden_flag: str | None = None
     envvar: str | None = None
     everyday: bool = False
     stored: bool = False
