@@ -45,7 +45,6 @@ _Model = Annotated[
         "--for", metavar="MODEL", help="Only for this pair or file name.", autocompletion=models
     ),
 ]
-_All = Annotated[bool, typer.Option("--all", help="Also list defaults.")]
 _SECRET = ("api_key",)
 _ANY_SPELLING = {"ignore_unknown_options": True}  # temperature, or --temp
 config_app = typer.Typer(
@@ -56,7 +55,7 @@ config_app = typer.Typer(
 @config_app.callback()
 def config(
     context: typer.Context,
-    everything: _All = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also list defaults.")] = False,
     as_json: JsonFlag = False,
     header: HeaderFlag = True,
 ) -> None:
@@ -65,27 +64,8 @@ def config(
     A flag wins over a variable, that over the file's value for a model, that over a pair's own
     setting, that over the file's value for all models.
     """
-    if context.invoked_subcommand is None:
-        _list(everything, as_json, header)
-
-
-@config_app.command("list", hidden=True)
-def config_list(
-    everything: _All = False, as_json: JsonFlag = False, header: HeaderFlag = True
-) -> None:
-    """The same as ``config`` alone."""
-    _list(everything, as_json, header)
-
-
-@config_app.command("get", context_settings=_ANY_SPELLING)
-def config_get(name: _Name) -> None:
-    """Print the value of a setting: that of a variable, of the file, or the default."""
-    name = setting_name(name)
-    value = next(value for found, value, _ in _listed() if found == name)
-    console.text(f"{_shown(value)}\n")
-
-
-def _list(everything: bool, as_json: bool, header: bool) -> None:
+    if context.invoked_subcommand is not None:
+        return
     from localspec.display import models as lists
 
     rows = [
@@ -102,6 +82,17 @@ def _list(everything: bool, as_json: bool, header: bool) -> None:
     else:
         console.note("Nothing is set. To set something: localspec config set temperature 0.7")
         console.note("All settings with their defaults: localspec config --all")
+
+
+config_app.command("list", hidden=True)(config)
+
+
+@config_app.command("get", context_settings=_ANY_SPELLING)
+def config_get(name: _Name) -> None:
+    """Print the value of a setting: that of a variable, of the file, or the default."""
+    name = setting_name(name)
+    value = next(value for found, value, _ in _listed() if found == name)
+    console.text(f"{_shown(value)}\n")
 
 
 def _listed() -> Iterator[tuple[str, Any, str]]:
