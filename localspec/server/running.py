@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from localspec.core import paths
-from localspec.core.files import read_at_most
+from localspec.core.files import lock, read_at_most
 
 _MOST_BYTES = 2**16
 _SECONDS, _MOST_REPLY = 3, 2**22  # of a reply: more would hold `ps` and `top`
@@ -49,7 +49,9 @@ class RunningServer:
     @property
     def is_alive(self) -> bool:
         """Whether its process still holds the lock: a recorded pid may be another's by now."""
-        return _is_locked(_path(self.host, self.pid))
+        with suppress(OSError), _path(self.host, self.pid).open() as file:
+            return not lock(file)
+        return False
 
     def ask(self, path: str) -> str | None:
         """Its reply to GET: empty if it refuses the request, None if there is no reply.
@@ -83,15 +85,14 @@ def announced(url: str, models: Sequence[str], slots: int) -> Iterator[None]:
     place = _path(record.host, record.pid)
     new = place.with_name(f"{place.stem}.new")
     try:
-        from fcntl import LOCK_EX, flock
-
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         held = new.open("w")
-        flock(held, LOCK_EX)
+        if not lock(held, sure=True):
+            raise OSError("files cannot be locked here")
         held.write(json.dumps(asdict(record)))
         held.flush()
         new.replace(place)  # it is locked before others can see it
-    except (ImportError, OSError):
+    except OSError:
         yield
         return
     with held:
@@ -153,19 +154,6 @@ def _connected(url: str) -> Iterator[HTTPConnection]:
         yield connection
     if time.monotonic() > ends:
         raise TimeoutError
-
-
-def _is_locked(path: Path) -> bool:
-    from fcntl import LOCK_NB, LOCK_SH, flock
-
-    try:
-        with path.open() as file:
-            flock(file, LOCK_SH | LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
 
 
 def _folder() -> Path:
