@@ -100,8 +100,7 @@ app = typer.Typer(
 def main() -> NoReturn:
     """Run the command line; an error that the user can mend becomes two lines and an exit code."""
     console.prepare_streams()
-    if hasattr(signal, "SIGCHLD"):
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it is ignored, no child has a code
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it is ignored, no child has a code
     try:
         app()
     except LocalspecError as problem:

@@ -177,5 +177,4 @@ class ComputeThread:
 
 COMPUTE = ComputeThread()
 atexit.register(COMPUTE.stop)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=COMPUTE._reset)
+os.register_at_fork(after_in_child=COMPUTE._reset)

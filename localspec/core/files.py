@@ -11,6 +11,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
+from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
 from glob import escape
 from io import BufferedReader, FileIO
 from itertools import islice
@@ -24,7 +25,6 @@ UNWRITABLE = "Check that the folder exists, is writable and has room."
 _COMPARED_FILES = 1000  # of a folder, with the name of one that is missing
 _SAMPLES, _SAMPLE, _BEGINNING = 256, 4096, 2**20  # of each file of a model
 MAX_KEYS, MAX_KEY_BYTES = 500, 2**17  # of one file
-_AT_ONCE = getattr(os, "O_NONBLOCK", 0)  # opening a pipe would wait for its other end
 
 
 def open_regular(path: Path | str) -> BufferedReader:
@@ -33,7 +33,7 @@ def open_regular(path: Path | str) -> BufferedReader:
 
 
 def _open_regular(path: str, flags: int) -> int:
-    descriptor = os.open(path, flags | _AT_ONCE)
+    descriptor = os.open(path, flags | os.O_NONBLOCK)  # opening a pipe would wait for its other end
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
         return descriptor
@@ -179,7 +179,8 @@ def appearing_when_complete(
     place = destination if itself else Path(os.path.realpath(destination))
     is_stream = str(destination).startswith(("/dev/", "/proc/"))  # a rename would replace it
     if is_stream or (not itself and place.exists() and not place.is_file()):
-        stream = os.open(destination, os.O_WRONLY | _AT_ONCE)  # open until its writer has it open
+        # Open until its writer has it open.
+        stream = os.open(destination, os.O_WRONLY | os.O_NONBLOCK)
         try:
             yield destination
         finally:
@@ -205,12 +206,10 @@ def temporary_beside(destination: Path, mode: int = 0o666) -> Iterator[Path]:
         name = f".{destination.name}.{os.getpid()}-{secrets.token_hex(4)}"
         path = destination.with_name(name)
         with FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode), "r+") as file:
-            if os.name != "posix":  # there an open file cannot be renamed
-                file.close()
-            elif not lock(file):
+            if not lock(file):
                 continue  # another process is about to remove it
             try:
-                if file.closed or os.fstat(file.fileno()).st_nlink:  # else one has removed it
+                if os.fstat(file.fileno()).st_nlink:  # else one has removed it
                     yield path
                     return
             finally:
@@ -248,12 +247,10 @@ def lock(file: IO[Any], *, sure: bool = False) -> bool:
     True also if files cannot be locked here, unless the lock must be ``sure``.
     """
     try:
-        from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
-
         flock(file, (LOCK_EX if file.writable() else LOCK_SH) | LOCK_NB)  # as NFS demands
     except BlockingIOError:
         return False
-    except (ImportError, OSError):
+    except OSError:
         return not sure
     return True
 

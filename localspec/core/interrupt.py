@@ -102,7 +102,7 @@ def on_suspension(before: Callable[[], None], after: Callable[[], None]) -> None
     Until `end_suspension`; only the first call in the main thread counts.
     """
     in_main_thread = threading.current_thread() is threading.main_thread()
-    if not in_main_thread or _suspension() is not None or not hasattr(signal, "SIGTSTP"):
+    if not in_main_thread or _suspension() is not None:
         return
 
     def suspend(number: int, frame: object) -> None:
@@ -123,7 +123,7 @@ def end_suspension() -> None:
 
 def _suspension() -> Callable[[int, FrameType | None], object] | None:
     """The handler of Ctrl-Z, None without one."""
-    handler = signal.getsignal(signal.SIGTSTP) if hasattr(signal, "SIGTSTP") else None
+    handler = signal.getsignal(signal.SIGTSTP)
     return handler if callable(handler) else None
 
 

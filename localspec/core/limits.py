@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import re
+import resource
 from typing import overload
 
 from localspec.core.errors import LocalspecError, NotEnoughMemory
@@ -23,10 +24,6 @@ def allowed(name: str, wanted: int) -> int: ...
 def allowed(name: str) -> int | None: ...
 def allowed(name: str, wanted: int | None = None) -> int | None:
     """The lowest of ``wanted`` and this process's own limits of this name; None for no limit."""
-    try:
-        import resource
-    except ImportError:  # Windows has none
-        return wanted
     limits = resource.getrlimit(getattr(resource, name))
     found = [each for each in limits if each != resource.RLIM_INFINITY]
     return min(found if wanted is None else [*found, wanted], default=None)
@@ -34,10 +31,6 @@ def allowed(name: str, wanted: int | None = None) -> int | None:
 
 def raise_open_files(wanted: int) -> None:
     """Raise the soft limit of open files to ``wanted``, at most to the hard limit."""
-    try:
-        import resource
-    except ImportError:  # Windows has none
-        return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < most:

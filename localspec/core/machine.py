@@ -1,6 +1,5 @@
 """Cores, memory and GPUs of this computer, without llama.cpp."""
 
-import ctypes
 import os
 import re
 import shutil
@@ -40,11 +39,8 @@ def physical_cores() -> int:
     """
     if sys.platform == "darwin":
         return _sysctl("hw.perflevel0.physicalcpu") or _sysctl("hw.physicalcpu") or logical_cores()
-    if hasattr(os, "sched_getaffinity"):
-        allowed = os.sched_getaffinity(0)
-        cores = len({_siblings(cpu) for cpu in allowed & _fast_cpus() or allowed})
-    else:
-        cores = _windows_cores(_windows_core_records()) or logical_cores()
+    allowed = os.sched_getaffinity(0)
+    cores = len({_siblings(cpu) for cpu in allowed & _fast_cpus() or allowed})
     return max(1, min(cores, logical_cores()))
 
 
@@ -55,27 +51,6 @@ def _fast_cpus() -> set[int]:
         return {cpu for span in spans for cpu in range(int(span[0]), int(span[-1]) + 1)}
     except (OSError, ValueError):
         return set()
-
-
-def _windows_core_records() -> bytes:
-    """A SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX for each physical core, none elsewhere."""
-    if sys.platform != "win32":
-        return b""
-    size = ctypes.c_ulong()
-    ask = ctypes.windll.kernel32.GetLogicalProcessorInformationEx
-    ask(0, None, ctypes.byref(size))  # RelationProcessorCore
-    records = ctypes.create_string_buffer(size.value)
-    return records.raw if ask(0, records, ctypes.byref(size)) else b""
-
-
-def _windows_cores(records: bytes) -> int:
-    """How many cores the records describe; on Intel's processors, of the fastest kind only."""
-    kinds = []
-    while records:
-        kinds.append(records[9])  # EfficiencyClass: greater is faster
-        records = records[int.from_bytes(records[4:8], "little") :]
-    hybrid = "GenuineIntel" in os.environ.get("PROCESSOR_IDENTIFIER", "")
-    return kinds.count(max(kinds)) if kinds and hybrid else len(kinds)
 
 
 def _siblings(cpu: int) -> str:
@@ -256,8 +231,7 @@ def gpu_makers() -> list[str]:
 def cpu_name() -> str:
     """The processor's model name, or else the machine type."""
     named = re.search(r"^model name[^:\n]*:(.*)$", _cpuinfo(), re.M)
-    machine = os.uname().machine if hasattr(os, "uname") else "unknown"
-    return named[1].strip() if named else machine
+    return named[1].strip() if named else os.uname().machine
 
 
 def _cpuinfo() -> str:

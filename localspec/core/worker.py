@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import re
+import resource
 import select
 import signal
 import subprocess
@@ -32,7 +33,7 @@ _WALL_PER_SECOND = 10  # seconds that may pass for each of processor time
 _CHECK_SECONDS = 0.1
 _SECONDS_TO_DIE = 5  # for a child that closed its pipes: its exit code says why
 _MISSING = re.compile(r"No module named '?(\w+)")
-_KILLS = {getattr(signal, name, None) for name in ("SIGKILL", "SIGTERM", "SIGHUP", "SIGINT")}
+_KILLS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 class Limits(NamedTuple):
@@ -66,7 +67,7 @@ class Ended(NamedTuple):
         """The cause of its end."""
         if self.exceeded is not None:
             return self.exceeded
-        if self.code is None or self.code == -getattr(signal, "SIGPROF", sys.maxsize):
+        if self.code is None or self.code == -signal.SIGPROF:
             return "time"
         if self.code == _OUT_OF_MEMORY or (self.code and NO_MEMORY.search(self.log)):
             return "memory"
@@ -81,7 +82,7 @@ class Ended(NamedTuple):
             return NO_ANSWER
         with contextlib.suppress(ValueError):
             return signal.Signals(-self.code).name
-        return f"exit code {self.code}" if self.code < 2**31 else f"exit code {self.code:#x}"
+        return f"exit code {self.code}"
 
     @property
     def sentence(self) -> str:
@@ -213,9 +214,8 @@ class Worker:
         self._questions, self._replies = self.process.stdin, self.process.stdout
         self._log = _LastLines(self.process.stderr)
         self._exceeded: Literal["time", "memory"] | None = None
-        self._poll = select.poll() if hasattr(select, "poll") else None  # not on Windows
-        if self._poll is not None:
-            self._poll.register(self._replies, select.POLLIN)
+        self._poll = select.poll()
+        self._poll.register(self._replies, select.POLLIN)
 
     def ask(self, question: object) -> Any:
         """The reply to a question.
@@ -249,19 +249,8 @@ class Worker:
         """Wait until the child writes or ends, and kill it beyond its limits."""
         clock = AwakeClock(_CHECK_SECONDS)  # while the machine sleeps, the child does nothing
         end = _WALL_PER_SECOND * self._limits.seconds
-        if self._poll is not None:
-            while not self._poll.poll(1000 * _CHECK_SECONDS):
-                self._check(clock.tick() > end)
-            return
-        reader = threading.Thread(target=self._peek, daemon=True)
-        reader.start()
-        while reader.is_alive():
+        while not self._poll.poll(1000 * _CHECK_SECONDS):
             self._check(clock.tick() > end)
-            reader.join(_CHECK_SECONDS)
-
-    def _peek(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            self._replies.peek(1)  # type: ignore[attr-defined]
 
     def _check(self, late: bool) -> None:
         require_wanted()
@@ -350,20 +339,15 @@ class Channel:
         while True:
             try:
                 question = self.receive()
-                _set_timer(limits.seconds)
+                # Of CPU time: SIGPROF ends the process after it; 0 removes it.
+                signal.setitimer(signal.ITIMER_PROF, limits.seconds)
                 reply = answer(question)
-                _set_timer(0)
+                signal.setitimer(signal.ITIMER_PROF, 0)
                 self.send(reply)
             except MemoryError:
                 os._exit(_OUT_OF_MEMORY)  # caches may hold most of the memory
             except BrokenPipeError:
                 os._exit(0)
-
-
-def _set_timer(seconds: float) -> None:
-    """Set the limit of CPU time in seconds, after which SIGPROF ends the process; 0 removes it."""
-    if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
 def question() -> Any:
@@ -389,8 +373,6 @@ def limit_memory(n_bytes: int) -> None:
 
 def _limit(name: str, wanted: int) -> None:
     """Lower a limit of this process; one that is lower already stays."""
-    with contextlib.suppress(ImportError, OSError, ValueError):  # Windows has none
-        import resource
-
+    with contextlib.suppress(OSError, ValueError):
         which = getattr(resource, name)
         resource.setrlimit(which, (allowed(name, wanted), resource.getrlimit(which)[1]))

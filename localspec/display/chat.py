@@ -59,9 +59,8 @@ def open_screen(
     if not _is_terminal():
         yield PlainChat(look)
         return
-    for name in ("SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), _leave)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave)
     commands = {**COMMANDS, "/model": replace(COMMANDS["/model"], words=models)}
     commands |= {alias: commands[name] for alias, name in ALIASES.items()}
     history, redraws = paths.history_file(), _redraws(markdown)
@@ -351,7 +350,7 @@ class ChatScreen(_Screen):
         else:
             self._print(growing.final(rows))
         lines = growing.unfinished(rows)
-        # A terminal without termios writes ^C after the meter: in the last column it would wrap.
+        # A terminal may write ^C after the meter: in the last column it would wrap.
         room = max(1, self._console.width - 2)
         full, progress = self._look.stats, piece.progress
         words = (

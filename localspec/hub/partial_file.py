@@ -7,6 +7,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from fcntl import LOCK_EX, LOCK_NB, flock
 from io import FileIO
 from pathlib import Path
 
@@ -139,7 +140,7 @@ def locked_partial(
 
 def _opened(path: Path, place: Path) -> FileIO:
     """The file at `path`, made if it is missing; no link is followed, no FIFO is waited for."""
-    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
     mode = stat.S_IFREG
     with writing(place), suppress(FileNotFoundError):
         mode = path.lstat().st_mode
@@ -202,16 +203,14 @@ def writing(path: Path) -> Iterator[None]:
 def _take_lock(file: FileIO) -> bool:
     """Lock a file; False if another process has locked it."""
     try:
-        from fcntl import LOCK_EX, LOCK_NB, flock
-
         flock(file, LOCK_EX | LOCK_NB)
     except BlockingIOError:
         return False
-    except (ImportError, OSError) as error:
-        reason = one_line(getattr(error, "strerror", None) or str(error))
+    except OSError as error:
+        reason = one_line(error.strerror or str(error))
         raise DownloadProblem(
             f"The models folder cannot lock files, so two downloads could mix: {reason}.",
-            f"To download, {_ELSEWHERE[:-1]}; on Windows, use WSL.",
+            f"To download, {_ELSEWHERE}",
         ) from error
     return True
 

@@ -216,7 +216,7 @@ def test_a_file_that_cannot_be_locked_stays(folder: Path, monkeypatch: pytest.Mo
     def refused(file: object, how: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr("fcntl.flock", refused)
+    monkeypatch.setattr("localspec.core.files.flock", refused)
     with appearing_when_complete(folder / "data") as partial:
         partial.write_text("new")
     assert sorted(folder.iterdir()) == sorted([left, folder / "data"])

@@ -1,7 +1,6 @@
 """Machine: facts from the system's own files, written here by hand, and sane answers without."""
 
 import os
-import struct
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -162,27 +161,6 @@ def test_efficiency_cores_of_intel_do_not_count(
     write(system, {folder.format(cpu): text + "\n" for cpu, text in enumerate(threads)})
     if fast is not None:
         write(system, {"sys/devices/cpu_core/cpus": fast})
-    assert machine.physical_cores() == cores
-
-
-@pytest.mark.parametrize(
-    ("kinds", "processor", "cores"),
-    [
-        ([1, 1, 0, 0, 0, 0], "Intel64 Family 6 Model 151 Stepping 2, GenuineIntel", 2),
-        ([0, 0, 0, 0], "Intel64 Family 6 Model 79 Stepping 1, GenuineIntel", 4),
-        ([1, 1, 0, 0], "AMD64 Family 26 Model 36 Stepping 0, AuthenticAMD", 4),
-        ([], "", 12),  # Windows does not say
-    ],
-)
-def test_windows_counts_its_records_of_cores(
-    kinds: list[int], processor: str, cores: int, system: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: 12)
-    monkeypatch.setattr(sys, "platform", "win32")
-    monkeypatch.setenv("PROCESSOR_IDENTIFIER", processor)
-    records = [struct.pack("<IIBB38x", 0, 48, 1, kind) for kind in kinds]
-    monkeypatch.setattr(machine, "_windows_core_records", lambda: b"".join(records))
     assert machine.physical_cores() == cores
 
 

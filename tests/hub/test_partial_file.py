@@ -4,8 +4,6 @@ import errno
 import hashlib
 import os
 import random
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -263,33 +261,9 @@ def test_a_file_system_without_locks(place: Path, monkeypatch: pytest.MonkeyPatc
     def fail(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr("fcntl.flock", fail)
+    monkeypatch.setattr(partial_file, "flock", fail)
     with pytest.raises(DownloadProblem, match="cannot lock files"), opened(place):
         pass
-
-
-# As on Windows: neither file locks nor a terminal to set up.
-WITHOUT = "import sys; sys.modules.update(fcntl=None, termios=None, readline=None); "
-EVERY_MODULE = """
-import importlib, pkgutil, localspec
-for found in pkgutil.walk_packages(localspec.__path__, "localspec."):
-    if not found.name.endswith("__main__"):
-        importlib.import_module(found.name)
-print("all there")
-"""
-
-
-def test_every_module_can_be_imported_without_locks() -> None:
-    command = [sys.executable, "-c", WITHOUT + EVERY_MODULE]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("all there\n", "")
-
-
-def test_a_system_without_locks(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "fcntl", None)
-    with pytest.raises(DownloadProblem, match="cannot lock files"), opened(place):
-        pass
-    remove_partial(partial_path(place, CONTENT))
 
 
 # --- disks and folders ---

@@ -1,16 +1,12 @@
 """How a terminal passes on what is typed: echoed or hidden, as lines or key by key."""
 
 import sys
+import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from localspec.core.errors import UsageError
-
-try:
-    import termios
-except ImportError:  # not a POSIX system
-    termios = None  # type: ignore[assignment]
 
 _LOCAL = 3  # index of the local modes in the result of tcgetattr
 _LONGEST_LINE = 4095  # bytes of a line that Linux's terminals keep: the rest is lost, unseen
@@ -29,7 +25,7 @@ class Echo:
 
     def hide(self) -> None:
         """Turn the echo off."""
-        if termios is not None and self._before is None:
+        if self._before is None:
             self._before = _change(off=termios.ECHO | (0 if self._lines else termios.ICANON))
 
     def show(self) -> None:
@@ -41,7 +37,7 @@ class Echo:
 @contextmanager
 def of_any_length() -> Iterator[None]:
     """Pass on keys rather than lines, which the terminal would cut, until the block ends."""
-    before = None if termios is None else _change(off=termios.ICANON)
+    before = _change(off=termios.ICANON)
     try:
         yield
     finally:
@@ -51,7 +47,7 @@ def of_any_length() -> Iterator[None]:
 @contextmanager
 def as_lines() -> Iterator[None]:
     """Let the terminal echo and edit what is typed in the block, for a question."""
-    before = None if termios is None else _change(on=termios.ICANON | termios.ECHO)
+    before = _change(on=termios.ICANON | termios.ECHO)
     try:
         yield
     finally:
