@@ -1,11 +1,13 @@
 """Recipe of a self-draft: its layers, its type and its vocabulary."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from localspec.core.options.option import Bounds, option
 
 KEEP = "keep"  # the type that the weights have
+_making = partial(option, None, everyday=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,44 +19,34 @@ class SelfDraftOptions:
     tokens are counted.
     """
 
-    layers: int | None = option(
-        None,
+    layers: int | None = _making(
         "--layers",
         "Keep the first N layers. Default: all.",
         bounds=Bounds(1, 512),
-        everyday=True,
     )
-    type: str | None = option(
-        None,
+    type: str | None = _making(
         "--type",
         "Type of the weights, as llama-quantize calls it; keep: the target's. Default: Q4_0 for "
         "targets of F32, F16, BF16 and Q8_0, else keep.",
         metavar="Q4_0|Q2_K|...|keep",
-        everyday=True,
     )
-    vocab: int | None = option(
-        None,
+    vocab: int | None = _making(
         "--vocab",
         "Keep output rows of the N tokens the target uses most; best a multiple of 64. Without "
         "--layers and --type, of a target with MTP heads: make a sidecar of the heads. Its default "
         "there: the number that pays by measured costs.",
         bounds=Bounds(1, 2**24),
-        everyday=True,
     )
-    source: Path | None = option(
-        None,
+    source: Path | None = _making(
         "--draft -md",
         "With --vocab: trim this draft of the target.",
         metavar="FILE",
-        everyday=True,
     )
-    counts: Path | None = option(
-        None,
+    counts: Path | None = _making(
         "--counts",
         "With --vocab, or for MTP heads: keep the tokens most frequent in this text instead of "
         "those in the target's answers; of .jsonl the strings in its lines.",
         metavar="FILE",
-        everyday=True,
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -44,26 +45,23 @@ THOROUGH_REPEATS = 3
 QUICK_SECONDS = 120.0  # all prompts take an hour with a slow model: users stop it before the end
 _SAMPLING = {"temperature": 0, "seed": 0}
 _WARM_UP = "warming up"
+_everyday = partial(option, everyday=True)
 
 
 @dataclass(frozen=True, slots=True)
 class BenchFlags:
     """The prompts to measure, the number of repeats, and the files of the results."""
 
-    prompts: Path | None = option(
+    prompts: Path | None = _everyday(
         None,
         "--prompts",
         'Own prompts, one a line: text or JSON, {"task": "code", "prompt": "..."}.',
-        everyday=True,
     )
-    tasks: str | None = option(
-        None, "--tasks", "Only these tasks, separated by commas.", everyday=True
-    )
-    thorough: bool = option(
+    tasks: str | None = _everyday(None, "--tasks", "Only these tasks, separated by commas.")
+    thorough: bool = _everyday(
         False,
         "--thorough",
         "Every prompt, 3 times, with the lengths 2, 4, 8 and auto.",
-        everyday=True,
     )
     repeats: int | None = option(
         None,
@@ -71,17 +69,15 @@ class BenchFlags:
         "Repeats; the draft lengths take turns. Default: 1, or 3 with --thorough.",
         bounds=Bounds(1, 10**6),
     )
-    max_tokens: int = option(
-        64, "--max-tokens -n", "Most tokens of an answer.", bounds=Bounds(1, 2**31), everyday=True
+    max_tokens: int = _everyday(
+        64, "--max-tokens -n", "Most tokens of an answer.", bounds=Bounds(1, 2**31)
     )
     audit: bool = option(
         False, "--audit", "Verify every drafted answer by plain decoding, token by token."
     )
-    output: Path | None = option(
-        None, "--output -o", "Save the JSON document to this file.", everyday=True
-    )
-    report: Path | None = option(
-        None, "--report", "Save figures and tables to this file, as a page (HTML).", everyday=True
+    output: Path | None = _everyday(None, "--output -o", "Save the JSON document to this file.")
+    report: Path | None = _everyday(
+        None, "--report", "Save figures and tables to this file, as a page (HTML)."
     )
     against: Path | None = option(
         None, "--against", "Compare with this document of an earlier --output or --json."

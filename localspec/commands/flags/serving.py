@@ -20,23 +20,21 @@ _MOST_KEY_BYTES = 2**16
 
 
 _server = partial(option, panel="Server")
-_SECONDS = Bounds(1, 7 * 86_400)
+_seconds = partial(_server, metavar="SECONDS", bounds=Bounds(1, 7 * 86_400))
+_everyday = partial(_server, everyday=True)
 
 
 @dataclass(frozen=True, slots=True)
 class ServingFlags:
     """A server's addresses, its clients, and how much it does at once."""
 
-    host: str = _server(
+    host: str = _everyday(
         "127.0.0.1",
         "--host",
         "Address to listen on, or several, separated by commas; all but those of this machine need "
         "--api-key.",
-        everyday=True,
     )
-    port: int = _server(
-        8080, "--port", "Port; 0: a free one.", bounds=Bounds(0, 65_535), everyday=True
-    )
+    port: int = _everyday(8080, "--port", "Port; 0: a free one.", bounds=Bounds(0, 65_535))
     alias: str | None = _server(
         None,
         "--alias -a",
@@ -44,13 +42,12 @@ class ServingFlags:
         "pair's name, and the name of its file.",
         metavar="NAME",
     )
-    api_key: str | None = _server(
+    api_key: str | None = _everyday(
         None,
         "--api-key",
         "Keys of clients, separated by commas.",
         metavar="KEY",
         envvar="LOCALSPEC_API_KEY",
-        everyday=True,
     )
     api_key_file: Path | None = _server(
         None,
@@ -65,19 +62,17 @@ class ServingFlags:
         "own page only.",
         metavar="ORIGIN",
     )
-    max_tokens: int | None = _server(
+    max_tokens: int | None = _everyday(
         None,
         "--max-tokens -n",
         "Most tokens if a request has no limit. Default: -1, the context.",
         bounds=Bounds(-1, 2**63 - 1),
-        everyday=True,
     )
-    parallel: int = _server(
+    parallel: int = _everyday(
         1,
         "--parallel -np",
         "Slots: answers at the same time, each with a context of --ctx-size.",
         bounds=PARALLEL,
-        everyday=True,
     )
     max_queue: int = _server(
         64,
@@ -85,16 +80,12 @@ class ServingFlags:
         "Most answers that may wait; more are refused (429).",
         bounds=Bounds(1, 100_000),
     )
-    queue_timeout: float = _server(
+    queue_timeout: float = _seconds(
         600.0,
         "--queue-timeout",
         "Longest time that an answer waits for a slot.",
-        metavar="SECONDS",
-        bounds=_SECONDS,
     )
-    timeout: float = _server(
-        3600.0, "--timeout", "Longest time for an answer.", metavar="SECONDS", bounds=_SECONDS
-    )
+    timeout: float = _seconds(3600.0, "--timeout", "Longest time for an answer.")
     prompt_share: float | None = _server(
         None,
         "--prompt-share",
@@ -145,20 +136,16 @@ class ServingFlags:
         "--models-autoload/--no-models-autoload",
         "Of several models, load one when a request names it; without, POST /models/load does.",
     )
-    idle_timeout: float | None = _server(
+    idle_timeout: float | None = _seconds(
         None,
         "--idle-timeout",
         "Unload a model that had no request for so long; the next one loads it again. Default: "
         "never.",
-        metavar="SECONDS",
-        bounds=_SECONDS,
     )
-    load_timeout: float = _server(
+    load_timeout: float = _seconds(
         1800.0,
         "--load-timeout",
         "Longest time for loading one of several models; its load is given up then.",
-        metavar="SECONDS",
-        bounds=_SECONDS,
     )
 
     share_cache: bool = _server(

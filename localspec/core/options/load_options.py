@@ -148,6 +148,7 @@ def parse_shares(text: str) -> Shares:
 
 
 _loading = partial(option, panel="Loading")
+_stateless = partial(_loading, state=False)  # saved states of tokens do not depend on them
 _devices = partial(option, panel="Devices", state=False)
 _adapting = partial(option, (), panel="Rope and adapters")
 _rope = partial(option, None, panel="Rope and adapters")
@@ -213,7 +214,7 @@ class LoadOptions:
     """
 
     path: Path
-    ctx_size: int | None = _loading(
+    ctx_size: int | None = _stateless(
         None,
         "--ctx-size -c",
         "Context in tokens; 0: the trained one. Default: 8192, or what fits.",
@@ -221,55 +222,46 @@ class LoadOptions:
         words={"0": TRAINED_CTX_SIZE},
         everyday=True,
         stored=True,
-        state=False,
         draft=DraftFlag(
             "--draft-ctx-size -cd",
             "Context of the draft in tokens; of a longer text it sees the most recent part. "
             "Default: the target's, at most 4096 and the draft's trained one.",
-            stored=True,
             takes_words=False,
         ),
     )
-    threads: int | None = _loading(
+    threads: int | None = _stateless(
         None,
         "--threads -t",
         "CPU threads. Default: physical cores.",
         bounds=THREADS,
         everyday=True,
         stored=True,
-        state=False,
-        draft=DraftFlag(
-            "--draft-threads -td", "Threads of the draft. Default: as --threads.", stored=True
-        ),
+        draft=DraftFlag("--draft-threads -td", "Threads of the draft. Default: as --threads."),
     )
-    threads_batch: int | None = _loading(
+    threads_batch: int | None = _stateless(
         None,
         "--threads-batch -tb",
         "CPU threads for prompts and verification. Default: as --threads.",
         bounds=THREADS,
         stored=True,
-        state=False,
     )
-    batch_size: int = _loading(
+    batch_size: int = _stateless(
         DEFAULT_BATCH,
         "--batch-size -b",
         "Most tokens of a prompt in one call of llama.cpp.",
         bounds=BATCH,
-        state=False,
     )
-    ubatch_size: int = _loading(
+    ubatch_size: int = _stateless(
         DEFAULT_BATCH,
         "--ubatch-size -ub",
         "Most tokens that llama.cpp computes at once; more take more memory.",
         bounds=BATCH,
-        state=False,
     )
     mlock: bool = _loading(False, "--mlock", "Lock the models in RAM.", affects_speed=False)
-    mmap: bool = _loading(
+    mmap: bool = _stateless(
         True,
         "--no-mmap",
         "Read the models into memory instead of mapping their files.",
-        state=False,
     )
     flash_attention: FlashAttention = _loading(
         "auto",
@@ -287,7 +279,6 @@ class LoadOptions:
         draft=DraftFlag(
             "--cache-type-k-draft -ctkd",
             "Type of the draft's cached keys. Default: f16, whatever the target's.",
-            stored=True,
         ),
     )
     cache_type_v: CacheType = _loading(
@@ -299,7 +290,6 @@ class LoadOptions:
         draft=DraftFlag(
             "--cache-type-v-draft -ctvd",
             "Type of the draft's cached values. Default: f16, whatever the target's.",
-            stored=True,
         ),
     )
     exact: bool = _loading(
@@ -332,7 +322,6 @@ class LoadOptions:
         draft=DraftFlag(
             "--draft-n-gpu-layers -ngld",
             "Layers of the draft on the GPU. Default: auto, as many as fit, before the target's.",
-            stored=True,
         ),
     )
     device: str | None = _devices(

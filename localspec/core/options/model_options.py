@@ -15,6 +15,7 @@ from localspec.core.options.sampling_params import (
 )
 
 _drafting = partial(option, panel=DRAFTING)
+_everyday = partial(_drafting, everyday=True)
 _lookup = partial(option, panel="Lookup")
 _ODD_NUMBER = re.compile(r"-[\d.,]+|\d*\.\d+")  # meant as a length, and never a file
 
@@ -65,27 +66,24 @@ class PairOptions:
         metavar="MODEL",
         everyday=True,
     )
-    draft: tuple[str, ...] = _drafting(
+    draft: tuple[str, ...] = _everyday(
         (),
         "--draft",
         "Draft model: a file, one on the Hub, mtp (heads of the target), find (best on this disk), "
         "self (see draft make). Or draft length: N, auto, off.",
         metavar="MODEL|N|off",
-        everyday=True,
     )
-    draft_model: str | None = _drafting(
+    draft_model: str | None = _everyday(
         None,
         "--draft-model -md",
         "Draft model, or a sidecar (EAGLE-3, DFlash, MTP).",
         metavar="MODEL",
-        everyday=True,
     )
-    draft_tokens: str | None = _drafting(
+    draft_tokens: str | None = _everyday(
         None,
         "--draft-tokens",
         "Draft length. Default: auto, as many as pay off.",
         metavar="N|auto|off",
-        everyday=True,
     )
     lenient: bool = _drafting(
         False,

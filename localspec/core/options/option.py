@@ -50,7 +50,6 @@ class DraftFlag(NamedTuple):
 
     flags: str
     help: str
-    stored: bool = False
     takes_words: bool = True
 
 
@@ -187,7 +186,6 @@ def _draft_row(row: Option, draft: DraftFlag) -> Option:
         name=f"draft_{row.name}",
         flags=tuple(draft.flags.split()),
         help=draft.help,
-        stored=draft.stored,
         words=row.words if draft.takes_words else {},
         default=() if row.many else None,
         panel=DRAFTING,

@@ -33,6 +33,8 @@ def unescaped(text: str) -> str:
 
 
 _sampling = partial(option, panel="Sampling", stored=True)
+_usual = partial(_sampling, everyday=True, request=True)
+_share = partial(_sampling, bounds=_SHARE)
 _penalty = partial(option, panel="Penalties and biases", stored=True)
 
 
@@ -50,48 +52,40 @@ class SamplingParams:
     distribution of texts. Raises UsageError for a value outside its range.
     """
 
-    temperature: float = _sampling(
+    temperature: float = _usual(
         0.8,
         "--temp --temperature",
         "Temperature; 0: greedy.",
         bounds=Bounds(0, 100),
-        everyday=True,
-        request=True,
         gguf_key="temp",
     )
-    top_k: int = _sampling(
+    top_k: int = _usual(
         40,
         "--top-k",
         "Keep the K likeliest; 0: off.",
         bounds=Bounds(-_MAX_COUNT, _MAX_COUNT),
-        everyday=True,
         request=Bounds(-1, _MAX_COUNT),
         gguf_key="top_k",
     )
-    top_p: float = _sampling(
+    top_p: float = _usual(
         0.95,
         "--top-p",
         "Keep the likeliest tokens up to this total probability; 1: off.",
         bounds=_SHARE,
-        everyday=True,
-        request=True,
         gguf_key="top_p",
     )
-    min_p: float = _sampling(
+    min_p: float = _usual(
         0.05,
         "--min-p",
         "Drop tokens below this share of the best token's probability; 0: off.",
         bounds=_SHARE,
-        everyday=True,
-        request=True,
         gguf_key="min_p",
     )
-    typical_p: float = _sampling(
+    typical_p: float = _share(
         1.0,
         "--typical-p --typical",
         "Keep the tokens whose surprise is closest to the entropy, up to this total probability; "
         "1: off.",
-        bounds=_SHARE,
         request=True,
     )
     top_n_sigma: float = _sampling(
@@ -100,18 +94,16 @@ class SamplingParams:
         "Keep tokens within this many standard deviations of the best logit; 0 or less: off.",
         bounds=Bounds(-1, 1000),
     )
-    xtc_probability: float = _sampling(
+    xtc_probability: float = _share(
         0.0,
         "--xtc-probability",
         "Probability that XTC removes all tokens above its threshold but the least likely; 0: off.",
-        bounds=_SHARE,
         gguf_key="xtc_probability",
     )
-    xtc_threshold: float = _sampling(
+    xtc_threshold: float = _share(
         0.1,
         "--xtc-threshold",
         "Probability from which XTC may remove a token; above 0.5: off.",
-        bounds=_SHARE,
         gguf_key="xtc_threshold",
     )
     dynatemp_range: float = _sampling(
@@ -197,14 +189,12 @@ class SamplingParams:
     ignore_eos: bool = _penalty(
         False, "--ignore-eos", "Never pick a token that ends the answer.", request=True
     )
-    seed: int = _sampling(
+    seed: int = _usual(
         0,
         "--seed -s",
         "Random seed; the output does not depend on the draft length. Default, and -1: random.",
         bounds=Bounds(0, MAX_SEED),
         asked=Bounds(RANDOM_SEED, MAX_SEED),
-        everyday=True,
-        request=True,
     )
     acceptance: AcceptanceRule = option(
         "coupled",
