@@ -24,7 +24,7 @@ from localspec.server.api.messages import (
     ToolChoice,
     Tools,
 )
-from localspec.server.api.replies import Json, OpenAIReply, finite, origins, text_of
+from localspec.server.api.replies import Json, OpenAIReply, origins
 from localspec.server.api.requests import AnswerRequest, LogprobCount, TokenCount
 from localspec.server.errors import BadRequest
 from localspec.speculative.sampling.logprobs import MAX_LOGPROBS, TokenLogprob
@@ -181,15 +181,7 @@ class ChatReply(OpenAIReply):
     def _logprobs(self, choice: Choice, entries: Sequence[TokenLogprob]) -> Json | None:
         if not choice.has_logprobs:
             return None
-        return {"content": [*map(self._token, self.reported(entries))], "refusal": None}
-
-    def _token(self, entry: TokenLogprob) -> Json:
-        top = [self._candidate(token, value) for token, value in entry.top]
-        return {**self._candidate(entry.token, entry.logprob), "top_logprobs": top}
-
-    def _candidate(self, token: int, logprob: float) -> Json:
-        data = self.engine.piece(token)
-        return {"token": text_of(data), "logprob": finite(logprob), "bytes": list(data)}
+        return {"content": [*map(self.token, self.reported(entries))], "refusal": None}
 
 
 def _message(choice: Choice) -> Json:

@@ -1,10 +1,15 @@
-"""Types of the replies, for the OpenAPI document: objects of each API with localspec's fields."""
+"""Types of the replies, for the OpenAPI document: objects of each API with localspec's fields.
+
+Messages and blocks are those that clients send back in their next request.
+"""
 
 from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-FinishReason = Literal["stop", "length", "tool_calls"]
+from localspec.server.api.anthropic.turns import ThinkingBlock, ToolUseBlock
+from localspec.server.api.messages import AssistantMessage, TextPart
+from localspec.server.api.replies import SpeculativeDecoding, Timings, Usage
 
 
 class ErrorDetail(TypedDict):
@@ -18,59 +23,6 @@ class ErrorDetail(TypedDict):
 
 class Error(TypedDict):
     error: ErrorDetail
-
-
-class PromptDetails(TypedDict):
-    cached_tokens: int
-
-
-class Usage(TypedDict):
-    """Token counts; a prompt counts once, however many answers it has."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptDetails
-
-
-class Timings(TypedDict):
-    """llama-server's figures: tokens, milliseconds, tokens per second.
-
-    ``draft_speedup`` is estimated against plain decoding, absent if the costs of the pair are
-    not known; ``rounds`` are the target's passes.
-    """
-
-    cache_n: int
-    prompt_n: int
-    prompt_ms: float
-    prompt_per_token_ms: float
-    prompt_per_second: float
-    predicted_n: int
-    predicted_ms: float
-    predicted_per_token_ms: float
-    predicted_per_second: float
-    draft_n: int
-    draft_n_accepted: int
-    draft_speedup: NotRequired[float]
-    rounds: int
-
-
-class SpeculativeDecoding(TypedDict):
-    """vLLM's figures of one answer: a step verified a draft.
-
-    ``mean_acceptance_length`` counts tokens per step, with the one that follows the accepted ones;
-    ``acceptance_histogram`` steps that accepted 0, 1, 2, ... tokens, of all drafts and by their
-    length; ``num_spec_tokens`` is the length of the longest draft.
-    """
-
-    mean_acceptance_length: float
-    draft_acceptance_rate: float
-    acceptance_histogram: list[int]
-    acceptance_histogram_by_draft_length: dict[str, list[int]]
-    num_spec_steps: int
-    num_accepted_draft_tokens: int
-    num_draft_tokens: int
-    num_spec_tokens: int
 
 
 class AnswerMetrics(TypedDict):
@@ -94,33 +46,17 @@ class ChatLogprobs(TypedDict):
     refusal: None
 
 
-class CalledFunction(TypedDict):
-    name: str
-    arguments: str
-
-
-class Call(TypedDict):
-    id: str
-    type: Literal["function"]
-    function: CalledFunction
-
-
-class AnswerMessage(TypedDict):
-    role: Literal["assistant"]
-    content: str | None
-    refusal: None
-    reasoning_content: NotRequired[str]
-    tool_calls: NotRequired[list[Call]]
-
-
-class ChatChoice(TypedDict):
+class _Choice(TypedDict):
     """One answer; ``seed`` repeats it."""
 
     index: int
-    message: AnswerMessage
-    logprobs: ChatLogprobs | None
-    finish_reason: FinishReason
+    finish_reason: Literal["stop", "length", "tool_calls"]
     seed: int
+
+
+class ChatChoice(_Choice):
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
 
 
 class CompletionLogprobs(TypedDict):
@@ -132,14 +68,9 @@ class CompletionLogprobs(TypedDict):
     text_offset: list[int]
 
 
-class CompletionChoice(TypedDict):
-    """One answer; ``seed`` repeats it."""
-
-    index: int
+class CompletionChoice(_Choice):
     text: str
     logprobs: CompletionLogprobs | None
-    finish_reason: FinishReason
-    seed: int
 
 
 class _Reply(TypedDict):
@@ -225,24 +156,6 @@ class MessageUsage(TypedDict):
     output_tokens: int
 
 
-class TextBlock(TypedDict):
-    type: Literal["text"]
-    text: str
-
-
-class ThinkingBlock(TypedDict):
-    type: Literal["thinking"]
-    thinking: str
-    signature: str
-
-
-class ToolUseBlock(TypedDict):
-    type: Literal["tool_use"]
-    id: str
-    name: str
-    input: dict[str, Any]
-
-
 class AnthropicMessage(TypedDict):
     """An answer of Anthropic's API."""
 
@@ -250,7 +163,7 @@ class AnthropicMessage(TypedDict):
     type: Literal["message"]
     role: Literal["assistant"]
     model: str
-    content: list[ThinkingBlock | TextBlock | ToolUseBlock]
+    content: list[ThinkingBlock | TextPart | ToolUseBlock]
     stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
     stop_sequence: str | None
     usage: MessageUsage

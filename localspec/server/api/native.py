@@ -24,10 +24,8 @@ from localspec.server.api.replies import (
     Reply,
     event,
     figures_of,
-    finite,
     prompt_text,
     settings_of,
-    text_of,
 )
 from localspec.server.api.requests import (
     MOST_ANSWERS,
@@ -195,7 +193,7 @@ class NativeReply(Reply):
             "tokens_predicted": choice.stats.tokens,
             "tokens_evaluated": len(choice.job.request.prompt),
         }
-        shown = [self._token(entry) for entry in self.reported(logprobs)]
+        shown = [self.token(entry) for entry in self.reported(logprobs)]
         return body | ({"completion_probabilities": shown} if choice.has_logprobs else {})
 
     def _last(self, choice: Choice) -> Json:
@@ -217,17 +215,17 @@ class NativeReply(Reply):
             **self._warnings,
         }
 
-    def _token(self, entry: TokenLogprob) -> Json:
-        top = [self._candidate(token, value) for token, value in entry.top]
-        name = "top_probs" if self.request.post_sampling_probs else "top_logprobs"
-        return {**self._candidate(entry.token, entry.logprob), name: top}
-
-    def _candidate(self, token: int, logprob: float) -> Json:
-        data = self.engine.piece(token)
-        shown: Json = {"id": token, "token": text_of(data), "bytes": list(data)}
+    def candidate(self, token: int, logprob: float) -> Json:
+        shown = {"id": token, **super().candidate(token, logprob)}
         if self.request.post_sampling_probs:
-            return shown | {"prob": math.exp(logprob)}
-        return shown | {"logprob": finite(logprob)}
+            shown["prob"] = math.exp(shown.pop("logprob"))
+        return shown
+
+    def token(self, entry: TokenLogprob) -> Json:
+        shown = super().token(entry)
+        if self.request.post_sampling_probs:
+            shown["top_probs"] = shown.pop("top_logprobs")
+        return shown
 
 
 def _values(body: Json, paths: Sequence[str]) -> Json:

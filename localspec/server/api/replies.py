@@ -8,9 +8,10 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NotRequired
 
 from fastapi.sse import format_sse_event
+from typing_extensions import TypedDict
 
 from localspec.chat.answer import Piece, TextPart
 from localspec.chat.stats import GenerationStats
@@ -18,7 +19,6 @@ from localspec.core.formatting import one_line
 from localspec.core.options.sampling_params import parse_logit_bias
 from localspec.server import BUILD
 from localspec.server.api.answers import Answers, Choice
-from localspec.server.api.documents import SpeculativeDecoding, Timings, Usage
 from localspec.server.api.requests import AnswerRequest, Readable
 from localspec.server.errors import describe, is_anthropic, presentable
 from localspec.speculative.sampling.logprobs import TokenLogprob
@@ -35,6 +35,59 @@ SIGN_SECONDS = 5.0
 # Without an empty line, at which openai-go 1 takes a comment for an event, and ends the stream.
 COMMENT = b": the answer has not begun or pauses\n"
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'  # Anthropic's own
+
+
+class PromptDetails(TypedDict):
+    cached_tokens: int
+
+
+class Usage(TypedDict):
+    """Token counts; a prompt counts once, however many answers it has."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
+
+
+class Timings(TypedDict):
+    """llama-server's figures: tokens, milliseconds, tokens per second.
+
+    ``draft_speedup`` is estimated against plain decoding, absent if the costs of the pair are
+    not known; ``rounds`` are the target's passes.
+    """
+
+    cache_n: int
+    prompt_n: int
+    prompt_ms: float
+    prompt_per_token_ms: float
+    prompt_per_second: float
+    predicted_n: int
+    predicted_ms: float
+    predicted_per_token_ms: float
+    predicted_per_second: float
+    draft_n: int
+    draft_n_accepted: int
+    draft_speedup: NotRequired[float]
+    rounds: int
+
+
+class SpeculativeDecoding(TypedDict):
+    """vLLM's figures of one answer: a step verified a draft.
+
+    ``mean_acceptance_length`` counts tokens per step, with the one that follows the accepted ones;
+    ``acceptance_histogram`` steps that accepted 0, 1, 2, ... tokens, of all drafts and by their
+    length; ``num_spec_tokens`` is the length of the longest draft.
+    """
+
+    mean_acceptance_length: float
+    draft_acceptance_rate: float
+    acceptance_histogram: list[int]
+    acceptance_histogram_by_draft_length: dict[str, list[int]]
+    num_spec_steps: int
+    num_accepted_draft_tokens: int
+    num_draft_tokens: int
+    num_spec_tokens: int
 
 
 class Reply(ABC):
@@ -102,6 +155,16 @@ class Reply(ABC):
     def reported(self, entries: Sequence[TokenLogprob]) -> list[TokenLogprob]:
         """Without the token that ended the answer."""
         return [entry for entry in entries if not self.engine.is_stop(entry.token)]
+
+    def candidate(self, token: int, logprob: float) -> Json:
+        """A token with its text, bytes and log probability."""
+        data = self.engine.piece(token)
+        return {"token": text_of(data), "logprob": finite(logprob), "bytes": list(data)}
+
+    def token(self, entry: TokenLogprob) -> Json:
+        """A token of the answer, with the likeliest ones in its place."""
+        top = [self.candidate(token, value) for token, value in entry.top]
+        return {**self.candidate(entry.token, entry.logprob), "top_logprobs": top}
 
 
 class OpenAIReply(Reply):

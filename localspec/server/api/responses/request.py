@@ -173,7 +173,9 @@ class ResponsesRequest(AnswerRequest):
     ) -> tuple[list[GenerationRequest], list[str]]:
         ignored = unknown_fields(self, strict=service.strict_fields)
         requests, warnings = self.chat().read(service, owner)
-        return requests, [*ignored, *self._unsupported(), *left_out(self.input), *warnings]
+        included = [each for each in self.include or () if each != _ENCRYPTED]
+        unused = [f"include: {one_line(each[:60])} {_IGNORED}" for each in included]
+        return requests, [*ignored, *unused, *left_out(self.input), *warnings]
 
     def count(self, service: "Service", owner: str = "") -> int:
         unknown_fields(self, strict=service.strict_fields)
@@ -186,7 +188,7 @@ class ResponsesRequest(AnswerRequest):
             **common | {"response_format": self._format()},
             messages=with_instructions(self.instructions, self._conversation),
             max_completion_tokens=self.max_output_tokens,
-            tools=self._offered(),
+            tools=self._tools(),
             tool_choice=self._choice(),
             parallel_tool_calls=self.parallel_tool_calls,
             reasoning_effort=self.reasoning.effort if self.reasoning else None,
@@ -213,35 +215,22 @@ class ResponsesRequest(AnswerRequest):
             if isinstance(tool, FunctionTool)
         }
 
-    def _flat(self) -> list[FunctionTool | OtherTool]:
+    def _tools(self) -> list[OfferedTool | OtherTool]:
+        """The tools in the form of a chat, which warns of those that are no functions."""
         groups = [t.flat() if isinstance(t, Namespace) else [t] for t in self.tools or ()]
-        return [*chain.from_iterable(groups)]
-
-    def _offered(self) -> list[OfferedTool]:
-        """The functions that the choice allows."""
-        choice = self.tool_choice
-        names = choice.tools if isinstance(choice, AllowedTools) else None
         return [
-            OfferedTool(type="function", function=tool)
-            for tool in self._flat()
-            if isinstance(tool, FunctionTool) and (names is None or tool.name in names)
+            OfferedTool(type="function", function=tool) if isinstance(tool, FunctionTool) else tool
+            for tool in chain.from_iterable(groups)
         ]
 
     def _choice(self) -> ToolChoice | None:
         choice = self.tool_choice
         if isinstance(choice, NamedFunctionTool):
             return NamedTool(type="function", function=choice)
-        if isinstance(choice, OtherTool):
-            return "auto"  # of a tool that is not run here
-        return choice.mode if isinstance(choice, AllowedTools) else choice
+        return "auto" if isinstance(choice, OtherTool) else choice  # it is not run here
 
     def _format(self) -> ResponseFormat | None:
         form = self.text.format if self.text else None
         if isinstance(form, SchemaFormat):
             return JsonSchemaFormat(type="json_schema", json_schema=form)
         return form or self.response_format
-
-    def _unsupported(self) -> list[str]:
-        found = sorted({tool.warning for tool in self._flat() if isinstance(tool, OtherTool)})
-        included = [each for each in self.include or () if each != _ENCRYPTED]
-        return found + [f"include: {one_line(each[:60])} {_IGNORED}" for each in included]
