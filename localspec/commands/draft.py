@@ -8,10 +8,9 @@ from typing import Annotated
 import typer
 
 from localspec.commands.flags.answer import JsonFlag
-from localspec.commands.flags.completion import models
 from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.llama_command import LlamaCommand
-from localspec.commands.flags.pair import LoadingFlags
+from localspec.commands.flags.pair import LoadingFlags, model_argument
 from localspec.commands.session import download_ui
 from localspec.core.errors import FileProblem, UsageError
 from localspec.display.terminal import console
@@ -25,10 +24,7 @@ draft_app = typer.Typer(help="Make a draft out of a target itself.", no_args_is_
 @draft_app.command("make", cls=LlamaCommand)
 @spread_groups
 def draft_make(
-    target: Annotated[
-        str,
-        typer.Argument(metavar="TARGET", help="The big model, as in run.", autocompletion=models),
-    ],
+    target: Annotated[str, model_argument("TARGET", "The big model, as in run.")],
     loading: LoadingFlags,
     asked: SelfDraftOptions,
     output: Annotated[

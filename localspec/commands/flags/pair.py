@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -20,13 +20,14 @@ from localspec.core.options.option import option, options
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.library.pairs.options import picked
 
+
+def model_argument(metavar: str, text: str) -> Any:
+    """An argument that names models, which the shell completes."""
+    return typer.Argument(metavar=metavar, help=text, autocompletion=models)
+
+
 NameArgument = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="MODEL",
-        help="A pair's name, or the target instead of --target.",
-        autocompletion=models,
-    ),
+    str | None, model_argument("MODEL", "A pair's name, or the target instead of --target.")
 ]
 NamesArgument = Annotated[
     list[str] | None,

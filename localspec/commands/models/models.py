@@ -7,6 +7,7 @@ import typer
 
 from localspec.commands.flags import completion
 from localspec.commands.flags.answer import HeaderFlag, JsonFlag
+from localspec.commands.flags.pair import model_argument
 from localspec.commands.session import download_ui
 from localspec.core.errors import IncompatiblePair, LocalspecError, UsageError
 from localspec.display import reports
@@ -21,12 +22,7 @@ _MODEL = "A GGUF file, or one on the Hub: org/repo:Q4_K_M, hf:org/repo/file.gguf
 FolderOption = Annotated[
     list[Path] | None, typer.Option("--folder", help="Search this folder too; may be repeated.")
 ]
-TargetArgument = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="TARGET", help=f"The big model. {_MODEL}", autocompletion=completion.models
-    ),
-]
+TargetArgument = Annotated[str | None, model_argument("TARGET", f"The big model. {_MODEL}")]
 TargetOption = Annotated[
     str | None,
     typer.Option(
@@ -37,17 +33,15 @@ TargetOption = Annotated[
         autocompletion=completion.models,
     ),
 ]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a large download.")]
 
 
 def check(
     target_name: TargetArgument = None,
     draft_name: Annotated[
         str | None,
-        typer.Argument(
-            metavar="DRAFT",
-            help="The small model, named likewise; or mtp, the prediction heads of the target.",
-            autocompletion=completion.models,
+        model_argument(
+            "DRAFT",
+            "The small model, named likewise; or mtp, the prediction heads of the target.",
         ),
     ] = None,
     target: TargetOption = None,
@@ -115,9 +109,7 @@ def _judge(given: list[str], target: str | None, lenient: bool) -> "PairCheck":
 
 
 def inspect(
-    name: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help=_MODEL, autocompletion=completion.models)
-    ] = None,
+    name: Annotated[str | None, model_argument("MODEL", _MODEL)] = None,
     target: TargetOption = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -205,15 +197,10 @@ def suggest(
 
 
 def download(
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="MODEL",
-            help="A pair's name, or models on the Hub.",
-            autocompletion=completion.models,
-        ),
-    ],
-    yes: YesOption = False,
+    names: Annotated[list[str], model_argument("MODEL", "A pair's name, or models on the Hub.")],
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask before a large download.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Download a pair, or single models, into the models folder; resumes interrupted downloads.
@@ -238,12 +225,7 @@ def download(
 
 def verify(
     names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="MODEL",
-            help="Files, references or a pair; default: all.",
-            autocompletion=completion.models,
-        ),
+        list[str] | None, model_argument("MODEL", "Files, references or a pair; default: all.")
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from localspec.commands.flags import completion
+from localspec.commands.flags.pair import model_argument
 from localspec.core.errors import LocalspecError, UsageError
 from localspec.core.formatting import size
 from localspec.display.terminal import console
@@ -17,14 +17,7 @@ if TYPE_CHECKING:
 
 
 def remove(
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="MODEL",
-            help="Models, or a pair's name for both.",
-            autocompletion=completion.models,
-        ),
-    ],
+    names: Annotated[list[str], model_argument("MODEL", "Models, or a pair's name for both.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Delete models from the models folder, after asking; names other users of the files.
