@@ -482,11 +482,17 @@ def test_a_killed_chat_continues_where_its_last_answer_ended(tiny: TinyFiles) ->
 # -- the input history ---------------------------------------------------------------------
 
 
+def messages_in(history: Path) -> list[str]:
+    """The messages of a history, all of one line."""
+    lines = history.read_text("utf-8").splitlines()
+    return [line.removeprefix("+") for line in lines if line.startswith("+")]
+
+
 def test_the_history_is_private_and_comes_back() -> None:
     history = paths.history_file()
     with chatting([["well"]], "remember me") as terminal:
         leave(terminal)
-    assert "remember me" in history.read_text("utf-8").splitlines()
+    assert messages_in(history) == ["remember me"]
     assert history.stat().st_mode & 0o777 == 0o600
     with chatting([["well"]]) as terminal:
         terminal.type("\x1b[A")
@@ -499,11 +505,11 @@ def test_the_history_is_private_and_comes_back() -> None:
 def test_the_history_is_bounded() -> None:
     history = paths.history_file()
     history.parent.mkdir(parents=True)
-    history.write_text("".join(f"line {i}\n" for i in range(1500)), encoding="utf-8")
+    history.write_text("".join(f"\n# then\n+line {i}\n" for i in range(1500)), encoding="utf-8")
     with chatting([["well"]], "the last") as terminal:
         leave(terminal)
-    lines = history.read_text("utf-8").splitlines()
-    assert len(lines) == 1000 and lines[-1] == "the last"
+    kept = messages_in(history)
+    assert len(kept) == 1000 and kept[-2:] == ["line 1499", "the last"]
 
 
 def test_two_chats_and_a_killed_one_keep_all_messages() -> None:
@@ -514,9 +520,7 @@ def test_two_chats_and_a_killed_one_keep_all_messages() -> None:
             pass
         for terminal in (one, other):
             leave(terminal)
-    assert paths.history_file().read_text("utf-8").splitlines() == [
-        "first", "second", "third", "killed"
-    ]  # fmt: skip
+    assert messages_in(paths.history_file()) == ["first", "second", "third", "killed"]
 
 
 @pytest.mark.parametrize("way", ["flag", "setting", "variable"])

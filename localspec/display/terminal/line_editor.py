@@ -1,19 +1,17 @@
 """The prompt line of a terminal, with history, completion and pastes."""
 
-import os
 import re
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app, get_app_session
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
-from prompt_toolkit.history import History
+from prompt_toolkit.history import FileHistory
 from prompt_toolkit.input.typeahead import store_typeahead
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.shortcuts import CompleteStyle
@@ -21,14 +19,11 @@ from prompt_toolkit.utils import is_dumb_terminal
 
 from localspec.chat.input_loop import is_unfinished
 from localspec.chat.slash_commands import Command
-from localspec.core.files import lock, open_regular, size_of
+from localspec.core.files import appearing_when_complete, size_of
 from localspec.display.terminal import console
 from localspec.display.terminal.keys import require_whole
 
 _HISTORY_ENTRIES = 1000
-_HISTORY_BYTES = 2**24
-_LOCK_TRIES = 100  # a hundredth of a second apart: a process that was stopped may hold the lock
-_LINE_END = "\u2028"  # stands for the line ends of an entry in the file of the history
 
 
 class LineEditor:
@@ -153,72 +148,48 @@ class LineEditor:
         return bool(event.key_processor.input_queue)
 
 
-class _Entries(History):
+class _Entries(FileHistory):
     """The messages of earlier chats and of this one; each is written as it is typed.
 
-    The file is locked while it changes: several chats write to it. Without ``keep`` none does.
+    Without ``keep`` none is. A pipe or a device in the place of the file is left alone.
     """
 
     def __init__(self, file: Path, keep: bool) -> None:
-        super().__init__()
+        super().__init__(file)
         self._file = file
         self._keep = keep
         self._failed = False
 
-    def load_history_strings(self) -> Iterator[str]:
-        try:
-            with open_regular(self._file) as file:
-                newest = _newest(file)
-        except OSError:
-            return
-        for line in reversed(newest):
-            yield line.replace(_LINE_END, "\n")
+    def load_history_strings(self) -> Iterable[str]:
+        return super().load_history_strings() if size_of(self._file) else ()
 
     def store_string(self, string: str) -> None:
-        line = string.replace("\n", _LINE_END) + "\n"
-        self._change("ab", lambda file: file.write(line.encode("utf-8", "replace")))
+        if not self._keep:
+            return
+        with self._writing():
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            self._file.touch(0o600)
+            if size_of(self._file) is None:
+                raise OSError("it is a folder, pipe or device")
+            super().store_string(string)
 
     def close(self) -> None:
         """Keep the last entries only; say so if one could not be written."""
-        if size_of(self._file):
-            self._change("r+b", _shorten)
+        entries = [*self.load_history_strings()] if self._keep else []
+        if len(entries) > _HISTORY_ENTRIES:
+            with self._writing(), appearing_when_complete(self._file) as partial:
+                kept = FileHistory(partial)
+                for entry in reversed(entries[:_HISTORY_ENTRIES]):
+                    kept.store_string(entry)
         if self._failed:
             console.note(f"The input history could not be saved to {self._file}.")
 
-    def _change(self, mode: str, change: Callable[[IO[bytes]], object]) -> None:
-        if not self._keep:
-            return
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
         try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            if self._file.exists() and size_of(self._file) is None:
-                raise OSError("it is a folder, pipe or device")
-            with open(self._file, mode, opener=_open_private) as file:
-                for _ in range(_LOCK_TRIES):
-                    if lock(file):
-                        break
-                    time.sleep(0.01)
-                change(file)
-            self._file.chmod(0o600)
+            yield
         except OSError:
             self._failed = True
-
-
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
-def _newest(file: IO[bytes]) -> list[str]:
-    """The entries at the end of a file, as lines."""
-    file.seek(max(0, file.seek(0, os.SEEK_END) - _HISTORY_BYTES))
-    return [line for line in file.read().decode("utf-8", "replace").split("\n") if line]
-
-
-def _shorten(file: IO[bytes]) -> None:
-    lines = _newest(file)
-    if len(lines) > _HISTORY_ENTRIES:
-        file.seek(0)
-        file.write("".join(f"{line}\n" for line in lines[-_HISTORY_ENTRIES:]).encode())
-        file.truncate()  # last: a process that is killed before it has lost no entry
 
 
 class _CommandCompleter(Completer):

@@ -131,7 +131,7 @@ def test_bytes_that_are_no_text(history: Path, term: str) -> None:
 
 
 def test_bytes_in_the_history_that_are_no_text(history: Path) -> None:
-    history.write_bytes(b"caf\xe9 au lait\n")
+    history.write_bytes(b"+caf\xe9 au lait\n")
     with Terminal(READ, str(history)) as terminal:
         terminal.prompt(1)
         terminal.type("\x1b[A\n")
