@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from localspec.bench.equality import Audit, Difference
-from localspec.bench.figures import Figures
-from localspec.bench.spent import FEWEST_PROMPTS
+from localspec.bench.figures import FEWEST_PROMPTS, Figures
 from localspec.core.formatting import number, one_line, percent
 from localspec.core.options.load_options import DraftTokens
 

@@ -10,11 +10,10 @@ from pathlib import Path
 from time import perf_counter
 
 from localspec.bench.comparison import Comparison
-from localspec.bench.figures import Side, side_figures
+from localspec.bench.figures import FEWEST_PROMPTS, Side, side_figures, speedup_interval
 from localspec.bench.plan import BenchPlan, PromptIds, Variant
 from localspec.bench.prompts import by_task, read_prompts
 from localspec.bench.run import compare_variants
-from localspec.bench.spent import FEWEST_PROMPTS, speedup_interval
 from localspec.chat.stats import GenerationStats, SourceStats
 from localspec.core.errors import IncompatiblePair, PromptTooLong
 from localspec.core.files import appearing_when_complete, file_problem

@@ -71,7 +71,7 @@ def _require_trimming(asked: SelfDraftOptions, output: Path | None) -> None:
 
 def _require_free(output: Path, target: Path, draft: Path | None) -> None:
     """Refuse, before minutes are spent, a place that holds something else or takes nothing."""
-    from localspec.bench.report import require_writable
+    from localspec.bench.report.report import require_writable
     from localspec.metadata.header import read_header
     from localspec.self_draft.make import require_free_place
 

@@ -9,8 +9,8 @@ from rich.cells import cell_len, set_cell_size
 
 from localspec.bench.advice import advice, audited, explained, fastest, length_name
 from localspec.bench.comparison import Comparison, together
-from localspec.bench.document import Against
 from localspec.bench.figures import Figures
+from localspec.bench.report.document import Against
 from localspec.chat.stats import Interval, SameText
 from localspec.core.formatting import count, duration, number, one_line, percent
 from localspec.display.answer import by_position

@@ -10,9 +10,9 @@ import pytest
 from localspec.bench import demo
 from localspec.bench.demo import HYBRID_QUESTIONS, QUESTIONS, open_variants, run_demo
 from localspec.bench.equality import DifferenceFinder
+from localspec.bench.figures import FEWEST_PROMPTS
 from localspec.bench.padding.layout import PaddedShape
 from localspec.bench.plan import Variant
-from localspec.bench.spent import FEWEST_PROMPTS
 from localspec.core import paths
 from localspec.core.options.load_options import DraftTokens
 from localspec.engine.engine import Engine

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.bench.spent import (
+from localspec.bench.figures import (
     FEWEST_PROMPTS,
     Spent,
     best_by_other_repeats,

@@ -30,11 +30,11 @@ from localspec.display.terminal.progress import progress
 
 if TYPE_CHECKING:
     from localspec.bench.comparison import Comparison
-    from localspec.bench.document import Document
     from localspec.bench.forecast import Forecast, Limit
     from localspec.bench.plan import BenchPlan
     from localspec.bench.prompts import Prompt
-    from localspec.bench.report import Report
+    from localspec.bench.report.document import Document
+    from localspec.bench.report.report import Report
     from localspec.chat.answer import Answer
     from localspec.display.bench import Scoreboard
     from localspec.engine.engine import Engine
@@ -103,7 +103,7 @@ def bench(
     """
     from localspec.bench.forecast import Limit
     from localspec.bench.prompts import SHIPPED, by_task, in_turn, read_prompts
-    from localspec.bench.report import Report, require_writable
+    from localspec.bench.report.report import Report, require_writable
 
     if given.keys() & {"lookup_cache", "lookup_files"}:
         raise UsageError(
@@ -143,7 +143,7 @@ def bench(
 
 def _earlier(path: Path | None, groups: "Mapping[str, Sequence[Prompt]]") -> "Document | None":
     """The document to compare with; raises the errors of `read_document`."""
-    from localspec.bench.document import read_document
+    from localspec.bench.report.document import read_document
 
     prompts = [prompt for group in groups.values() for prompt in group]
     return None if path is None else read_document(path, prompts)
@@ -188,7 +188,7 @@ def _run(
     """Measure and show it; returns the error that ended it early, with the report saved."""
     from localspec.bench.forecast import Forecast
     from localspec.bench.plan import require_prompts_fit
-    from localspec.bench.report import memory_use
+    from localspec.bench.report.report import memory_use
     from localspec.display.bench import Scoreboard, show_against
 
     ids = _encode_prompts(engine, groups)

@@ -13,9 +13,9 @@ from localspec.commands.chat.conversations import (
     system_message,
     with_saved_pair,
 )
+from localspec.commands.chat.flags import ConversationFlags
 from localspec.commands.chat.loaded_pair import LoadedPair
 from localspec.commands.flags.answer import PANEL, AnswerFlags
-from localspec.commands.flags.conversation import ConversationFlags
 from localspec.commands.flags.grammar import GrammarFlags
 from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.pair import NameArgument, PairFlags

@@ -55,8 +55,8 @@ def setting_rows() -> dict[str, Option]:
 @cache
 def groups_with_settings() -> tuple[type[Any], ...]:
     """The groups of flags for which the file fills in, in addition to those of a pair."""
+    from localspec.commands.chat.flags import ConversationFlags
     from localspec.commands.flags.answer import AnswerFlags
-    from localspec.commands.flags.conversation import ConversationFlags
     from localspec.commands.flags.serving import ServingFlags
     from localspec.commands.flags.template import TemplateFlags
 

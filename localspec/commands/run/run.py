@@ -15,11 +15,11 @@ from localspec.commands.flags.answer import PANEL, AnswerFlags, JsonFlag
 from localspec.commands.flags.grammar import GrammarFlags
 from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.pair import NameArgument, PairFlags
-from localspec.commands.flags.prompt import PromptFlags
 from localspec.commands.flags.rows import Given, given_flags
 from localspec.commands.flags.settings import default_target
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.run.batch import BatchFlags, run_batch
+from localspec.commands.run.prompt import PromptFlags
 from localspec.commands.session import (
     generate_options,
     lookup_cache,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from localspec.bench.page.page import render
+from localspec.bench.report.page import render
 from localspec.core.errors import EngineError, FileProblem
 from localspec.llama import llama_library
 from localspec.llama.row_kernels import RowKernels
@@ -266,7 +266,7 @@ def test_results_survive_a_file_that_cannot_be_written(
 ) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
-    from localspec.bench import report
+    from localspec.bench.report import report
 
     done = iter([True, True])
     write = report._write

@@ -11,7 +11,7 @@ import pytest
 from localspec import __version__
 from localspec.bench.plan import BenchPlan
 from localspec.bench.prompts import Prompt
-from localspec.bench.report import Report, require_writable
+from localspec.bench.report.report import Report, require_writable
 from localspec.bench.run import run_bench
 from localspec.core.errors import FileProblem
 from localspec.engine.engine import Engine

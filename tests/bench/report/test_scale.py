@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.bench.page.scale import scale_of
+from localspec.bench.report.page import scale_of
 
 VALUES = st.lists(st.floats(0, 1e6).map(lambda value: round(value, 6)), min_size=1, max_size=5)
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from localspec.bench.figures import Spent, speedup_interval
 from localspec.bench.prompts import Prompt
-from localspec.bench.spent import Spent, speedup_interval
 from localspec.chat.stats import Interval
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import read_text

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from localspec.bench.document import compare_documents, flat, read_document
 from localspec.bench.prompts import Prompt
+from localspec.bench.report.document import compare_documents, flat, read_document
 from localspec.core.errors import FileProblem, UsageError
 
 PROMPTS = [Prompt("t", ({"role": "user", "content": letter},)) for letter in "abcd"]

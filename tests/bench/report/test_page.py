@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec.bench.comparison import Comparison, together
-from localspec.bench.document import Against, Ratio
 from localspec.bench.equality import Audit
 from localspec.bench.figures import Limits
-from localspec.bench.page.page import render
+from localspec.bench.report.document import Against, Ratio
+from localspec.bench.report.page import render
 from localspec.chat.stats import PassStats, SourceStats
 from tests.support.answers import compared, difference, made_answer, made_comparison, side
 from tests.support.programs.browser import CONTRASTS, chromium

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from localspec import __version__
 from localspec.bench.comparison import Comparison, together
-from localspec.bench.document import FORMAT, Against, Document, compare_documents
-from localspec.bench.page.page import render
 from localspec.bench.plan import BenchPlan
 from localspec.bench.prompts import Prompt
+from localspec.bench.report.document import FORMAT, Against, Document, compare_documents
+from localspec.bench.report.page import render
 from localspec.core import machine
 from localspec.core.files import appearing_when_complete, file_problem
 from localspec.llama import llama_library

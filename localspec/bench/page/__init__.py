@@ -1,1 +1,0 @@
-"""Benchmark page: the document of a benchmark as one HTML file with figures and tables."""
