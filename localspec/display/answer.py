@@ -30,28 +30,6 @@ _STOPPED = {
 }
 
 
-def figures(
-    stats: GenerationStats,
-    finish_reason: str,
-    seed: int | None,
-    status: DraftStatus = DraftStatus.DRAFTING,
-    filled: float | None = None,
-    *,
-    full: bool = True,
-    estimate: bool = True,
-) -> None:
-    """The last line of an answer, on stderr; ``status`` is that of its end.
-
-    ``filled`` is the share of the context that prompt and answer take. Without ``full``, speed and
-    gain alone; without ``estimate`` no gain, as it will be measured.
-    """
-    if stats.rounds == 0 and finish_reason == "cancelled":
-        note("cancelled while reading the prompt")
-        return
-    line = figures_line(stats, finish_reason, seed, status, filled, full=full, estimate=estimate)
-    note(line, asked=full)
-
-
 def figures_line(
     stats: GenerationStats,
     finish_reason: str,
@@ -62,7 +40,13 @@ def figures_line(
     full: bool = True,
     estimate: bool = True,
 ) -> str:
-    """The figures of an answer as `figures` shows them."""
+    """The last line of an answer; ``status`` is that of its end.
+
+    ``filled`` is the share of the context that prompt and answer take. Without ``full``, speed and
+    gain alone; without ``estimate`` no gain, as it will be measured.
+    """
+    if stats.rounds == 0 and finish_reason == "cancelled":
+        return "cancelled while reading the prompt"
     parts = _generated(stats, status, full=full, estimate=estimate)
     if full:
         parts = [f"{stats.tokens} tokens", *parts, _prompt(stats)]

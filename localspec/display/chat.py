@@ -20,7 +20,6 @@ from localspec.core.interrupt import end_suspension, held_interrupt, on_suspensi
 from localspec.display.answer import (
     by_position,
     compared,
-    figures,
     figures_line,
     meter,
     only_thoughts,
@@ -101,10 +100,7 @@ class _Screen:
 
     def compare(self, drafted: Answer, plain: Answer, text_independent_of_draft: bool) -> None:
         """The figures of an answer, and its speed-up over the same question answered plain."""
-        full = self._look.stats
-        figures(
-            drafted.stats, drafted.finish_reason, None, drafted.status, full=full, estimate=False
-        )
+        self._show(drafted, estimate=False)
         compared(drafted, plain, text_independent_of_draft)
 
     def trace(self, path: Path, pieces: Sequence[Piece], answer: Answer) -> None:
@@ -121,13 +117,20 @@ class _Screen:
     def end_answer(self, answer: Answer, filled: float) -> None:
         """End the answer and show its figures."""
         self._settle()
-        full = self._look.stats
-        figures(answer.stats, answer.finish_reason, None, answer.status, filled, full=full)
+        self._show(answer, filled)
         only_thoughts(answer)
+
+    def _show(self, answer: Answer, filled: float | None = None, *, estimate: bool = True) -> None:
+        """The figures of an answer."""
+        stats, full = answer.stats, self._look.stats
+        line = figures_line(
+            stats, answer.finish_reason, None, answer.status, filled, full=full, estimate=estimate
+        )
+        console.note(line, asked=full)
 
     def show_stats(self, stats: GenerationStats) -> None:
         """The sums of the conversation."""
-        figures(stats, "stop", None)
+        console.note(figures_line(stats, "stop", None), asked=True)
         if stats.drafted:
             shares = stats.acceptance_by_position
             words = f"accepted by position in the draft: {by_position(shares)}"

@@ -4,7 +4,8 @@ import pytest
 
 from localspec.chat.answer import Answer
 from localspec.chat.stats import Drafter, GenerationStats, PassStats, SourceStats
-from localspec.display.answer import compared, figures, meter, only_thoughts
+from localspec.display.answer import compared, figures_line, meter, only_thoughts
+from localspec.display.terminal.console import note
 from localspec.speculative.loop import DraftStatus, FinishReason
 from tests.support.answers import made_answer, made_stats
 from tests.support.programs.streams import Streams
@@ -46,17 +47,17 @@ from tests.support.programs.streams import Streams
 def test_figures_in_words(
     streams: Streams, stats: GenerationStats, reason: str, seed: int | None, expected: str
 ) -> None:
-    figures(stats, reason, seed)
+    note(figures_line(stats, reason, seed))
     assert streams.read() == ("", expected + "\n")
 
 
 def test_cached_tokens_are_said(streams: Streams) -> None:
     stats = made_stats()
     stats.cached_tokens = 300
-    figures(stats, "stop", None)
+    note(figures_line(stats, "stop", None))
     assert " · prompt 321 tokens at 40.0 tok/s, 300 cached · TTFT" in streams.read()[1]
     stats.answers = 2  # of a conversation: no answer's time to the first token
-    figures(stats, "stop", None)
+    note(figures_line(stats, "stop", None))
     assert "TTFT" not in streams.read()[1]
 
 
@@ -108,16 +109,16 @@ def test_what_drafted_and_what_is_off(
         drafted,
         accepted,
     )
-    figures(stats, "stop", None, status)
+    note(figures_line(stats, "stop", None, status))
     assert f" tok/s · {expected} · " in streams.read()[1]
 
 
 def test_by_default_speed_and_gain(streams: Streams) -> None:
     stats = made_stats(40, 30)
     stats.plain_seconds = 1.62 * stats.seconds
-    figures(stats, "length", 7, full=False)
-    figures(stats, "stop", 7, full=False, estimate=False)  # which is measured next
-    figures(made_stats(), "stop", None, DraftStatus.OFF, full=False)  # as asked for
+    note(figures_line(stats, "length", 7, full=False))
+    note(figures_line(stats, "stop", 7, full=False, estimate=False))  # which is measured next
+    note(figures_line(made_stats(), "stop", None, DraftStatus.OFF, full=False))  # as asked for
     assert streams.read()[1].splitlines() == [
         "32.0 tok/s · about 1.62x plain · stopped at --max-tokens",
         "32.0 tok/s · 30 of 40 drafted tokens accepted",

@@ -121,7 +121,9 @@ def run_batch(
                     console.note(f"Errors among them: {batch.errors}; see status_code.")
                     console.note("The same command asks these lines again.")
                 if batch.stats.tokens:
-                    answers.figures(batch.stats, "stop", None, full=not console.is_quiet())
+                    full = not console.is_quiet()
+                    line = answers.figures_line(batch.stats, "stop", None, full=full)
+                    console.note(line, asked=full)
             if batch.errors:
                 raise typer.Exit(1)
 

@@ -191,9 +191,10 @@ def _show_figures(answer: "Answer", params: SamplingParams, *, full: bool, estim
     from localspec.engine.advice import advise
 
     seed = None if params.greedy else params.seed
-    answers.figures(
+    line = answers.figures_line(
         answer.stats, answer.finish_reason, seed, answer.status, full=full, estimate=estimate
     )
+    console.note(line, asked=full)
     answers.only_thoughts(answer)
     if (advice := advise(answer.stats, params)) is not None:
         console.note(advice)

@@ -11,7 +11,7 @@ import pytest
 from localspec.core.errors import LocalspecError
 from localspec.display import bench as bench_display
 from localspec.display import reports
-from localspec.display.answer import figures
+from localspec.display.answer import figures_line
 from localspec.display.models import table
 from localspec.display.terminal import console
 from localspec.engine.doctor import DoctorReport
@@ -78,7 +78,7 @@ def show_everything(tiny: TinyFiles) -> None:
     )
     console.note(SENTENCE)
     console.error(LocalspecError(SENTENCE, "Hint."))
-    figures(made_stats(4, 2), "stop", 3)
+    console.note(figures_line(made_stats(4, 2), "stop", 3))
 
 
 def test_no_escape_codes_outside_a_terminal(tiny: TinyFiles, streams: Streams) -> None:
