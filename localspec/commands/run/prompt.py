@@ -11,11 +11,13 @@ from localspec.commands.flags.answer import PANEL, AnswerFlags
 from localspec.commands.flags.rows import given_flags
 from localspec.commands.flags.template import TemplateFlags
 from localspec.core.errors import FileProblem, UsageError
-from localspec.core.files import did_you_mean, read_stream
+from localspec.core.files import read_stream, read_text
 from localspec.core.options.option import option
 from localspec.display.terminal import console
 
-_MOST_CHARACTERS = 2**26  # more than contexts hold; a model given by mistake is far larger
+_MOST = (
+    2**26
+)  # bytes or characters: more than contexts hold; a model given by mistake is far larger
 
 
 _STDIN = "-"  # as a prompt or as the name of its file: read standard input
@@ -89,15 +91,8 @@ class PromptFlags:
 
 def _read_file(path: Path) -> str:
     """The text of the file without its last newline, as in llama.cpp."""
-    try:
-        with path.open(encoding="utf-8") as file:
-            return read_stream(file, _MOST_CHARACTERS).removesuffix("\n")
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise FileProblem(
-            f"The prompt file {path} cannot be read: {reason}.",
-            f"{did_you_mean(path)}Give a UTF-8 text file.",
-        ) from error
+    text = read_text(path, _MOST, what="The prompt file ")
+    return text.replace("\r\n", "\n").removesuffix("\n")
 
 
 def _read_stdin() -> str:
@@ -109,7 +104,7 @@ def _read_stdin() -> str:
     if silent:
         console.note("Waiting for the end of standard input (none wanted: add </dev/null).")
     try:
-        return read_stream(sys.stdin, _MOST_CHARACTERS).removesuffix("\n")
+        return read_stream(sys.stdin, _MOST).removesuffix("\n")
     except ValueError as error:
         reason = "is not UTF-8 text" if isinstance(error, UnicodeError) else "is not a prompt"
         raise FileProblem(f"The piped input {reason}: {error}.", "Pipe UTF-8 text in.") from error

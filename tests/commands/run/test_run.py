@@ -92,11 +92,14 @@ def test_the_model_is_the_first_argument_or_an_option(localspec: Command, tiny: 
 def test_a_prompt_without_end_is_refused(
     run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("localspec.commands.run.prompt._MOST_CHARACTERS", 10)
+    monkeypatch.setattr("localspec.commands.run.prompt._MOST", 10)
     file = tmp_path / "long.txt"
     file.write_text("A" * 11)
-    for done in (run("-f", file), run(stdin="A" * 11)):
-        assert done.code == 1 and "there are more than 10 characters" in done.err
+    for done, words in (
+        (run("-f", file), "it is larger than 10 bytes"),
+        (run(stdin="A" * 11), "there are more than 10 characters"),
+    ):
+        assert done.code == 1 and words in done.err
     file.write_text("A" * 10)
     assert run("-f", file).code == 0
 
@@ -211,7 +214,7 @@ def test_verbose_shows_llama_cpps_log(run: Command, monkeypatch: pytest.MonkeyPa
         (["-md", "BAD/other.gguf"], 1, "other.gguf cannot draft for"),
         (["-c", "8"], 1, "available context size of 8 tokens, answer included"),
         (["-f", "BAD/none.txt"], 1, "none.txt cannot be read"),
-        (["-f", "BAD/latin1.txt"], 1, "Give a UTF-8 text file"),
+        (["-f", "BAD/latin1.txt"], 1, "Give a text file in UTF-8"),
         (["-fa", "off", "-ctv", "q8_0"], 1, "cannot make a context"),
         (["--draft", "3"], 2, "no draft model"),
         (["--draft", "DRAFT", "--draft", "0,2"], 2, "one draft length, not a list"),
