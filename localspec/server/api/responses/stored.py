@@ -3,7 +3,6 @@
 import secrets
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -46,15 +45,12 @@ class _Entry(NamedTuple):
         return len(self.response) + len(self.messages)
 
 
-@dataclass(slots=True)
-class _Owned:
+class _Owned(OrderedDict[str, _Entry]):
     """The responses of one owner by their ids, the least recently used first."""
-
-    entries: OrderedDict[str, _Entry] = field(default_factory=OrderedDict)
 
     @property
     def n_bytes(self) -> int:
-        return sum(entry.n_bytes for entry in self.entries.values())
+        return sum(entry.n_bytes for entry in self.values())
 
 
 class StoredResponses:
@@ -85,9 +81,9 @@ class StoredResponses:
         entry = _Entry(_RESPONSE.dump_json(response), _dump(messages))
         if entry.n_bytes > self._most_bytes // _SHARE:
             return
-        self._by_owner.setdefault(owner, _Owned()).entries[response["id"]] = entry
-        while sum(len(each.entries) for each in self._by_owner.values()) > self._most:
-            self._drop(max(self._by_owner, key=lambda each: len(self._by_owner[each].entries)))
+        self._by_owner.setdefault(owner, _Owned())[response["id"]] = entry
+        while sum(map(len, self._by_owner.values())) > self._most:
+            self._drop(max(self._by_owner, key=lambda each: len(self._by_owner[each])))
         while sum(each.n_bytes for each in self._by_owner.values()) > self._most_bytes:
             self._drop(max(self._by_owner, key=lambda each: self._by_owner[each].n_bytes))
 
@@ -113,15 +109,15 @@ class StoredResponses:
 
     def _find(self, owner: str, name: str, hint: str = "", **more: str) -> _Entry:
         owned = self._by_owner.get(owner)
-        if owned is None or name not in owned.entries:
+        if owned is None or name not in owned:
             message = f"The response {name[:100]} is not stored here (any more)."
             raise BadRequest(message, hint, status=404, **more)
-        owned.entries.move_to_end(name)
-        return owned.entries[name]
+        owned.move_to_end(name)
+        return owned[name]
 
     def _drop(self, owner: str, name: str | None = None) -> None:
         """Remove a response, by default the least recently used one."""
-        entries = self._by_owner[owner].entries
+        entries = self._by_owner[owner]
         del entries[next(iter(entries)) if name is None else name]
         if not entries:
             del self._by_owner[owner]
