@@ -9,7 +9,7 @@ than the logits of such passes.
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -68,14 +68,14 @@ class Audit:
     misses: tuple[Miss, ...]
 
 
+@dataclass(slots=True)
 class DifferenceFinder:
     """Finds where answers to one prompt differ from the ``plain`` text, and why."""
 
-    def __init__(self, name: str, prompt: PromptIds, plain: list[int]) -> None:
-        self._name = name
-        self._prompt = prompt
-        self._plain = plain
-        self._replayed: dict[tuple[Variant, int], list[int]] = {}
+    name: str
+    prompt: PromptIds
+    plain: list[int]
+    _replayed: dict[tuple[Variant, int], list[int]] = field(default_factory=dict)
 
     def explain(self, variant: Variant, answers: Sequence[Answer]) -> Iterator[Difference]:
         """One for each text of a variant that is not the plain one."""
@@ -84,22 +84,22 @@ class DifferenceFinder:
         texts = {tuple(one.tokens) for one in answers}
         if len(answers) > 1 and len(texts) == 1:  # each repeat gave the text again
             self._replayed[variant, variant.engine.min_width] = answers[0].tokens
-        for other in sorted(texts - {tuple(self._plain)}):
+        for other in sorted(texts - {tuple(self.plain)}):
             yield self._explain(variant, list(other))
 
     def _explain(self, variant: Variant, other: list[int]) -> Difference:
-        position = common_prefix(self._plain, other)
+        position = common_prefix(self.plain, other)
         width = variant.engine.min_width
         # The width of auto's passes depends on the clock; if rounding decides, so does its text.
         again = other if variant.length == "auto" else self._replay(variant, width)
-        repeatable = self._replay(_plain(variant), width) == self._plain and again == other
+        repeatable = self._replay(_plain(variant), width) == self.plain and again == other
         proven_at = self._proven_at(variant) if repeatable else None
         is_open = repeatable and proven_at is None and position < len(other)
         return Difference(
-            prompt=self._name,
+            prompt=self.name,
             draft_tokens=variant.length,
             position=position,
-            margin=self._margin(variant, self._plain[:position]),
+            margin=self._margin(variant, self.plain[:position]),
             repeatable=repeatable,
             proven_at=proven_at,
             apart=self._apart(variant, other[: position + 1]) if is_open else None,
@@ -109,7 +109,7 @@ class DifferenceFinder:
         """The width of pass at which plain and drafted text are the same; see `filled_widths`."""
         engine = variant.engine
         for width in filled_widths(widest_pass(variant.length), _widest_tree(variant)):
-            needed = variant.plan.needed_ctx(len(self._prompt), width)
+            needed = variant.plan.needed_ctx(len(self.prompt), width)
             if width > engine.min_width and needed <= engine.target.n_ctx:
                 if self._replay(_plain(variant), width) == self._replay(variant, width):
                     return width
@@ -121,8 +121,8 @@ class DifferenceFinder:
         None if that is too little to explain the pick.
         """
         engine, params = variant.engine, variant.plan.params
-        context, width = [*self._prompt, *text[:-1]], filled_widths(widest_pass(variant.length))[-1]
-        if variant.plan.needed_ctx(len(self._prompt), width) > engine.target.n_ctx:
+        context, width = [*self.prompt, *text[:-1]], filled_widths(widest_pass(variant.length))[-1]
+        if variant.plan.needed_ctx(len(self.prompt), width) > engine.target.n_ctx:
             return None
         with engine.widened(width):
             alone = _last_row(engine.target, context, 1)
@@ -140,12 +140,12 @@ class DifferenceFinder:
         key = (variant, width)
         if key not in self._replayed:
             with variant.engine.widened(width):
-                self._replayed[key] = variant.answer(self._prompt).tokens
+                self._replayed[key] = variant.answer(self.prompt).tokens
         return self._replayed[key]
 
     def _margin(self, variant: Variant, tokens: list[int]) -> float | None:
         """The lead of the plain pick after these tokens, on logits computed as plain does."""
-        context, target, params = list(self._prompt), variant.engine.target, variant.plan.params
+        context, target, params = list(self.prompt), variant.engine.target, variant.plan.params
         target.truncate(0)
         row = _first_row(target, context)
         for token in tokens:

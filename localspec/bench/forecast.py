@@ -28,10 +28,7 @@ class Forecast:
     """
 
     def __init__(
-        self,
-        plan: BenchPlan,
-        tasks: Mapping[str, Sequence[PromptIds]],
-        limit: Limit | None = None,
+        self, plan: BenchPlan, tasks: Mapping[str, Sequence[PromptIds]], limit: Limit | None = None
     ) -> None:
         self.plan = plan
         self._limit = limit

@@ -5,7 +5,7 @@ import json
 import secrets
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -120,6 +120,7 @@ def _other_file(path: Path) -> FileProblem:
     )
 
 
+@dataclass(eq=False, slots=True)
 class BatchRun:
     """Answers lines in their order, up to ``parallel`` at the same time.
 
@@ -128,24 +129,15 @@ class BatchRun:
     and ``errors`` count them, ``stats`` are the sums.
     """
 
-    def __init__(
-        self,
-        service: "Service",
-        output: TextIO,
-        *,
-        parallel: int = 1,
-        fields: Mapping[str, object] | None = None,
-        system: str | None = None,
-        on_result: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._service = service
-        self._output = output
-        self._parallel = parallel
-        self._fields = dict(fields or {})
-        self._system = system
-        self._on_result = on_result
-        self.stats = GenerationStats()
-        self.results = self.errors = 0
+    service: "Service"
+    output: TextIO
+    parallel: int = 1
+    fields: Mapping[str, object] = field(default_factory=dict)
+    system: str | None = None
+    on_result: Callable[[], None] = lambda: None
+    stats: GenerationStats = field(default_factory=GenerationStats, init=False)
+    results: int = field(default=0, init=False)
+    errors: int = field(default=0, init=False)
 
     def run(self, lines: Sequence[BatchLine]) -> None:
         """Answer these lines; Ctrl-C ends those under way, without a result."""
@@ -154,7 +146,7 @@ class BatchRun:
     async def _run(self, lines: Iterator[BatchLine]) -> None:
         async with asyncio.TaskGroup() as group:
             # One more than there are slots, so that none waits for the next line to be read.
-            for _ in range(self._parallel + 1):
+            for _ in range(self.parallel + 1):
                 group.create_task(self._work(lines))
 
     async def _work(self, lines: Iterator[BatchLine]) -> None:
@@ -172,25 +164,25 @@ class BatchRun:
                 "response": {"status_code": status, "request_id": name, "body": body},
                 "error": None,
             }
-            self._output.write(_as_line(result))
-            self._output.flush()
+            self.output.write(_as_line(result))
+            self.output.flush()
             self.results += 1
-            self._on_result()
+            self.on_result()
 
     async def _answer(self, line: object) -> Json:
         """The reply to one line."""
-        url, body = _body(line, self._system)
+        url, body = _body(line, self.system)
         read, form = _FORMS[url]
         # The model is the one that was loaded, and a file cannot be streamed.
         ignored = {"model": None, "stream": None, "stream_options": None}
-        body = {**self._fields, **body, **ignored}
+        body = {**self.fields, **body, **ignored}
         try:
             request = read.model_validate(body)
         except ValidationError as error:
             raise bad_request(error.errors(), body) from None
-        requests, warnings = await asyncio.to_thread(request.read, self._service)
-        reply = form(request, self._service, warnings)
-        answers = Answers(self._service.session, requests, self._service.metrics)
+        requests, warnings = await asyncio.to_thread(request.read, self.service)
+        reply = form(request, self.service, warnings)
+        answers = Answers(self.service.session, requests, self.service.metrics)
         try:
             await answers.rest()
         finally:

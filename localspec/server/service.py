@@ -3,7 +3,7 @@
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ class Defaults:
     seed: int | None = None
 
 
+@dataclass(eq=False)
 class Service:
     """One engine with its queue; ``names`` are those that requests may use for its model.
 
@@ -36,29 +37,21 @@ class Service:
     states in saved slots. Thread-safe.
     """
 
-    def __init__(
-        self,
-        engine: "Engine",
-        session: Session,
-        defaults: Defaults = Defaults(),
-        names: Sequence[str] = ("model",),
-        about: Mapping[str, Any] | None = None,
-        *,
-        strict_fields: bool = False,
-        slot_folder: Path | None = None,
-        share_cache: bool = False,
-        say: Callable[[str], None] = lambda sentence: None,
-    ) -> None:
-        self.engine = engine
-        self.session = session
-        self.defaults = defaults
-        self.names = tuple(names)
-        self.about = dict(about or {})
-        self.strict_fields = strict_fields
-        self.share_cache = share_cache
-        self.slot_files = None if slot_folder is None else SlotFiles(slot_folder, engine, say)
+    engine: "Engine"
+    session: Session
+    defaults: Defaults = Defaults()
+    names: Sequence[str] = ("model",)
+    about: Mapping[str, Any] = field(default_factory=dict)
+    strict_fields: bool = False
+    slot_folder: Path | None = None
+    share_cache: bool = False
+    say: Callable[[str], None] = lambda sentence: None
+
+    def __post_init__(self) -> None:
+        folder = self.slot_folder
+        self.slot_files = None if folder is None else SlotFiles(folder, self.engine, self.say)
         self.created = int(time.time())
-        self.metrics = Metrics(session)
+        self.metrics = Metrics(self.session)
 
     @property
     def model(self) -> str:

@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from localspec.engine.engine import Engine
 
 
+@dataclass(eq=False, slots=True)
 class Report:
     """The document of one run, written to ``path`` as JSON and to ``page`` as HTML (None: nowhere).
 
@@ -32,30 +33,21 @@ class Report:
     run. It is written after each task; files are always complete or untouched.
     """
 
-    def __init__(
-        self,
-        engine: "Engine",
-        plan: BenchPlan,
-        prompts: Mapping[str, Sequence[Prompt]],
-        path: Path | None = None,
-        page: Path | None = None,
-        earlier: Document | None = None,
-    ) -> None:
-        self._engine = engine
-        self._plan = plan
-        self._prompts = prompts
-        self._path = path
-        self._page = page
-        self._earlier = earlier
-        self.document: dict[str, object] = {}
-        self.against: Against | None = None
+    engine: "Engine"
+    plan: BenchPlan
+    prompts: Mapping[str, Sequence[Prompt]]
+    path: Path | None = None
+    page: Path | None = None
+    earlier: Document | None = None
+    document: dict[str, object] = field(default_factory=dict, init=False)
+    against: Against | None = field(default=None, init=False)
 
     def save(self, comparisons: Sequence[Comparison], *, complete: bool) -> None:
         """Rebuild the document from the results so far, and write it.
 
         Raises FileProblem when a file cannot be written; the document is there all the same.
         """
-        engine, plan = self._engine, self._plan
+        engine, plan = self.engine, self.plan
         self.document = {
             "format": FORMAT,
             "version": __version__,
@@ -73,20 +65,20 @@ class Report:
             "machine": _machine(),
             "prompts": [
                 {"name": f"{group} {i + 1}", "task": prompt.task, "messages": list(prompt.messages)}
-                for group, prompts in self._prompts.items()
+                for group, prompts in self.prompts.items()
                 for i, prompt in enumerate(prompts)
             ],
             "tasks": [comparison.as_json() for comparison in comparisons],
             "overall": together(comparisons).as_json() if comparisons else None,
             "answers": [row for comparison in comparisons for row in comparison.answers_as_json()],
         }
-        if self._earlier is not None:
-            self.against = compare_documents(self.document, self._earlier)
+        if self.earlier is not None:
+            self.against = compare_documents(self.document, self.earlier)
             self.document["against"] = asdict(self.against)
-        if self._path is not None:
-            _write(self._path, json.dumps(self.document, indent=1, ensure_ascii=False) + "\n")
-        if self._page is not None:
-            _write(self._page, render(self.document))
+        if self.path is not None:
+            _write(self.path, json.dumps(self.document, indent=1, ensure_ascii=False) + "\n")
+        if self.page is not None:
+            _write(self.page, render(self.document))
 
 
 def memory_use(engine: "Engine") -> dict[str, MemoryUse | None]:

@@ -81,6 +81,7 @@ class Model:
         return {"value": self.state} | failed
 
 
+@dataclass(eq=False)
 class Models:
     """Loads the models that requests need, at most ``most`` at a time (0: any number).
 
@@ -93,28 +94,18 @@ class Models:
     before it ends. Use it in one event loop.
     """
 
-    def __init__(
-        self,
-        models: Sequence[Model],
-        launch: Callable[[Model], ModelProcess],
-        say: Callable[[str], None],
-        *,
-        most: int = 0,
-        autoload: bool = True,
-        idle_seconds: float | None = None,
-        patience: float = 600.0,
-        load_seconds: float = 1800.0,
-    ) -> None:
-        self.all = tuple(models)
-        self.created = int(time.time())
-        self.on_unload: Callable[[ModelProcess], Awaitable[None]] | None = None
-        self._launch = launch
-        self._say = say
-        self._most = most
-        self._autoload = autoload
-        self._idle_seconds = idle_seconds
-        self._patience = patience
-        self._load_seconds = load_seconds
+    all: Sequence[Model]
+    launch: Callable[[Model], ModelProcess]
+    say: Callable[[str], None]
+    most: int = 0
+    autoload: bool = True
+    idle_seconds: float | None = None
+    patience: float = 600.0
+    load_seconds: float = 1800.0
+    created: int = field(default_factory=lambda: int(time.time()))
+    on_unload: Callable[[ModelProcess], Awaitable[None]] | None = None
+
+    def __post_init__(self) -> None:
         self._turn = asyncio.Lock()  # of loading; never held while answers are waited for
         self._freed = asyncio.Event()  # set, and replaced, when a model may have become idle
         self._processes: set[Loaded] = set()  # those that run, or are started
@@ -143,8 +134,8 @@ class Models:
         """The properties of llama-server's router."""
         return {
             "role": "router",
-            "max_instances": self._most,
-            "models_autoload": self._autoload,
+            "max_instances": self.most,
+            "models_autoload": self.autoload,
             "build_info": BUILD,
         }
 
@@ -155,7 +146,7 @@ class Models:
         Raises ModelFailed with the reason if it cannot be loaded, QueueTimeout, Closing,
         BadRequest if it is not loaded and requests load none.
         """
-        if model.loaded is None and not self._autoload:
+        if model.loaded is None and not self.autoload:
             raise BadRequest(
                 f"{model.name} is not loaded, and requests load no model here.",
                 "Load it: POST /models/load",
@@ -169,12 +160,12 @@ class Models:
         loaded: Loaded | None = None
         try:
             try:
-                async with asyncio.timeout(self._patience):
+                async with asyncio.timeout(self.patience):
                     loaded = await self._join(model)
                     assert loaded.ready is not None
                     await asyncio.shield(loaded.ready)
             except TimeoutError:
-                raise QueueTimeout(self._patience, _RETRY_AFTER) from None
+                raise QueueTimeout(self.patience, _RETRY_AFTER) from None
             yield loaded.process
         finally:
             if loaded is not None:
@@ -232,7 +223,7 @@ class Models:
             self._unload_later(loaded)
 
     def _begin(self, model: Model) -> Loaded:
-        loaded = model.loaded = Loaded(model, self._launch(model))
+        loaded = model.loaded = Loaded(model, self.launch(model))
         self._processes.add(loaded)
         loaded.ready = self._spawn(self._bring(loaded))
         return loaded
@@ -271,15 +262,15 @@ class Models:
                     return False
                 began, loaded.starting = time.monotonic(), True
                 starting = self._spawn(loaded.process.start())
-                await asyncio.wait([starting], timeout=min(_TURN_SECONDS, self._load_seconds))
-            left = self._load_seconds - (time.monotonic() - began)
+                await asyncio.wait([starting], timeout=min(_TURN_SECONDS, self.load_seconds))
+            left = self.load_seconds - (time.monotonic() - began)
             try:
                 await asyncio.wait_for(starting, max(0.0, left))
                 break
             except TimeoutError:
                 loaded.process.kill()
                 raise ModelFailed(
-                    f"{model.name} did not load within {self._load_seconds:g} s.",
+                    f"{model.name} did not load within {self.load_seconds:g} s.",
                     "Ask again: it is started again. Allow more time with --load-timeout.",
                 ) from None
             except ModelFailed as failure:
@@ -290,7 +281,7 @@ class Models:
                     return False
         model.failure = None
         loaded.used_at = time.monotonic()
-        self._say(f"{model.name} is loaded ({loaded.used_at - began:.1f} s).")
+        self.say(f"{model.name} is loaded ({loaded.used_at - began:.1f} s).")
         return True
 
     async def _watch(self, loaded: Loaded) -> None:
@@ -300,7 +291,7 @@ class Models:
         failure = await loaded.process.ended()
         if loaded in self._processes:
             self._fail(loaded, failure)
-            self._say(f"{failure.message} The next request for it starts it again.")
+            self.say(f"{failure.message} The next request for it starts it again.")
 
     def _fail(self, loaded: Loaded, failure: ModelFailed) -> None:
         loaded.model.failure = failure
@@ -313,7 +304,7 @@ class Models:
 
         Loads that go on count as complete. False if all that are left answer, or are waited for.
         """
-        while self._most and len(self._starting()) >= self._most:
+        while self.most and len(self._starting()) >= self.most:
             if not await self._evict():
                 return False
         while (memory := machine.memory()) is not None:
@@ -340,13 +331,13 @@ class Models:
 
         At first ``displaced`` takes no new requests: it might never be idle otherwise.
         """
-        if waited >= self._patience:
-            raise QueueTimeout(self._patience, _RETRY_AFTER)
-        drain = min(_DRAIN_SECONDS, self._patience / 2)
+        if waited >= self.patience:
+            raise QueueTimeout(self.patience, _RETRY_AFTER)
+        drain = min(_DRAIN_SECONDS, self.patience / 2)
         if displaced is not None:
             (displaced.open.clear if waited < drain else displaced.open.set)()
         with suppress(TimeoutError):
-            async with asyncio.timeout((drain if waited < drain else self._patience) - waited):
+            async with asyncio.timeout((drain if waited < drain else self.patience) - waited):
                 await self._freed.wait()
 
     def _wake(self) -> None:
@@ -363,7 +354,7 @@ class Models:
 
     def _unload_later(self, loaded: Loaded) -> None:
         """Unload a model that stays without requests, or give up its load."""
-        used_at, seconds = loaded.used_at, self._idle_seconds
+        used_at, seconds = loaded.used_at, self.idle_seconds
         if not loaded.is_ready:
             seconds = _ABANDONED_SECONDS
 
@@ -381,7 +372,7 @@ class Models:
             await self.on_unload(loaded.process)
         await loaded.process.stop()
         if was_ready:
-            self._say(f"{loaded.process.name} is unloaded.")
+            self.say(f"{loaded.process.name} is unloaded.")
 
     def _forget(self, loaded: Loaded) -> None:
         """Let further requests load the model again."""

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from localspec.chat.tools.tool import ToolCallDelta, is_json
@@ -13,6 +14,7 @@ _IDS = {"message": "msg", "reasoning": "rs", "function_call": "fc"}  # by type: 
 _TEXTS = {"message": "output_text", "reasoning": "reasoning_text"}  # by type: that of the part
 
 
+@dataclass(slots=True)
 class Output:
     """The items so far; the methods yield the events of their additions.
 
@@ -20,14 +22,11 @@ class Output:
     given as ``encrypted_content`` too.
     """
 
-    def __init__(
-        self, namespaced: Mapping[str, Mapping[str, str]], *, hides_reasoning: bool
-    ) -> None:
-        self.items: list[Json] = []
-        self._namespaced = namespaced
-        self._hides_reasoning = hides_reasoning
-        self._open = ""  # the type of the last item, while it grows
-        self._texts: list[str] = []  # of that item
+    namespaced: Mapping[str, Mapping[str, str]]
+    hides_reasoning: bool
+    items: list[Json] = field(default_factory=list)
+    _open: str = ""  # the type of the last item, while it grows
+    _texts: list[str] = field(default_factory=list)  # of that item
 
     def text(self, kind: Literal["message", "reasoning"], text: str) -> Iterator[Json]:
         """Add to the message or the reasoning, or begin one."""
@@ -43,7 +42,7 @@ class Output:
         """Add to the call of a tool, or begin one."""
         if part.name is not None:
             yield from self.close()
-            names = self._namespaced.get(part.name, {"name": part.name})
+            names = self.namespaced.get(part.name, {"name": part.name})
             yield self._begin("function_call", call_id=part.id, **names, arguments="")
         self._texts.append(part.arguments)
         yield self._event("function_call_arguments.delta", delta=part.arguments)
@@ -67,7 +66,7 @@ class Output:
     def _close_text(self, kind: str, text: str) -> Iterator[Json]:
         part = _part(kind, text)
         self.items[-1]["content"] = [part]
-        if kind == "reasoning" and self._hides_reasoning:
+        if kind == "reasoning" and self.hides_reasoning:
             self.items[-1]["encrypted_content"] = hidden(text)
         yield self._event(f"{_TEXTS[kind]}.done", text=text, **_logprobs(kind))
         yield self._event("content_part.done", part=part)
