@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from math import exp
 from pathlib import Path
+from string import Template
 from typing import TYPE_CHECKING
 
 from localspec.core.errors import FileProblem
@@ -14,43 +15,7 @@ from localspec.core.origins import ORIGINS, legend_items, style_sheet
 if TYPE_CHECKING:
     from localspec.chat.answer import Piece
 
-_PAGE = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>Trace of an answer</title>
-<style>
-:root {{ color-scheme: light dark; }}
-body {{ max-width: 52rem; margin: 2rem auto; padding: 0 1rem; font: 1rem/1.6 system-ui; }}
-.legend {{ display: flex; flex-wrap: wrap; gap: 0.2rem 1rem; padding: 0; list-style: none; }}
-.answer {{ font: 0.95rem/1.9 ui-monospace, monospace; white-space: pre-wrap;
-  overflow-wrap: anywhere; }}
-.round {{ position: relative; border-inline-start: 1px solid light-dark(#bbb, #555); }}
-.round:is(:hover, :focus) {{ background: light-dark(#eee, #2a2a2a); outline: 1px solid; }}
-.facts {{ display: none; position: absolute; inset-block-start: 1.8em; inset-inline-start: 0;
-  z-index: 1; width: max-content; max-width: min(24rem, 80vw); padding: 0.4rem 0.6rem;
-  border: 1px solid; border-radius: 0.3rem; background: Canvas; color: CanvasText;
-  font: 0.85rem/1.5 system-ui; }}
-.round:is(:hover, :focus) > .facts {{ display: block; }}
-table {{ border-collapse: collapse; font-size: 0.85rem; }}
-:is(td, th) {{ padding: 0.1rem 0.6rem; text-align: start;
-  border-block-end: 1px solid light-dark(#ddd, #444); }}
-td:first-of-type {{ white-space: pre-wrap; font-family: ui-monospace, monospace; }}
-@media print {{ .facts {{ display: none !important; }} }}
-{colours}</style>
-<h1>Trace of an answer</h1>
-<p>{totals}</p>
-<ul class="legend">
-{legend}</ul>
-<p>Each stretch between thin lines is one round: hover it, or reach it by Tab, for its facts.</p>
-<div class="answer">{text}</div>
-<details><summary>All rounds as a table</summary>
-<table><thead><tr><th>round<th>text<th>drafted, accepted<th>least probability
-<th>the draft proposed</thead>
-<tbody>
-{rows}</tbody></table></details>
-"""
+_PAGE = Path(__file__).with_name("trace.html")
 
 
 def write_trace(path: Path, pieces: Sequence["Piece"], totals: str) -> None:
@@ -71,7 +36,7 @@ def page(pieces: Sequence["Piece"], totals: str) -> str:
     Tokens have probabilities if ``logprobs`` were requested.
     """
     rounds = [piece for piece in pieces if piece.parts or piece.tokens]
-    return _PAGE.format(
+    return Template(_PAGE.read_text("utf-8")).substitute(
         colours=style_sheet(),
         totals=escape(totals),
         legend=legend_items(),
