@@ -61,7 +61,7 @@ def sha256(data: bytes) -> str:
 def listed(files: dict[str, bytes], *, told: bool = True, commit: str = COMMIT) -> RemoteModel:
     """A model as the Hub would list it; its hashes are left out unless `told`."""
     remote = [RemoteFile(n, len(data), sha256(data) if told else None) for n, data in files.items()]
-    return RemoteModel(Reference("org/repo"), commit, tuple(remote), None, False)
+    return RemoteModel(Reference("org/repo"), commit, tuple(remote), None)
 
 
 ONE = listed({"model.gguf": DATA})
@@ -238,7 +238,7 @@ def test_what_is_there_is_not_fetched_again(tmp_path: Path, toy: ToyHub, heard: 
     heard.fetch(ONE, tmp_path)
     paths = heard.fetch(ONE, tmp_path)
     assert toy.starts == [0] and paths[0].read_bytes() == DATA
-    other_commit = RemoteModel(Reference("org/repo"), "1" * 40, ONE.files, None, False)
+    other_commit = RemoteModel(Reference("org/repo"), "1" * 40, ONE.files, None)
     heard.fetch(other_commit, tmp_path)
     assert toy.starts == [0]
 
@@ -1013,7 +1013,7 @@ os.fsync = lambda descriptor: None
 
 def fetch(folder, data):
     file = RemoteFile("m.gguf", len(data), origin.hashlib.sha256(data).hexdigest())
-    model = hub.RemoteModel(Reference("org/repo"), COMMIT, (file,), None, False)
+    model = hub.RemoteModel(Reference("org/repo"), COMMIT, (file,), None)
     return download.fetch(model, folder, lambda *told: None, sleep=lambda seconds: None)[0]
 
 def prepare(state, folder):

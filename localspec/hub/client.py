@@ -60,16 +60,12 @@ OnFailure = Callable[[DroppedConnection | RangeIgnored, int], None]
 
 @dataclass(frozen=True, slots=True)
 class RemoteModel:
-    """Files of one commit (40 hex digits), part 1 first, and the repository's terms.
-
-    `gated`: whether its terms must be accepted.
-    """
+    """Files of one commit (40 hex digits), part 1 first, and the repository's licence."""
 
     reference: Reference
     commit: str
     files: tuple[RemoteFile, ...]
     license: str | None
-    gated: bool
 
     @property
     def size(self) -> int:
@@ -407,7 +403,7 @@ def _refuse_cut_files(reference: Reference, facts: _Facts) -> None:
 def _remote_model(
     reference: Reference, commit: str, files: tuple[RemoteFile, ...], facts: _Facts
 ) -> RemoteModel:
-    bare = RemoteModel(reference, commit, files, _license(facts), bool(facts.get("gated")))
+    bare = RemoteModel(reference, commit, files, _license(facts))
     return replace(bare, files=tuple(_with_size(bare, file) for file in files))
 
 

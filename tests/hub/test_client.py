@@ -111,7 +111,6 @@ def test_a_reference_becomes_files_of_a_commit(hub: FakeHub) -> None:
         hub.repos[REPO].commit,
         (RemoteFile(NAME, len(DATA), file.oid),),
         "apache-2.0",
-        False,
     )
     assert found.size == len(DATA)
     assert [request.path for request in hub.requests] == [f"/api/models/{REPO}/revision/main"]
@@ -222,7 +221,6 @@ def test_a_private_repository(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_gated_repository(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.add(REPO, NAME, DATA, gated="manual")
     found = client.resolve(Reference(REPO))  # what it holds is public
-    assert found.gated
     error = refused(lambda: read(found))
     assert error.message == f"{REPO} is gated: its terms must be accepted first."
     assert f"Accept the terms at https://huggingface.co/{REPO}, then set HF_TOKEN" in error.hint

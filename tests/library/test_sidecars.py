@@ -180,9 +180,7 @@ def test_a_folder_that_cannot_be_read_has_nothing_beside_a_target(
 def test_in_a_repository_the_finest_of_its_name_comes_first() -> None:
     def ranked(*paths: str) -> list[str]:
         heads = [
-            RemoteModel(
-                Reference("org/x", path), "0" * 40, (RemoteFile(path, 9, None),), None, False
-            )
+            RemoteModel(Reference("org/x", path), "0" * 40, (RemoteFile(path, 9, None),), None)
             for path in paths
         ]
         return [each.files[0].path for each in sidecars.ranked("bigit", heads)]
