@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -32,6 +33,7 @@ _MOST_HELD = 2 * 2**20  # bytes of a reply that its client has not taken yet
 _TAKING_SECONDS = 30.0  # that a client may read nothing while so many bytes wait for it
 
 
+@dataclass(eq=False)
 class Relay(Response):
     """A request sent to a model, and its reply sent on as it comes, until the client leaves.
 
@@ -39,23 +41,15 @@ class Relay(Response):
     when it has answered. A stream whose model takes long to load begins before it, with comments.
     """
 
-    def __init__(
-        self,
-        client: httpx2.AsyncClient,
-        models: Models,
-        model: Model,
-        body: bytes,
-        headers: list[tuple[str, str]],
-        *,
-        is_stream: bool,
-    ) -> None:
+    client: httpx2.AsyncClient
+    models: Models
+    model: Model
+    content: bytes
+    sent: list[tuple[str, str]]  # headers
+    is_stream: bool
+
+    def __post_init__(self) -> None:
         super().__init__()
-        self._client = client
-        self._models = models
-        self._model = model
-        self._body = body
-        self._sent = headers
-        self._is_stream = is_stream
         self._held = 0  # bytes that the client has not taken
         self._taken = asyncio.Event()
         self._messages = asyncio.Queue[Message | Exception]()
@@ -84,7 +78,7 @@ class Relay(Response):
         """
         start, begun = asyncio.ensure_future(self._next()), False
         try:
-            begun = self._is_stream and await _comment(start, send, request.scope["path"])
+            begun = self.is_stream and await _comment(start, send, request.scope["path"])
             if not begun:
                 return await start
             if start.result()["status"] == 200:
@@ -118,7 +112,7 @@ class Relay(Response):
     async def _read(self, request: Request) -> None:
         """Pass on the messages of a reply, or the error that came instead."""
         try:
-            async with self._models.lease(self._model) as process:
+            async with self.models.lease(self.model) as process:
                 request.scope["state"]["relayed"] = True  # the model's process writes the log line
                 await self._exchange(request, process)
             await self._put(_part(b"", more=False))
@@ -128,11 +122,11 @@ class Relay(Response):
     async def _exchange(self, request: Request, process: ModelProcess) -> None:
         events = False
         try:
-            async with self._client.stream(
+            async with self.client.stream(
                 request.method,
                 process.url(request.scope["path"], request.query_params.multi_items()),
-                headers=[*self._sent, *process.headers.items()],
-                content=self._body,
+                headers=[*self.sent, *process.headers.items()],
+                content=self.content,
             ) as reply:
                 await self._put(_start(reply))
                 events = reply.headers.get("content-type", "").startswith("text/event-stream")
