@@ -230,12 +230,8 @@ def gpu_makers() -> list[str]:
 
 def cpu_name() -> str:
     """The processor's model name, or else the machine type."""
-    named = re.search(r"^model name[^:\n]*:(.*)$", _cpuinfo(), re.M)
+    text = ""
+    with suppress(OSError):
+        text = Path("/proc/cpuinfo").read_text()
+    named = re.search(r"^model name[^:\n]*:(.*)$", text, re.M)
     return named[1].strip() if named else os.uname().machine
-
-
-def _cpuinfo() -> str:
-    try:
-        return Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return ""

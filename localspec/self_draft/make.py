@@ -54,7 +54,7 @@ def chosen_recipe(options: SelfDraftOptions, target: ModelHeader, source: ModelH
     """
     kind = options.type if options.type in (None, KEEP) else require_type(options.type)
     require_model(target)
-    if _only_heads(options, target, source):
+    if options.layers is None and options.type is None and holds_heads(source, target):
         require_trimmable_heads(source, target, options.vocab or 1)
         return Recipe(0, KEEP, options.vocab, heads=True)
     if options.vocab is None and options.counts is not None:
@@ -69,11 +69,6 @@ def chosen_recipe(options: SelfDraftOptions, target: ModelHeader, source: ModelH
     recipe = Recipe(options.layers or n_layers(target), kind or lower, options.vocab)
     _require_smaller(recipe, target, n_layers(target))
     return recipe
-
-
-def _only_heads(options: SelfDraftOptions, target: ModelHeader, source: ModelHeader) -> bool:
-    """Whether MTP heads are to be trimmed: those that are given, or the target's own."""
-    return options.layers is None and options.type is None and holds_heads(source, target)
 
 
 def _require_smaller(recipe: Recipe, target: ModelHeader, count: int) -> None:

@@ -83,7 +83,9 @@ def read_done(path: Path, lines: Sequence[BatchLine]) -> set[str]:
     known = {line.custom_id for line in lines}
     results = whole.removeprefix(BOM_UTF8).split(b"\n") if whole else []
     done = {each: _done_id(each, path, known) for each in results}
-    _require_begun(cut.removeprefix(BOM_UTF8), path)
+    begun = cut.removeprefix(BOM_UTF8)  # which is removed, and must begin a result
+    if begun[: len(_BEGINNING)] != _BEGINNING[: len(begun)]:
+        raise _other_file(path)
     kept = [each for each in results if done[each] is not None]
     if len(kept) < len(results):
         with appearing_when_complete(path) as partial:
@@ -105,12 +107,6 @@ def _done_id(result: bytes, path: Path, known: Set[str]) -> str | None:
     if not isinstance(status, int) or not isinstance(custom_id, str) or custom_id not in known:
         raise _other_file(path)
     return custom_id if status == 200 else None
-
-
-def _require_begun(cut: bytes, path: Path) -> None:
-    """Raise FileProblem for a text that would be removed but does not begin a result."""
-    if cut[: len(_BEGINNING)] != _BEGINNING[: len(cut)]:
-        raise _other_file(path)
 
 
 def _other_file(path: Path) -> FileProblem:

@@ -266,10 +266,8 @@ class Connection(H11Protocol):
         if not self._is_incomplete:
             self._cancel_timeout()
         elif self._timeout is None:
-            self._timeout = self.loop.call_later(_RECEIVE_SECONDS, self._time_out)
-
-    def _time_out(self) -> None:
-        self._refuse(408, f"The request did not arrive within {_RECEIVE_SECONDS:g} s.")
+            late = f"The request did not arrive within {_RECEIVE_SECONDS:g} s."
+            self._timeout = self.loop.call_later(_RECEIVE_SECONDS, self._refuse, 408, late)
 
     def _cancel_timeout(self) -> None:
         if self._timeout is not None:

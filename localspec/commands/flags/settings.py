@@ -3,7 +3,7 @@
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
@@ -134,8 +134,9 @@ def _names(message: str, word: str) -> bool:
 
 def setting_name(text: str) -> str:
     """The name of an option, given as its name or as a flag; raises UsageError with near names."""
-    flags = {flag.lstrip("-"): n for n, row in setting_rows().items() for flag in _spellings(row)}
-    known = {**flags, **{name: name for name in setting_rows()}}
+    rows = setting_rows()
+    flags = {flag.partition("/")[0]: n for n, row in rows.items() for flag in row.flags}
+    known = {flag.lstrip("-"): n for flag, n in flags.items()} | {name: name for name in rows}
     wanted = text.lstrip("-")
     for spelling in (wanted, wanted.replace("_", "-"), wanted.replace("-", "_")):
         if spelling in known:
@@ -159,10 +160,6 @@ def setting_value(name: str, given: object) -> Any:
     if len(values) != 1:
         raise UsageError(f"{name} takes one value.", row.help)
     return values[0]
-
-
-def _spellings(row: Option) -> Iterable[str]:
-    return [part for flag in row.flags for part in flag.split("/")[:1]]
 
 
 def _values(table: object, place: str = "the file") -> dict[str, Any]:

@@ -82,8 +82,8 @@ def unknown_option(
 
     ``place`` is the function that takes the options ``elsewhere``.
     """
-    meant = _OTHERS.get(name) or _argument(name)
-    meant = meant.partition("=")[0]
+    flag = f"--{name.replace('_', '-')}"
+    meant = _OTHERS.get(name) or _arguments().get(flag, (name,))[0].partition("=")[0]
     near = get_close_matches(name, sorted(known), 1)
     if meant in known:
         hint = f"It is {meant} here."
@@ -121,11 +121,6 @@ def _written(found: re.Match[str]) -> str:
     if name == "draft" and value.isdecimal():
         name = "draft_tokens"  # the argument of an answer
     return f"{name}={value if re.fullmatch(r'[0-9.]+', value) else json.dumps(value)}"
-
-
-def _argument(name: str) -> str:
-    """The argument of the flag of this name, or the name."""
-    return _arguments().get(f"--{name.replace('_', '-')}", (name,))[0]
 
 
 @cache
