@@ -1,5 +1,6 @@
-"""Cores, memory and GPUs of this computer, without llama.cpp."""
+"""Cores, memory, GPUs and pauses of this computer, without llama.cpp."""
 
+import math
 import os
 import re
 import shutil
@@ -235,3 +236,26 @@ def cpu_name() -> str:
         text = Path("/proc/cpuinfo").read_text()
     named = re.search(r"^model name[^:\n]*:(.*)$", text, re.M)
     return named[1].strip() if named else os.uname().machine
+
+
+class AwakeClock:
+    """Seconds in which this process ran, if one thread calls `tick` every ``period`` seconds.
+
+    If no tick comes in time, the machine slept or the process was stopped: two periods count.
+    """
+
+    def __init__(self, period: float = math.inf) -> None:
+        self._most = 2 * period
+        self._last = (time.monotonic(), 0.0)
+
+    def now(self) -> float:
+        """Seconds since the clock was made; thread-safe."""
+        at, awake = self._last
+        return awake + min(time.monotonic() - at, self._most)
+
+    def tick(self) -> float:
+        """`now`, from which the next gap is measured."""
+        at, awake = self._last
+        now = time.monotonic()
+        self._last = (now, awake + min(now - at, self._most))
+        return self._last[1]

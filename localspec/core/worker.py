@@ -19,7 +19,6 @@ from collections.abc import Callable
 from typing import IO, Any, BinaryIO, Literal, NamedTuple
 
 from localspec.core import host, machine
-from localspec.core.awake import AwakeClock
 from localspec.core.errors import WorkerLost
 from localspec.core.interrupt import require_wanted
 from localspec.core.limits import NO_MEMORY, allowed, refusal
@@ -247,7 +246,9 @@ class Worker:
 
     def _wait(self) -> None:
         """Wait until the child writes or ends, and kill it beyond its limits."""
-        clock = AwakeClock(_CHECK_SECONDS)  # while the machine sleeps, the child does nothing
+        clock = machine.AwakeClock(
+            _CHECK_SECONDS
+        )  # while the machine sleeps, the child does nothing
         end = _WALL_PER_SECOND * self._limits.seconds
         while not self._poll.poll(1000 * _CHECK_SECONDS):
             self._check(clock.tick() > end)

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -359,3 +360,19 @@ def test_a_limit_of_the_shell_counts(system: Path, monkeypatch: pytest.MonkeyPat
     assert machine.memory() == (2**30 - used * size - machine._LATER, 2**30)
     monkeypatch.setattr(machine, "allowed", lambda name: 2**20)
     assert machine.memory() == (0, 2**20)
+
+
+def test_a_pause_counts_as_two_periods(monkeypatch: pytest.MonkeyPatch) -> None:
+    time = SimpleNamespace(at=100.0)
+    time.monotonic = lambda: time.at
+    monkeypatch.setattr(machine, "time", time)
+    clock, unwatched = machine.AwakeClock(1.0), machine.AwakeClock()
+    for _ in range(10):
+        time.at += 1.5
+        assert clock.now() == clock.tick()
+    assert clock.now() == 15
+    time.at += 310
+    assert clock.now() == 17  # before the thread that ticks has run again, too
+    assert clock.tick() == 17 and unwatched.now() == 325
+    time.at += 1
+    assert clock.now() == 18

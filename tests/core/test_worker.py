@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from localspec.core import awake
+from localspec.core import machine
 from localspec.core.worker import Ended, Limits, Worker, WorkerEnded, ask, command, not_started
 
 
@@ -128,7 +128,7 @@ def test_a_pause_of_the_machine_ends_no_worker(
     (tmp_path / "serving.py").write_text(SERVING.replace("sleep(600)", "sleep(0.5)"))
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path.cwd()}")
     times = itertools.chain([0.0], itertools.count(310.0, 0.1))  # paused while the child computes
-    monkeypatch.setattr(awake, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    monkeypatch.setattr(machine, "time", SimpleNamespace(monotonic=lambda: next(times)))
     running = Worker("serving", Limits(1.0, 300 * 2**20), 10**5)
     try:
         assert running.ask("sleep") == "sleep"

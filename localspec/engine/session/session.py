@@ -13,10 +13,10 @@ from greenlet import GreenletExit
 
 from localspec.chat.answer import Piece, Progress
 from localspec.chat.stats import GenerationStats
-from localspec.core.awake import AwakeClock
 from localspec.core.compute import COMPUTE
 from localspec.core.errors import LocalspecError, UsageError
 from localspec.core.interrupt import Cancelled, held_interrupt, require_wanted, stopped_when
+from localspec.core.machine import AwakeClock
 from localspec.engine.caches.prefix_cache import WORTH_KEEPING, PrefixCache
 from localspec.engine.generate import TextEngine, stream_generate
 from localspec.engine.session.batching import Batcher, SequenceHandle, SlotTask, pause

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from localspec.chat.answer import Piece, collect
 from localspec.chat.stats import GenerationStats
-from localspec.core import awake
+from localspec.core import machine
 from localspec.core.errors import LocalspecError, PromptTooLong, UsageError
 from localspec.core.interrupt import is_unwanted, require_wanted
 from localspec.core.options.generate_options import GenerateOptions
@@ -93,7 +93,7 @@ class FakeTime:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        for module in (session_module, awake):
+        for module in (session_module, machine):
             monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
 
 
