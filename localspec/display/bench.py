@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.text import Text
 
 from localspec.bench.advice import advice, audited, explained, fastest, length_name
 from localspec.bench.comparison import Comparison, together
@@ -18,9 +20,6 @@ from localspec.display.terminal.console import make_console, note
 from localspec.llama.memory.use import MemoryUse
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.text import Text
-
     from localspec.bench.demo import HybridResult, PairResult
 
 _WIDTHS = {
@@ -40,7 +39,7 @@ class Scoreboard:
     Its heading comes with the first rows: notes stand above it.
     """
 
-    def __init__(self, out: "Console", tasks: Iterable[str]) -> None:
+    def __init__(self, out: Console, tasks: Iterable[str]) -> None:
         self._out, self._is_headed = out, False
         self._so_far: tuple[Text, ...] = ()
         task = min(_LONGEST_TASK, max(cell_len(one_line(name)) for name in tasks))
@@ -67,13 +66,11 @@ class Scoreboard:
         if not make_console(stderr=True).is_terminal:
             _note_so_far(comparison, left)
 
-    def so_far(self) -> "tuple[Text, ...]":
+    def so_far(self) -> tuple[Text, ...]:
         """The lines of the task that goes on, which a progress bar draws."""
         return self._so_far
 
-    def _lines(self, comparison: Comparison, *, plain: bool = True) -> "Iterator[Text]":
-        from rich.text import Text
-
+    def _lines(self, comparison: Comparison, *, plain: bool = True) -> Iterator[Text]:
         figures, left_out = comparison.figures(), comparison.looping()
         task, first = one_line(comparison.task), 0 if plain else 1
         for i, row in enumerate(figures[first:], first):
@@ -107,14 +104,12 @@ class Scoreboard:
     def _total(self, gap: int) -> int:
         return sum(self._widths.values()) + gap * (len(self._widths) - 1)
 
-    def _heading(self) -> "list[Text]":
+    def _heading(self) -> list[Text]:
         return (
             [] if self._is_headed else [self._line({name: name for name in self._widths}, "bold")]
         )
 
-    def _line(self, cells: Mapping[str, str], style: str) -> "Text":
-        from rich.text import Text
-
+    def _line(self, cells: Mapping[str, str], style: str) -> Text:
         line = self._gap.join(
             _fit(cells[name], width) if name in ("task", "text") else f"{cells[name]:>{width}}"
             for name, width in self._widths.items()
@@ -171,7 +166,7 @@ def _span(interval: Interval | None, between: str) -> str:
     return "" if interval is None else f"{interval[0]:.2f}{between}{interval[1]:.2f}"
 
 
-def summary(out: "Console", comparison: Comparison, *, verbose: bool = False) -> None:
+def summary(out: Console, comparison: Comparison, *, verbose: bool = False) -> None:
     """One sentence of advice, and the problems; with ``verbose`` also the detailed figures."""
     figures = comparison.figures()
     sentences = [fastest(figures, comparison.plain_noise())] if figures else []
@@ -184,7 +179,7 @@ def summary(out: "Console", comparison: Comparison, *, verbose: bool = False) ->
         _details(out, comparison, figures)
 
 
-def _details(out: "Console", comparison: Comparison, figures: list[Figures]) -> None:
+def _details(out: Console, comparison: Comparison, figures: list[Figures]) -> None:
     """Tables of the cost of a round, and of the limits of drafting."""
     measured = [(f"--draft {row.draft_tokens}", _cost(row)) for row in figures[1:] if row.drafted]
     if (ratio := comparison.auto_over_fixed()) is not None:
@@ -217,7 +212,7 @@ def _cost(row: Figures) -> str:
     return f"{row.mean_accepted_length:.2f} tokens a round, cost {row.round_cost:.2f}"
 
 
-def show_against(out: "Console", found: Against) -> None:
+def show_against(out: Console, found: Against) -> None:
     """How fast each draft length is now and was before, and what else has changed."""
     heading = f"Against {found.date}, localspec {found.version}, {found.prompts} prompts"
     speeds = [
@@ -244,7 +239,7 @@ def _ci(interval: Interval | None) -> str:
     return f" (90% CI {_span(interval, ' to ')})" if interval else ""
 
 
-def _rows(out: "Console", heading: str, rows: Sequence[tuple[str, str]]) -> None:
+def _rows(out: Console, heading: str, rows: Sequence[tuple[str, str]]) -> None:
     """A small table below its heading: a label and its value on each line."""
     if rows:
         out.print(heading, style="bold", markup=False)
@@ -301,7 +296,7 @@ def demo_result(result: "PairResult | HybridResult", *, verbose: bool = False) -
         _hybrid_result(out, result, verbose)
 
 
-def _pair_result(out: "Console", result: "PairResult", verbose: bool) -> None:
+def _pair_result(out: Console, result: "PairResult", verbose: bool) -> None:
     comparison = result.comparison
     target, draft = result.bundled
     out.print(
@@ -314,7 +309,7 @@ def _pair_result(out: "Console", result: "PairResult", verbose: bool) -> None:
     summary(out, comparison, verbose=verbose)
 
 
-def _hybrid_result(out: "Console", result: "HybridResult", verbose: bool) -> None:
+def _hybrid_result(out: Console, result: "HybridResult", verbose: bool) -> None:
     out.print(
         f"{result.quantization}: the {count(result.bundled.parameters)} hybrid padded to "
         f"{count(result.target.parameters)} parameters: same text, the cost of a bigger model",

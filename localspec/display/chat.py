@@ -28,13 +28,14 @@ from localspec.display.answer import (
 )
 from localspec.display.pieces import PLAIN, AnswerStyle, AnswerWriter, unseen_answer
 from localspec.display.terminal import clipboard, console
-from localspec.display.terminal.growing_text import MarkdownText, PlainText
 from localspec.display.terminal.keys import Echo, of_any_length, require_whole
 from localspec.display.trace import write_trace
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.live import Live
+
+    from localspec.display.terminal.growing_text import PlainText
 
 _REFRESH_SECONDS = 0.08
 _DRAWING_SHARE = 0.1  # of the time, at most
@@ -221,6 +222,7 @@ class ChatScreen(_Screen):
         keep_input: bool,
         redraws: bool,
     ) -> None:
+        from localspec.display.terminal.growing_text import MarkdownText, PlainText
         from localspec.display.terminal.line_editor import LineEditor
 
         self._console: Console = console.make_console(stderr=False)
@@ -230,7 +232,8 @@ class ChatScreen(_Screen):
         self._look = look
         # Text that shows the origin of its tokens, or that cannot be redrawn, stays as it is.
         self._fold = look.origins == "hidden" and not self._console.is_dumb_terminal
-        self._markdown = markdown and self._fold
+        self._plain = PlainText
+        self._formatted = MarkdownText if markdown and self._fold else PlainText
         self._draw_at = 0.0
         self._echo = Echo(lines=self._editor.lines)
         self._begin_answer()
@@ -278,7 +281,7 @@ class ChatScreen(_Screen):
     def _begin_answer(self) -> None:
         self._thoughts: PlainText | None = None
         self._thought_tokens = 0
-        self._answer = (MarkdownText if self._markdown else PlainText)(self._console)
+        self._answer = self._formatted(self._console)
 
     def _take(self, piece: Piece) -> None:
         """Add the texts of a piece; the first text of the answer ends the thoughts."""
@@ -288,7 +291,7 @@ class ChatScreen(_Screen):
         for part in self._look.parts(piece):
             style = self._look.style_of(part)
             if part.reasoning:
-                self._thoughts = self._thoughts or PlainText(self._console)
+                self._thoughts = self._thoughts or self._plain(self._console)
                 self._thoughts.add(part.text, style)
                 continue
             if self._thoughts is not None:

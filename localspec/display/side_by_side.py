@@ -2,7 +2,10 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
 from localspec.chat.answer import Piece
 from localspec.core.formatting import number, printable
@@ -10,17 +13,12 @@ from localspec.core.options.load_options import DraftTokens
 from localspec.display.pieces import AnswerStyle, ShownPieces, legend, visible_origins
 from localspec.display.terminal import console
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 Show = Callable[[DraftTokens, Piece], None]
 
 
 @contextmanager
 def side_by_side(lengths: Sequence[DraftTokens]) -> Iterator[Show]:
     """A column for each draft length on stdout, whose answers grow by the pieces shown."""
-    from rich.live import Live
-
     out = console.make_console(stderr=False)
     look = AnswerStyle(origins=visible_origins(out))
     columns = {length: _Column(length, look) for length in lengths}
@@ -38,23 +36,17 @@ class _Column:
     """One answer so far, with its speed above it."""
 
     def __init__(self, length: DraftTokens, look: AnswerStyle) -> None:
-        from rich.text import Text
-
         self.name = f"drafted ({length})" if length else "plain"
         self.title, self.text = Text(self.name, "bold"), Text()
         self._shown = ShownPieces(look)
 
     def add(self, piece: Piece) -> None:
-        from rich.text import Text
-
         for text, style in self._shown.styled(piece):
             self.text.append(printable(text), style)
         self.title = Text(f"{self.name}: {number(piece.stats.generation_tps)} tok/s", "bold")
 
 
-def _table(columns: Sequence[_Column]) -> "Table":
-    from rich.table import Table
-
+def _table(columns: Sequence[_Column]) -> Table:
     table = Table.grid(padding=(0, 3, 0, 0), expand=True)
     for _ in columns:
         table.add_column(ratio=1, overflow="fold")

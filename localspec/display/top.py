@@ -4,14 +4,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from rich.live import Live
+from rich.text import Text
+
 from localspec.core.formatting import number, one_line, percent, size
 from localspec.core.origins import ORIGINS
 from localspec.display.answer import reading
 from localspec.display.terminal.console import make_console, note
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from localspec.server.watch import ModelFigures, ServerFigures
 
     Look = Callable[[], Sequence[ServerFigures]]
@@ -28,8 +29,6 @@ def watch(look: "Look", interval: float) -> None:
 
     Without a terminal once.
     """
-    from rich.live import Live
-
     out = make_console(stderr=False)
     before: Tokens = {}
     now = look()
@@ -57,9 +56,7 @@ def _tokens(servers: "Sequence[ServerFigures]") -> Tokens:
     }
 
 
-def _block(servers: "Sequence[ServerFigures]", before: Tokens, width: int) -> "Text":
-    from rich.text import Text
-
+def _block(servers: "Sequence[ServerFigures]", before: Tokens, width: int) -> Text:
     bars = max(0, min(_LONGEST_BAR, width - _LABEL - _SHARE - 1))
     lines = [*_lines(servers, before, bars)]
     for line in lines:
@@ -67,10 +64,8 @@ def _block(servers: "Sequence[ServerFigures]", before: Tokens, width: int) -> "T
     return Text("\n").join(lines)
 
 
-def _lines(servers: "Sequence[ServerFigures]", before: Tokens, bars: int) -> "Iterator[Text]":
+def _lines(servers: "Sequence[ServerFigures]", before: Tokens, bars: int) -> Iterator[Text]:
     """Those of all servers; bars are at most so many columns wide."""
-    from rich.text import Text
-
     for each in servers:
         for model in each.models:
             yield Text(one_line(f"{model.model} at {each.url}: {model.state}"), "bold")

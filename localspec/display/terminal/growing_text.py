@@ -2,27 +2,29 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.markdown import CodeBlock, Markdown
+from rich.segment import Segment, Segments
+from rich.syntax import Syntax
+from rich.text import Text
 
 from localspec.core.formatting import printable
 
-if TYPE_CHECKING:
-    from markdown_it import MarkdownIt
-    from markdown_it.token import Token
-    from rich.console import Console, ConsoleOptions, RenderableType
-    from rich.markdown import Markdown
-    from rich.segment import Segment
-
-    Line = list[Segment]
+Line = list[Segment]
+# No block depends on one far from it, nothing is left out, and no line below a paragraph makes a
+# heading of it.
+_PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
+_PARSER.disable(["image", "reference", "lheading"])
 
 
 class PlainText:
     """Text as the model wrote it, in styles: a line is final when the next begins."""
 
-    def __init__(self, console: "Console") -> None:
-        from rich.text import Text
-
+    def __init__(self, console: Console) -> None:
         self._console = console
         self._line = Text()
 
@@ -36,18 +38,18 @@ class PlainText:
         if style:
             self._line.stylize(style, start)
 
-    def final(self, rows: int) -> "Iterator[RenderableType]":
+    def final(self, rows: int) -> Iterator[RenderableType]:
         """Return the text that is final and not printed yet."""
         *whole, self._line = self._line.split("\n", allow_blank=True)
         yield from whole
 
-    def unfinished(self, rows: int) -> "Iterable[RenderableType]":
+    def unfinished(self, rows: int) -> Iterable[RenderableType]:
         """The last ``rows`` of the text that may still change."""
         lines = self._line.split("\n", allow_blank=True)
         wrapped = [row for line in lines for row in line.wrap(self._console, self._console.width)]
         return wrapped[max(0, len(wrapped) - rows) :]
 
-    def end(self) -> "Iterator[RenderableType]":
+    def end(self) -> Iterator[RenderableType]:
         """All that was not printed, as the text is complete."""
         yield from self.final(0)
         if self._line:
@@ -57,7 +59,7 @@ class PlainText:
 class _Block(NamedTuple):
     """A block of Markdown, or one item of a list; ``gap``: a blank line is before it."""
 
-    tokens: "list[Token]"
+    tokens: list[Token]
     line: int  # of the source, where it begins
     gap: bool
 
@@ -78,7 +80,7 @@ class _Block(NamedTuple):
         return self.grows_at_its_end and len(words) > 1
 
     @property
-    def _inline(self) -> "list[Token]":
+    def _inline(self) -> list[Token]:
         """The parts of its text without code spans."""
         parts = [each for token in self.tokens for each in token.children or []]
         return [each for each in parts if each.type != "code_inline"]
@@ -103,7 +105,7 @@ class MarkdownText:
     written, and so is the address of a link.
     """
 
-    def __init__(self, console: "Console") -> None:
+    def __init__(self, console: Console) -> None:
         self._console = console
         self._source = ""  # that of the last block, and the text since
         self._gap = False
@@ -115,7 +117,7 @@ class MarkdownText:
         """Add text; control characters are replaced."""
         self._source += printable(text)
 
-    def final(self, rows: int) -> "Iterator[RenderableType]":
+    def final(self, rows: int) -> Iterator[RenderableType]:
         """Return the text that is final and not printed yet."""
         if not (blocks := self._blocks()):
             return
@@ -136,15 +138,13 @@ class MarkdownText:
             self._printed += ready
             del self._rows[:ready]
 
-    def unfinished(self, rows: int) -> "Iterable[RenderableType]":
+    def unfinished(self, rows: int) -> Iterable[RenderableType]:
         """The last ``rows`` of the text that may still change."""
-        from rich.text import Text
-
         # As texts, which wrap: the window may be narrower than these rows are by now.
         for row in self._rows[max(0, len(self._rows) - rows) :]:
             yield Text.assemble(*((part.text, part.style or "") for part in row))
 
-    def end(self) -> "Iterator[RenderableType]":
+    def end(self) -> Iterator[RenderableType]:
         """All that was not printed, as the text is complete."""
         yield from self.final(2)
         if self._rows:
@@ -152,7 +152,7 @@ class MarkdownText:
         self._source, self._rows, self._printed, self._gap = "", [], 0, False
 
     def _blocks(self) -> list[_Block]:
-        tokens = _parser().parse(self._source)
+        tokens = _PARSER.parse(self._source)
         _clean(tokens)
         found: list[_Block] = []
         for block in _nested(tokens):
@@ -167,8 +167,8 @@ class MarkdownText:
                 found.append(_Block([start, *item, block[-1]], _line(item[0]), gap))
         return [found[0]._replace(gap=self._gap), *found[1:]] if found else []
 
-    def _lines(self, block: _Block) -> "list[Line]":
-        document = _markdown()("", hyperlinks=False)  # a link must not hide its address
+    def _lines(self, block: _Block) -> list[Line]:
+        document = _CopiedMarkdown("", hyperlinks=False)  # a link must not hide its address
         document.parsed = block.tokens
         options = self._console.options.update(width=self._width)
         lines = [*map(_stripped, self._console.render_lines(document, options, pad=False))]
@@ -177,36 +177,21 @@ class MarkdownText:
         return [*([[]] if block.gap else []), *lines]
 
 
-@cache
-def _parser() -> "MarkdownIt":
-    from markdown_it import MarkdownIt
+class _Code(CodeBlock):
+    """Code that is copied from the window as it was written."""
 
-    # No block depends on one far from it, nothing is left out, and no line below a paragraph makes
-    # a heading of it.
-    parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
-    return parser.disable(["image", "reference", "lheading"])
-
-
-@cache
-def _markdown() -> "type[Markdown]":
-    """Rich's Markdown with code that is copied from the window as it was written."""
-    from rich.markdown import CodeBlock, Markdown
-    from rich.syntax import Syntax
-
-    class Code(CodeBlock):
-        def __rich_console__(
-            self, console: "Console", options: "ConsoleOptions"
-        ) -> "Iterator[RenderableType]":
-            code = str(self.text).rstrip()
-            yield Syntax(code, self.lexer_name, theme="ansi_dark", word_wrap=True)
-
-    class CopiedMarkdown(Markdown):
-        elements = {**Markdown.elements, "fence": Code, "code_block": Code}
-
-    return CopiedMarkdown
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        code = str(self.text).rstrip()
+        yield Syntax(code, self.lexer_name, theme="ansi_dark", word_wrap=True)
 
 
-def _clean(tokens: "Iterable[Token]") -> None:
+class _CopiedMarkdown(Markdown):
+    elements = {**Markdown.elements, "fence": _Code, "code_block": _Code}
+
+
+def _clean(tokens: Iterable[Token]) -> None:
     """Replace control characters that entities stand for; let line ends stay line ends."""
     for token in tokens:
         token.content = printable(token.content)
@@ -220,7 +205,7 @@ def _shown(value: str | int | float) -> str | int | float:
     return printable(value) if isinstance(value, str) else value
 
 
-def _nested(tokens: "list[Token]") -> "Iterator[list[Token]]":
+def _nested(tokens: list[Token]) -> Iterator[list[Token]]:
     """The tokens of each block of the outermost level."""
     block: list[Token] = []
     depth = 0
@@ -232,14 +217,12 @@ def _nested(tokens: "list[Token]") -> "Iterator[list[Token]]":
             block = []
 
 
-def _line(token: "Token") -> int:
+def _line(token: Token) -> int:
     return token.map[0] if token.map else 0
 
 
-def _stripped(line: "Line") -> "Line":
+def _stripped(line: Line) -> Line:
     """A line without the invisible blanks at its end."""
-    from rich.segment import Segment
-
     *others, last = line or [Segment("")]
     if last.style is not None and last.style.bgcolor is not None:
         return line
@@ -247,7 +230,5 @@ def _stripped(line: "Line") -> "Line":
     return [*others, Segment(text, last.style)] if text else _stripped(others) if others else []
 
 
-def _joined(lines: "list[Line]") -> "RenderableType":
-    from rich.segment import Segment, Segments
-
+def _joined(lines: list[Line]) -> RenderableType:
     return Segments([segment for line in lines for segment in (*line, Segment.line())])
