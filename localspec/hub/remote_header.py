@@ -4,10 +4,10 @@ A small first piece is requested, then larger ones, until the header ends or a r
 is certain.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import sleep
 
 from localspec.core.errors import NotAGGUF
 from localspec.hub.client import DroppedConnection, RangeIgnored, RemoteModel, stream_resuming
@@ -21,7 +21,6 @@ PIECE_BYTES = 2 << 20
 PAUSES = (0.5, 1.0, 2.0)  # seconds before each retry of a piece, unless the Hub asks for another
 LONGEST_PAUSE = 10.0  # seconds that the Hub may ask for while the user waits
 
-Sleep = Callable[[float], None]
 Stage = Callable[[StagedHeader], ModelHeader]
 
 
@@ -41,8 +40,8 @@ class PairCheck:
 class RemoteHeader:
     """The header of a model on the Hub, read in the stages of `StagedHeader`."""
 
-    def __init__(self, model: RemoteModel, sleep: Sleep = time.sleep) -> None:
-        self._sources = [_RemoteSource(model, file, sleep) for file in model.files]
+    def __init__(self, model: RemoteModel) -> None:
+        self._sources = [_RemoteSource(model, file) for file in model.files]
         self._header = StagedHeader(self._sources)
 
     @property
@@ -59,12 +58,12 @@ class RemoteHeader:
             raise
 
 
-def read_remote(model: RemoteModel, sleep: Sleep = time.sleep) -> tuple[ModelHeader, int]:
+def read_remote(model: RemoteModel) -> tuple[ModelHeader, int]:
     """The header of a model on the Hub, and how many bytes were read for it.
 
     Raises HubProblem if the Hub refuses or the connection keeps dropping, and NotAGGUF.
     """
-    header = RemoteHeader(model, sleep)
+    header = RemoteHeader(model)
     return header.read(StagedHeader.whole), header.bytes_read
 
 
@@ -74,7 +73,6 @@ def compare(
     *,
     weights_needed: bool = True,
     lenient: bool = False,
-    sleep: Sleep = time.sleep,
 ) -> PairCheck:
     """`check_pair` of models on this disk or on the Hub.
 
@@ -82,12 +80,10 @@ def compare(
     as far as needed. Raises the errors of `read_remote` and `read_header`.
     """
     if target == draft:
-        own, n_bytes = (
-            (read_header(target), 0) if isinstance(target, Path) else read_remote(target, sleep)
-        )
+        own, n_bytes = (read_header(target), 0) if isinstance(target, Path) else read_remote(target)
         return PairCheck(check_own_heads(own), own, own, n_bytes)
     sides = [
-        read_header(side) if isinstance(side, Path) else RemoteHeader(side, sleep)
+        read_header(side) if isinstance(side, Path) else RemoteHeader(side)
         for side in (target, draft)
     ]
     remote = [side for side in sides if isinstance(side, RemoteHeader)]
@@ -110,13 +106,12 @@ def compare(
 class _RemoteSource:
     """`Source` of a header on the Hub, in pieces that are requested when needed."""
 
-    def __init__(self, model: RemoteModel, file: RemoteFile, sleep: Sleep) -> None:
+    def __init__(self, model: RemoteModel, file: RemoteFile) -> None:
         self.path = Path(str(replace(model.reference, file=file.path, tag=None)))
         self.n_bytes = file.size
         self.bytes_read = 0
         self._model = model
         self._file = file
-        self._sleep = sleep
 
     def read(self, least: int) -> bytes:
         pieces = bytearray()
@@ -135,7 +130,7 @@ class _RemoteSource:
             too_long = asked is not None and asked > LONGEST_PAUSE
             if pause is None or too_long or isinstance(failure, RangeIgnored):
                 raise failure
-            self._sleep(pause if asked is None else asked)
+            sleep(pause if asked is None else asked)
 
         for data in stream_resuming(self._model, self._file, self.bytes_read, stop, wait):
             piece += data

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from localspec.core.errors import HubProblem, NotAGGUF
+from localspec.hub import remote_header
 from localspec.hub.client import DroppedConnection, RangeIgnored, RemoteModel, resolve
 from localspec.hub.reference import parse_reference
 from localspec.hub.remote_header import FIRST_BYTES, PIECE_BYTES, PairCheck, compare, read_remote
@@ -143,10 +144,18 @@ def test_a_damaged_file_on_the_hub(hub: FakeHub, data: bytes, sentence: str) -> 
 # --- connections ---
 
 
-def test_a_dropped_connection_goes_on_where_it_stopped(hub: FakeHub) -> None:
-    model, pauses = put(hub, "big", HEADER), list[float]()
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses before retries, none of them taken."""
+    taken = list[float]()
+    monkeypatch.setattr(remote_header, "sleep", taken.append)
+    return taken
+
+
+def test_a_dropped_connection_goes_on_where_it_stopped(hub: FakeHub, pauses: list[float]) -> None:
+    model = put(hub, "big", HEADER)
     hub.faults = [drop(1000), drop(500), status(503, retry_after="2")]
-    header, n_bytes = read_remote(model, pauses.append)
+    header, n_bytes = read_remote(model)
     assert header.vocab is not None and len(header.vocab) == N_TOKENS
     assert n_bytes == served(hub, model) == rounded_up(len(HEADER))
     assert pauses == [0.5, 1.0, 2.0]
@@ -156,16 +165,16 @@ def test_a_dropped_connection_goes_on_where_it_stopped(hub: FakeHub) -> None:
     assert ends == {"65535", "2162687", "4259839"}
 
 
-def test_three_retries_and_no_more(hub: FakeHub) -> None:
-    model, pauses = put(hub, "big", HEADER), list[float]()
+def test_three_retries_and_no_more(hub: FakeHub, pauses: list[float]) -> None:
+    model = put(hub, "big", HEADER)
     hub.faults = [drop(10, times=None)]
     with pytest.raises(DroppedConnection):
-        read_remote(model, pauses.append)
+        read_remote(model)
     assert len(hub.asked("resolve")) == 4 and pauses == [0.5, 1.0, 2.0]
 
 
-def test_no_long_pause_and_no_retry_of_a_refusal(hub: FakeHub) -> None:
-    model, pauses = put(hub, "big", HEADER), list[float]()
+def test_no_long_pause_and_no_retry_of_a_refusal(hub: FakeHub, pauses: list[float]) -> None:
+    model = put(hub, "big", HEADER)
     for fault, kind in (
         (status(429, retry_after="600"), DroppedConnection),
         (status(403), HubProblem),
@@ -176,7 +185,7 @@ def test_no_long_pause_and_no_retry_of_a_refusal(hub: FakeHub) -> None:
         if kind is RangeIgnored:
             fault.times = None
         with pytest.raises(kind):
-            read_remote(model, pauses.append)
+            read_remote(model)
         assert len(hub.asked("resolve")) == (2 if kind is RangeIgnored else 1)
     assert not pauses
 
