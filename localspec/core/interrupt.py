@@ -96,7 +96,7 @@ def terminated_as_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, former)
 
 
-def on_suspension(before: Callable[[], None], after: Callable[[], None]) -> None:
+def on_suspension(before: Callable[[], object], after: Callable[[], object]) -> None:
     """Call ``before`` when Ctrl-Z is to suspend this process, and ``after`` when it continues.
 
     Until `end_suspension`; only the first call in the main thread counts.

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from localspec import __version__
 from localspec.bench.comparison import Comparison, together
@@ -17,11 +16,9 @@ from localspec.bench.report.document import FORMAT, Against, Document, compare_d
 from localspec.bench.report.page import render
 from localspec.core import machine
 from localspec.core.files import appearing_when_complete, file_problem
+from localspec.engine.engine import Engine
 from localspec.llama import llama_library
 from localspec.llama.memory.use import MemoryUse
-
-if TYPE_CHECKING:
-    from localspec.engine.engine import Engine
 
 
 @dataclass(eq=False, slots=True)
@@ -33,7 +30,7 @@ class Report:
     run. It is written after each task; files are always complete or untouched.
     """
 
-    engine: "Engine"
+    engine: Engine
     plan: BenchPlan
     prompts: Mapping[str, Sequence[Prompt]]
     path: Path | None = None
@@ -81,7 +78,7 @@ class Report:
             _write(self.page, render(self.document))
 
 
-def memory_use(engine: "Engine") -> dict[str, MemoryUse | None]:
+def memory_use(engine: Engine) -> dict[str, MemoryUse | None]:
     """Memory of the target, of the draft (None without one), and of both."""
     target, draft = engine.target.memory, None if engine.draft is None else engine.draft.memory
     return {"target": target, "draft": draft, "pair": target + draft if draft else target}

@@ -10,7 +10,7 @@ from localspec.core.interrupt import end_suspension, on_suspension
 from localspec.display.terminal.console import is_quiet, make_console, notes_above, resizable
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
     from rich.progress import ProgressColumn
     from rich.text import Text
 
@@ -57,16 +57,12 @@ def progress(
                 bar.refresh()
 
         if not hidden:
-            on_suspension(lambda: _show_cursor(out, True), lambda: _show_cursor(out, False))
+            on_suspension(lambda: out.show_cursor(True), lambda: out.show_cursor(False))
         try:
             yield report
         finally:
             if not hidden:
                 end_suspension()
-
-
-def _show_cursor(out: "Console", shown: bool) -> None:
-    out.show_cursor(shown)
 
 
 def _columns(in_bytes: bool, in_seconds: bool) -> "list[ProgressColumn]":
