@@ -52,55 +52,27 @@ Shapes = tuple[PaddedShape, PaddedShape]
 
 
 @dataclass(frozen=True, slots=True)
-class PairResult:
-    """One quantisation of the demo pair; ``bundled`` are target and draft before padding."""
+class DemoResult:
+    """One quantisation of the demo: its models as they are bundled, and padded, the target first.
 
-    bundled: tuple[ModelHeader, ModelHeader]
-    target: ModelHeader
-    draft: ModelHeader
-    comparison: Comparison
-
-    @property
-    def comparisons(self) -> tuple[Comparison, ...]:
-        """Of plain decoding and the one variant."""
-        return (self.comparison,)
-
-    @property
-    def quantization(self) -> str:
-        """That of both models."""
-        return self.comparison.task
-
-    def as_json(self) -> dict[str, object]:
-        """Plain data for ``--json``."""
-        return {
-            "quantization": self.quantization,
-            "bundled": [header.as_json() for header in self.bundled],
-            "target": self.target.as_json(),
-            "draft": self.draft.as_json(),
-            **self.comparison.as_json(),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class HybridResult:
-    """One quantisation of the hybrid; ``bundled`` is its header before padding.
-
-    Each of ``comparisons`` is of plain decoding and one variant, whose name is its task.
+    The pair has one comparison. The hybrid has no draft, and a comparison of plain decoding and
+    each variant, whose name is its task.
     """
 
     quantization: Quantization
-    bundled: ModelHeader
-    target: ModelHeader
+    bundled: tuple[ModelHeader, ...]
+    padded: tuple[ModelHeader, ...]
     comparisons: tuple[Comparison, ...]
 
     def as_json(self) -> dict[str, object]:
         """Plain data for ``--json``."""
-        return {
-            "quantization": self.quantization,
-            "bundled": self.bundled.as_json(),
-            "target": self.target.as_json(),
-            "ways": [comparison.as_json() for comparison in self.comparisons],
-        }
+        bundled = [header.as_json() for header in self.bundled]
+        target, *drafts = [header.as_json() for header in self.padded]
+        found = [comparison.as_json() for comparison in self.comparisons]
+        document = {"quantization": self.quantization, "target": target}
+        if not drafts:
+            return document | {"bundled": bundled[0], "ways": found}
+        return document | {"bundled": bundled, "draft": drafts[0], **found[0]}
 
 
 def demo_tokens(model: str, plan: BenchPlan, quantizations: int) -> int:
@@ -122,52 +94,64 @@ def watch_demo(
 
 
 def run_demo(
+    model: str,
     plan: BenchPlan,
     threads: int | None = None,
     on_progress: Progress = lambda label, done, total: None,
     quantizations: Sequence[Quantization] = QUANTIZATIONS,
     on_prompt: Callable[[Comparison], None] = lambda comparison: None,
-) -> Iterator[PairResult]:
-    """Measure quantisations of the padded pair; one result at a time, and `run_bench`'s prompts."""
-    bundled = read_header(paths.demo_pair()[0]), read_header(paths.demo_pair()[1])
+) -> Iterator[DemoResult]:
+    """Measure quantisations of the padded "pair" or "hybrid"; one result at a time.
+
+    ``on_prompt`` gets the prompts of the pair so far, as from `run_bench`.
+    """
     for i, quantization in enumerate(quantizations):
-        files = padded_pair(quantization, on_progress)
-
-        def on_answer(task: str, done: int, total: int, _: object, before: int = i) -> None:
-            on_progress("measuring", before * total + done, len(quantizations) * total)
-
-        with Engine.load(*_load_options(files, threads)) as engine:
-            assert engine.draft is not None
-            prompts = [engine.encode_chat([{"role": "user", "content": q}]) for q in QUESTIONS]
-            tasks: dict[str, Sequence[PromptIds]] = {quantization: prompts}
-            (found,) = run_bench(engine, tasks, plan, on_answer, on_prompt, _is_narrow)
-            total = plan.repeats * len(plan.lengths) * len(prompts)
-            on_progress("measuring", (i + 1) * total, len(quantizations) * total)
-            yield PairResult(bundled, engine.target.header, engine.draft.header, found)
-
-
-def run_hybrid_demo(
-    plan: BenchPlan,
-    threads: int | None = None,
-    on_progress: Progress = lambda label, done, total: None,
-    quantizations: Sequence[Quantization] = QUANTIZATIONS,
-) -> Iterator[HybridResult]:
-    """Measure quantisations of the padded hybrid; one result at a time."""
-    for i, quantization in enumerate(quantizations):
-        files = padded_hybrid(quantization, on_progress)
 
         def on_answer(done: int, total: int, before: int = i) -> None:
             on_progress("measuring", before * total + done, len(quantizations) * total)
 
+        if model == "pair":
+            files = padded_pair(quantization, on_progress)
+            yield _measured_pair(files, plan, threads, quantization, on_answer, on_prompt)
+            continue
+        files = padded_hybrid(quantization, on_progress)
         with open_variants(files, plan, threads) as variants:
             engine = variants[0].engine
             prompts = {
-                f"question {i}": engine.encode_chat([{"role": "user", "content": question}])
-                for i, question in enumerate(HYBRID_QUESTIONS, 1)
+                f"question {n}": ids for n, ids in enumerate(_encoded(engine, HYBRID_QUESTIONS), 1)
             }
             found = tuple(compare_variants(variants, prompts, on_answer))
-            target = engine.target.header
-        yield HybridResult(quantization, read_header(paths.demo_hybrid()), target, found)
+            padded = (engine.target.header,)
+        yield DemoResult(quantization, (read_header(paths.demo_hybrid()),), padded, found)
+
+
+def _measured_pair(
+    files: tuple[Path, Path],
+    plan: BenchPlan,
+    threads: int | None,
+    quantization: Quantization,
+    on_answer: Callable[[int, int], None],
+    on_prompt: Callable[[Comparison], None],
+) -> DemoResult:
+    with Engine.load(*_load_options(files, threads)) as engine:
+        assert engine.draft is not None
+        prompts = _encoded(engine, QUESTIONS)
+        (found,) = run_bench(
+            engine,
+            {quantization: prompts},
+            plan,
+            lambda task, done, total, answer: on_answer(done, total),
+            on_prompt,
+            _is_narrow,
+        )
+        total = plan.repeats * len(plan.lengths) * len(prompts)
+        on_answer(total, total)
+        padded = engine.target.header, engine.draft.header
+    return DemoResult(quantization, tuple(map(read_header, paths.demo_pair())), padded, (found,))
+
+
+def _encoded(engine: Engine, questions: Sequence[str]) -> list[PromptIds]:
+    return [engine.encode_chat([{"role": "user", "content": each}]) for each in questions]
 
 
 def _is_narrow(comparison: Comparison) -> bool:

@@ -20,7 +20,7 @@ from localspec.display.terminal.console import make_console, note
 from localspec.llama.memory.use import MemoryUse
 
 if TYPE_CHECKING:
-    from localspec.bench.demo import HybridResult, PairResult
+    from localspec.bench.demo import DemoResult
 
 _WIDTHS = {
     "task": 4, "draft": 5, "tok/s": 6, "speedup": 7, "90% CI": 9, "accept": 6, "tok/rnd": 7,
@@ -269,7 +269,7 @@ def demo_intro(model: str, draft_tokens: object, n_tokens: int) -> None:
     )
 
 
-def demo_end(results: "Sequence[PairResult | HybridResult]", next_command: str) -> None:
+def demo_end(results: "Sequence[DemoResult]", next_command: str) -> None:
     """One sentence on the result, and the next command, on stderr."""
     seen = []
     texts = set[SameText]()
@@ -285,34 +285,32 @@ def demo_end(results: "Sequence[PairResult | HybridResult]", next_command: str) 
     note(f"Next, with a real model: {next_command}")
 
 
-def demo_result(result: "PairResult | HybridResult", *, verbose: bool = False) -> None:
+def demo_result(result: "DemoResult", *, verbose: bool = False) -> None:
     """One quantisation as a small table and a sentence of advice, on stdout."""
-    from localspec.bench.demo import PairResult
-
     out = make_console(stderr=False)
-    if isinstance(result, PairResult):
+    if len(result.padded) > 1:
         _pair_result(out, result, verbose)
     else:
         _hybrid_result(out, result, verbose)
 
 
-def _pair_result(out: Console, result: "PairResult", verbose: bool) -> None:
-    comparison = result.comparison
+def _pair_result(out: Console, result: "DemoResult", verbose: bool) -> None:
+    (comparison,) = result.comparisons
     target, draft = result.bundled
     out.print(
         f"{comparison.task}: the {count(target.parameters)} target padded to "
-        f"{count(result.target.parameters)} parameters, the {count(draft.parameters)} draft to "
-        f"{count(result.draft.parameters)}: same text, the cost of bigger models",
+        f"{count(result.padded[0].parameters)} parameters, the {count(draft.parameters)} draft to "
+        f"{count(result.padded[1].parameters)}: same text, the cost of bigger models",
         markup=False,
     )
     Scoreboard(out, [comparison.task]).add(comparison)
     summary(out, comparison, verbose=verbose)
 
 
-def _hybrid_result(out: Console, result: "HybridResult", verbose: bool) -> None:
+def _hybrid_result(out: Console, result: "DemoResult", verbose: bool) -> None:
     out.print(
-        f"{result.quantization}: the {count(result.bundled.parameters)} hybrid padded to "
-        f"{count(result.target.parameters)} parameters: same text, the cost of a bigger model",
+        f"{result.quantization}: the {count(result.bundled[0].parameters)} hybrid padded to "
+        f"{count(result.padded[0].parameters)} parameters: same text, the cost of a bigger model",
         markup=False,
     )
     first, variants = result.comparisons[0], result.comparisons

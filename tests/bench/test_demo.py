@@ -53,23 +53,24 @@ def test_an_answer_is_watched_plain_then_drafted(small: Path) -> None:
 
 @pytest.mark.llama
 def test_both_quantizations_say_the_same_text(small: Path) -> None:
-    results = list(run_demo(plan(0, 3, max_tokens=8), threads=1))
-    assert [result.comparison.task for result in results] == ["F16", "Q4_0"]
+    results = list(run_demo("pair", plan(0, 3, max_tokens=8), threads=1))
+    assert [result.quantization for result in results] == ["F16", "Q4_0"]
     for result in results:
-        plain, drafted = result.comparison.figures()
+        (comparison,) = result.comparisons
+        plain, drafted = comparison.figures()
         assert drafted.text in ("same", "rounding")
         assert plain.drafted == 0 < drafted.drafted
         assert drafted.draft_tokens == 3
-        assert FEWEST_PROMPTS <= len(result.comparison.names) <= len(QUESTIONS)
-        assert not result.comparison.looping()
-        assert result.target.quantization == result.draft.quantization == result.comparison.task
-        before, after = result.bundled, (result.target, result.draft)
-        for one, other in zip(before, after, strict=True):
-            assert one.parameters < other.parameters
+        assert FEWEST_PROMPTS <= len(comparison.names) <= len(QUESTIONS)
+        assert not comparison.looping()
+        assert comparison.task == result.quantization
+        for before, after in zip(result.bundled, result.padded, strict=True):
+            assert before.parameters < after.parameters
+            assert after.quantization == result.quantization
         again = json.loads(json.dumps(result.as_json()))
-        assert again["quantization"] == result.comparison.task
+        assert again["quantization"] == result.quantization
         assert [each["draft_tokens"] for each in again["sides"]] == [0, 3]
-        assert again["target"]["parameters"] == result.target.parameters
+        assert again["target"]["parameters"] == result.padded[0].parameters
 
 
 @pytest.mark.llama
@@ -82,7 +83,7 @@ def test_padded_files_are_there_the_next_time(small: Path) -> None:
     files: dict[Path, int] = {}
     for labels in (padding, set[str]()):
         heard = Heard()
-        list(run_demo(plan(0, 2, repeats=2, max_tokens=2), 1, heard))
+        list(run_demo("pair", plan(0, 2, repeats=2, max_tokens=2), 1, heard))
         assert {label for label in heard.last if "padding" in label} == labels
         assert all(done == total for done, total in heard.last.values())
         assert heard.last["measuring"][1] == 2 * len(QUESTIONS) * 2 * 2
@@ -129,7 +130,7 @@ def opened(unpadded: None, request: pytest.FixtureRequest) -> Iterator[list[Vari
 @pytest.mark.usefixtures("unpadded")
 def test_every_variant_is_compared_with_the_same_plain_answers() -> None:
     heard = Heard()
-    results = list(demo.run_hybrid_demo(plan(0, 2, max_tokens=8), 1, heard))
+    results = list(run_demo("hybrid", plan(0, 2, max_tokens=8), 1, heard))
     assert [result.quantization for result in results] == ["F16", "Q4_0"]
     for result in results:
         assert [one.task for one in result.comparisons] == ["draft model", "MTP"]
@@ -140,7 +141,7 @@ def test_every_variant_is_compared_with_the_same_plain_answers() -> None:
             assert off.drafted == 0 < drafted.drafted and drafted.draft_tokens == 2
             assert drafted.text in ("same", "rounding")
         assert json.loads(json.dumps(result.as_json()))["ways"][1]["task"] == "MTP"
-        assert result.target.quantization == result.quantization
+        assert result.padded[0].quantization == result.quantization
     total = 2 * 3 * len(HYBRID_QUESTIONS)
     assert heard.last["measuring"] == (total, total)
 

@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 
 from localspec.bench.comparison import Comparison
-from localspec.bench.demo import HybridResult
+from localspec.bench.demo import DemoResult
 from localspec.bench.equality import Audit
 from localspec.bench.figures import Limits
 from localspec.core.options.load_options import DraftTokens
@@ -368,7 +368,7 @@ def test_variants_of_the_hybrid_stand_below_one_plain_row(
     header = read_header(tiny.target)
     slow = made_comparison(task="draft model", loops=1, prompts=5, differences=(difference(),))
     fast = made_comparison((2, 2), task="MTP", loops=1, prompts=5)
-    result = HybridResult("F16", header, header, (slow, fast))
+    result = DemoResult("F16", (header,), (header,), (slow, fast))
     bench_display.demo_result(result, verbose=True)
     title, _, plain, loops, first, second, verdict, *costs, why = streams.read()[0].splitlines()
     assert title.startswith("F16: the 87k hybrid padded to 87k parameters")

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from localspec.bench.comparison import Comparison
-from localspec.bench.demo import PairResult
+from localspec.bench.demo import DemoResult
 from localspec.bench.equality import Difference
 from localspec.bench.figures import Side
 from localspec.chat.answer import Answer, Piece
@@ -58,10 +58,10 @@ def made_comparison(
     return compared(side(0, *plain), side(3, *drafted), task=task, differences=differences)
 
 
-def made_demo(tiny: TinyFiles, **options: Any) -> PairResult:
+def made_demo(tiny: TinyFiles, **options: Any) -> DemoResult:
     """What the demo tells of the tiny pair; options are those of its comparison."""
     headers = read_header(tiny.target), read_header(tiny.draft)
-    return PairResult(headers, *headers, made_comparison(task="Q4_0", **options))
+    return DemoResult("Q4_0", headers, headers, (made_comparison(task="Q4_0", **options),))
 
 
 def varied_comparison(

@@ -1,7 +1,6 @@
 """The command ``demo``: the bundled pair or hybrid, plain decoding against drafting."""
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,7 +17,7 @@ from localspec.display.terminal import console
 from localspec.display.terminal.progress import progress
 
 if TYPE_CHECKING:
-    from localspec.bench.demo import HybridResult, PairResult
+    from localspec.bench.demo import DemoResult
     from localspec.bench.plan import BenchPlan
 
 
@@ -57,7 +56,7 @@ def demo(
     as_json: JsonFlag = False,
 ) -> None:
     """Compare plain and speculative decoding on the bundled models; no network."""
-    from localspec.bench.demo import QUANTIZATIONS, demo_tokens, run_demo, run_hybrid_demo
+    from localspec.bench.demo import QUANTIZATIONS, demo_tokens, run_demo
     from localspec.bench.plan import BenchPlan
     from localspec.display import bench as bench_display
     from localspec.engine.loading.notes import missing_gpu
@@ -76,12 +75,10 @@ def demo(
     if model == "pair" and not as_json and console.make_console(stderr=False).is_terminal:
         _watch(plan, threads)
     board = bench_display.Scoreboard(console.make_console(as_json), quantizations)
-    run: Callable[..., Iterator[PairResult | HybridResult]] = run_hybrid_demo
-    if model == "pair":
-        run = run_demo if as_json else partial(run_demo, on_prompt=board.update)
     results = []
     with progress(above=board.so_far) as on_progress:
-        for result in run(plan, threads, on_progress, quantizations):
+        update = (lambda comparison: None) if as_json else board.update
+        for result in run_demo(model, plan, threads, on_progress, quantizations, update):
             results.append(result)
             if not as_json:
                 bench_display.demo_result(result, verbose=verbose)
@@ -107,7 +104,7 @@ def _document(
     model: str,
     plan: "BenchPlan",
     threads: int | None,
-    results: Sequence["PairResult | HybridResult"],
+    results: Sequence["DemoResult"],
 ) -> dict[str, object]:
     """The results as plain data, with the settings that they were measured with."""
     settings = {
