@@ -3,8 +3,7 @@
 import re
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
@@ -166,30 +165,28 @@ class _Entries(FileHistory):
     def store_string(self, string: str) -> None:
         if not self._keep:
             return
-        with self._writing():
+        try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             self._file.touch(0o600)
             if size_of(self._file) is None:
                 raise OSError("it is a folder, pipe or device")
             super().store_string(string)
+        except OSError:
+            self._failed = True
 
     def close(self) -> None:
         """Keep the last entries only; say so if one could not be written."""
         entries = [*self.load_history_strings()] if self._keep else []
-        if len(entries) > _HISTORY_ENTRIES:
-            with self._writing(), appearing_when_complete(self._file) as partial:
-                kept = FileHistory(partial)
-                for entry in reversed(entries[:_HISTORY_ENTRIES]):
-                    kept.store_string(entry)
-        if self._failed:
-            console.note(f"The input history could not be saved to {self._file}.")
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
         try:
-            yield
+            if len(entries) > _HISTORY_ENTRIES:
+                with appearing_when_complete(self._file) as partial:
+                    kept = FileHistory(partial)
+                    for entry in reversed(entries[:_HISTORY_ENTRIES]):
+                        kept.store_string(entry)
         except OSError:
             self._failed = True
+        if self._failed:
+            console.note(f"The input history could not be saved to {self._file}.")
 
 
 class _CommandCompleter(Completer):
