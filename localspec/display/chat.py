@@ -9,6 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
 from localspec.chat.answer import Answer, Piece
 from localspec.chat.input_loop import read_message
 from localspec.chat.slash_commands import ALIASES, COMMANDS, Command
@@ -32,7 +35,6 @@ from localspec.display.terminal.keys import Echo, of_any_length, require_whole
 from localspec.display.trace import write_trace
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
     from rich.live import Live
 
     from localspec.display.terminal.growing_text import PlainText
@@ -307,7 +309,7 @@ class ChatScreen(_Screen):
             self._print(thoughts.end())
         self._console.print()
 
-    def _print(self, texts: "Iterable[RenderableType]") -> None:
+    def _print(self, texts: Iterable[RenderableType]) -> None:
         for text in texts:
             self._console.print(text, soft_wrap=True)
 
@@ -341,11 +343,8 @@ class ChatScreen(_Screen):
             self._live = None
             self._draw_at = 0.0
 
-    def _block(self, piece: Piece) -> "RenderableType":
+    def _block(self, piece: Piece) -> RenderableType:
         """The text that may still change, as much as fits, and the meter below it."""
-        from rich.console import Group
-        from rich.text import Text
-
         # With the meter and the line below it, no higher than the window: rows that scroll out
         # cannot be removed again.
         height = self._console.height

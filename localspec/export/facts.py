@@ -10,6 +10,7 @@ from localspec.core.errors import IncompatiblePair
 from localspec.core.formatting import one_line
 from localspec.core.options.sampling_choice import choose_sampling
 from localspec.core.options.sampling_params import RANDOM_SEED
+from localspec.engine import profile_store
 from localspec.export.names import Repositories
 from localspec.hub.reference import Reference, parse_reference
 from localspec.metadata.draft_kind import DraftKind, claimed_heads, draft_kind
@@ -136,8 +137,6 @@ def learnt_length(target: ModelHeader, draft: ModelHeader) -> DraftLength:
 
     From the costs and the acceptance of its latest profile, whichever settings that was made with.
     """
-    from localspec.engine import profile_store
-
     known = profile_store.latest([target, draft])
     block = draft_kind(draft).block_size > 0
     usual = None if known is None else known.usual_best(LONGEST_AUTO, drafts_block=block)

@@ -6,6 +6,8 @@ import ssl
 from collections.abc import Callable, Iterator
 from urllib.request import getproxies
 
+import httpx2
+
 from localspec.core.errors import HubProblem
 from localspec.core.host import install_command
 
@@ -67,8 +69,6 @@ def _address(example: str) -> str:
 
 def _fails(use: Callable[[str], object], value: str | None) -> Exception | None:
     """The error that a value raises; an empty one counts as not set."""
-    import httpx2
-
     try:
         if value:
             use(value)
@@ -78,8 +78,6 @@ def _fails(use: Callable[[str], object], value: str | None) -> Exception | None:
 
 
 def _reach(url: str) -> None:
-    import httpx2
-
     address = httpx2.URL(url)
     if address.scheme not in ("http", "https") or not address.host:
         raise ValueError(url)
@@ -87,16 +85,12 @@ def _reach(url: str) -> None:
 
 
 def _use_proxy(url: str) -> None:
-    import httpx2
-
     proxy = httpx2.Proxy(url if "://" in url else f"http://{url}")
     proxy.url.host.encode("idna")
     httpx2.HTTPTransport(verify=False, trust_env=False, proxy=proxy).close()
 
 
 def _except_hosts(names: str) -> None:
-    import httpx2
-
     for name in names.split(","):
         _ = httpx2.URL(name.strip() if "://" in name else f"all://*{name.strip()}").host
 

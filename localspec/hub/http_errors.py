@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from localspec.core.errors import HubProblem, LocalspecError
 from localspec.core.formatting import one_line
-from localspec.hub.environment import unusable_variable
 from localspec.hub.reference import Reference, RemoteFile
 
 if TYPE_CHECKING:
@@ -153,6 +152,8 @@ def of_connection() -> Iterator[None]:
     """Turn errors of the HTTP library into a HubProblem, also for an unusable variable."""
     import httpx2
 
+    from localspec.hub.environment import unusable_variable
+
     try:
         yield
     except LocalspecError:
@@ -168,6 +169,8 @@ def of_connection() -> Iterator[None]:
 def trouble(error: Exception) -> HubProblem:
     """The error of a request that got no answer."""
     import httpx2
+
+    from localspec.hub.environment import unusable_variable
 
     certificate = "CERTIFICATE_VERIFY_FAILED" in str(error)
     no_address = (httpx2.UnsupportedProtocol, httpx2.InvalidURL, httpx2.LocalProtocolError)
