@@ -17,8 +17,7 @@ from starlette.types import ASGIApp
 from localspec.server.api.responses.stored import is_stored_by
 from localspec.server.app import MAX_BODY, guarded, new_app
 from localspec.server.errors import BadRequest
-from localspec.server.front.kept import Kept
-from localspec.server.front.metrics import merged
+from localspec.server.front.metrics import Kept, merged
 from localspec.server.front.models import Model, Models
 from localspec.server.front.relay import Relay, sent_headers
 from localspec.server.guard import LOOPBACK, Access

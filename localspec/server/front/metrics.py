@@ -1,13 +1,20 @@
-"""Metrics of a front and its models, as one document."""
+"""Metrics of a front and its models as one document, also of unloaded models."""
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
+from typing import Any
 
+import httpx2
 from prometheus_client import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from localspec.server import BUILD
+from localspec.server.front.process import ModelProcess
+
+_SECONDS = 5.0  # for a model's reply
 _SUMS = ("counter", "histogram")  # types that add up over processes
 _NOW = "requests_"  # in the names of gauges of a process's current work
 _THEIRS = ("llamacpp:", "vllm:")  # metrics under the names of other servers
@@ -78,3 +85,42 @@ def totals(texts: Iterable[str]) -> str:
         document.add(text, lambda metric: {})
     document.end()
     return generate_latest(document).decode()
+
+
+class Kept:
+    """Metrics and properties by the names of models."""
+
+    def __init__(self, client: httpx2.AsyncClient) -> None:
+        self._client = client
+        self.totals: dict[str, str] = {}
+        self._props: dict[str, dict[str, Any]] = {}
+
+    def props(self, name: str) -> dict[str, Any]:
+        """The last properties of a model that is not loaded; its name alone before it first is."""
+        props = self._props.get(name, {"model_alias": name, "build_info": BUILD})
+        return props | {"is_sleeping": True}  # llama-server's mark
+
+    async def metrics(self, process: ModelProcess) -> str:
+        """The metrics of a model; none from one that does not answer."""
+        reply = await self.ask(process, "/metrics")
+        return "" if reply is None else reply.text
+
+    async def keep(self, process: ModelProcess) -> None:
+        """Keep the counts of a process that ends now."""
+        name = process.name
+        earlier = self.totals.get(name, "")
+        with suppress(ValueError):  # a process that fails may send anything
+            self.totals[name] = totals([earlier, await self.metrics(process)])
+        reply = await self.ask(process, "/props")
+        if reply is not None and reply.status_code == 200:
+            with suppress(ValueError):
+                self._props[name] = reply.json()
+
+    async def ask(self, process: ModelProcess, path: str) -> httpx2.Response | None:
+        """The reply of a process to GET; None without one."""
+        try:
+            return await self._client.get(
+                process.url(path), headers=process.headers, timeout=_SECONDS
+            )
+        except httpx2.HTTPError:
+            return None
