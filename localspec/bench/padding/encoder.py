@@ -1,14 +1,10 @@
 """Tensor encoder: float matrices as rows of one GGUF type, quantised by the `gguf` library."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 Quantization = Literal["F32", "F16", "Q8_0", "Q4_0"]
 

@@ -1,7 +1,5 @@
 """Layouts: the tensors of the architectures that can be padded, and how padding fills each."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -14,8 +14,6 @@ costs as much as a real model of that size and still gives the same text.
                    over one head share the epsilon, so there it is kept, and must be tiny
 """
 
-from __future__ import annotations
-
 import glob
 import hashlib
 import math

@@ -5,8 +5,6 @@ embeddings, as many key heads as query heads, and delta nets with as many again.
 others.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +34,7 @@ class PaddingSource:
     layout: Layout
 
     @classmethod
-    def read(cls, path: Path) -> PaddingSource:
+    def read(cls, path: Path) -> "PaddingSource":
         """Raises NotAGGUF or FileProblem for an unreadable file."""
         part = read_part(path)
         shape = PaddedShape(
