@@ -273,7 +273,7 @@ def first_sign(path: str) -> bytes:
 
 def warning_headers(warnings: Sequence[str]) -> dict[str, str]:
     """The warnings as a header, which streams carry before their first event."""
-    text = one_line(" ".join(warnings))[:_LONGEST_HEADER]
+    text = one_line(" ".join(warnings))[:_LONGEST_HEADER].strip()  # HTTP refuses spaces at an end
     return {WARNINGS_HEADER: text.encode("ascii", "replace").decode()} if warnings else {}
 
 

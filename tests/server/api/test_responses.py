@@ -296,6 +296,12 @@ def test_an_answer_that_breaks_in_the_middle(monkeypatch: pytest.MonkeyPatch) ->
     assert last.response.error is not None and last.response.error.code == "server_error"
 
 
+def test_a_header_of_warnings_that_is_cut_at_a_space_is_sent(toy_server: Site) -> None:
+    """Such a header is no valid HTTP: the connection would end without a reply."""
+    reply = toy_server.post("/v1/responses", {"input": "one", "include": [" " * 60] * 20})
+    assert reply.status_code == 200 and reply.headers[WARNINGS_HEADER].endswith("include:")
+
+
 def test_images_that_are_left_out_are_not_stored(toy_server: Site) -> None:
     """A conversation of many screenshots goes on, and takes no room."""
     image = {"type": "input_image", "image_url": "data:image/png;base64," + "A" * 17 * 2**20}
