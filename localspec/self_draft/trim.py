@@ -48,6 +48,8 @@ def trim_vocabulary(
     """
     kept = np.unique(np.asarray(ids, np.int64))
     require_trimmable(source, target, len(kept))
+    most = min(len(source.vocab or ()), len(target.vocab or ()))
+    require_ids(kept, most, source.path.name)
     what = f"{output} cannot be written"
     with file_problem(what, UNWRITABLE), appearing_when_complete(output) as partial:
         _write(source, target, kept, partial)
@@ -75,6 +77,15 @@ def require_trimmable(source: ModelHeader, target: ModelHeader, n_ids: int) -> N
             f"The vocabulary of {source.path.name} cannot be trimmed: {reason}.", _ORDINARY
         )
     require_kept(n_ids, size, source.path.name)
+
+
+def require_ids(kept: NDArray[np.int64], most: int, name: str) -> None:
+    """Raise IncompatiblePair if these ids, ascending, are not all below ``most``."""
+    if not len(kept) or kept[0] < 0 or kept[-1] >= most:
+        raise IncompatiblePair(
+            f"Ids that are not in both vocabularies cannot be kept of {name}.",
+            f"Keep ids below {most:,}.",
+        )
 
 
 def require_kept(n_ids: int, size: int, name: str) -> None:

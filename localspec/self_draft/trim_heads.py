@@ -39,6 +39,7 @@ from localspec.self_draft.trim import (
     ROUNDING,
     TRIED,
     has_rows,
+    require_ids,
     require_kept,
     scaled_error,
 )
@@ -86,6 +87,7 @@ def trim_heads(source: ModelHeader, target: ModelHeader, ids: Sequence[int], out
     """
     kept = np.unique(np.asarray(ids, np.int64))
     require_trimmable_heads(source, target, len(kept))
+    require_ids(kept, len(target.vocab or ()), source.path.name)
     with file_problem(f"{output} cannot be written", UNWRITABLE):
         with appearing_when_complete(output) as partial:
             _write(source, target, kept, partial)

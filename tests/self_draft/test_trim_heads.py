@@ -134,6 +134,7 @@ def test_what_cannot_be_trimmed(heads: Files, tiny: TinyFiles, tmp_path: Path) -
     headless = read_header(tiny.target)
     refused(headless, headless, "has no prediction heads of its own")
     refused(target, target, "cannot be kept", range(N_VOCAB))
+    refused(target, target, "not in both vocabularies", [1, N_VOCAB])
     gemma, assistant = (read_header(heads(name)) for name in ("gemma4", "gemma4-assistant"))
     refused(assistant, gemma, "embeddings of its own kind")
     refused(read_header(heads("mtp-step35")), target, "cannot draft: The heads are for")
