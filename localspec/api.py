@@ -23,6 +23,7 @@ from typing import Any, TypedDict, TypeGuard, Unpack, get_type_hints
 
 from localspec.chat.answer import Answer
 from localspec.chat.answer import Progress as PromptProgress
+from localspec.chat.content import media_in
 from localspec.chat.templates import renderer
 from localspec.chat.templates.template import template_text
 from localspec.chat.tools.tool import ToolChoice
@@ -322,6 +323,16 @@ class Model:
             for stream in streams:
                 stream.close()
 
+    def forget(self) -> None:
+        """Forget all prompts and answers, as if the pair had just been loaded.
+
+        Their caches are emptied, and later answers are not drafted from them: so that answers that
+        are compared with each other begin alike. The pair's costs and acceptance stay. Waits for
+        answers under way. Raises UsageError after `close`.
+        """
+        _ = self.engine.target  # raises UsageError if it is closed
+        self.engine.forget()
+
     def __del__(self) -> None:
         """Free the pair at once: its parts refer to each other, and a collection may be far."""
         if not sys.is_finalizing() and "engine" in vars(self) and not self.engine.is_closed:
@@ -447,6 +458,12 @@ def _messages(prompt: Prompt, system: str | None) -> list[Mapping[str, object]]:
         found.append({"role": "system", "content": system})
     if isinstance(prompt, str):
         return [*found, {"role": "user", "content": prompt}]
+    contents = [each.get("content") for each in prompt if isinstance(each, Mapping)]
+    if media := sorted(set().union(*map(media_in, contents))):
+        raise UsageError(
+            f"The messages hold {' and '.join(media)} content, which localspec cannot read.",
+            "Leave it out, or describe it in text.",
+        )
     return [*found, *prompt]
 
 

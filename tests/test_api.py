@@ -297,6 +297,28 @@ def test_a_stream_knows_its_answer(model: localspec.Model) -> None:
     assert unread.answer.finish_reason == "cancelled" and list(unread) == []
 
 
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_what_is_forgotten_is_read_again_and_no_answer_is_drafted_from_it(parallel: int) -> None:
+    with localspec.load("demo", threads=1, max_tokens=40, parallel=parallel) as model:
+        model.forget()  # nothing yet
+        asked: dict[str, Any] = {"temperature": 0, "draft_tokens": "auto"}
+        first, again = (model.generate(QUESTION, **asked) for _ in range(2))
+        assert again.stats.cached_tokens > 0 and "history" in str(again.stats.sources)
+        model.forget()
+        later = model.generate(QUESTION, **asked)
+        assert later.stats.cached_tokens == 0 and "history" not in str(later.stats.sources)
+        assert first.text == again.text == later.text
+    with pytest.raises(UsageError):
+        model.forget()
+
+
+@pytest.mark.parametrize("kind", ["image_url", "input_audio", "file"])
+def test_content_that_no_model_here_reads_is_refused(model: localspec.Model, kind: str) -> None:
+    parts = [{"type": "text", "text": "What is this?"}, {"type": kind, kind: {"url": "data:,"}}]
+    with pytest.raises(UsageError, match="which localspec cannot read"):
+        model.generate([{"role": "user", "content": parts}])
+
+
 def test_streams_are_awaited(model: localspec.Model) -> None:
     whole = model.generate(QUESTION, temperature=0)
 

@@ -176,6 +176,16 @@ class Engine:
         self._session = COMPUTE.call(partial(self._make_session, limits, prefixes))
         return self._session
 
+    def forget(self) -> None:
+        """Empty the caches of all slots, and forget earlier answers, when those under way end."""
+        session = self._session
+        if session is not None and not session.is_closed:
+            slots = range(len(session.slots()))
+            for emptied in [session.run(i, lambda slot: None, replaces=True) for i in slots]:
+                emptied.result()
+        if self.history is not None:
+            COMPUTE.call(self.history.clear)
+
     def _make_session(self, limits: Limits, prefixes: PrefixCache | None) -> Session:
         if self.target.options.parallel == 1:
             return Session([self], None, limits, prefixes)

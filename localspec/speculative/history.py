@@ -39,6 +39,12 @@ class AnswerHistory:
         """Number of tokens stored."""
         return min(self._end, len(self._ring))
 
+    def clear(self) -> None:
+        """Forget all."""
+        self._ring.fill(_END)
+        self._table.fill(0)
+        self._end = 0
+
     def tokens(self) -> NDArray[np.int32]:
         """All stored tokens, the oldest first; -1 separates answers."""
         places = np.arange(self._end - len(self), self._end)

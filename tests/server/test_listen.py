@@ -412,7 +412,7 @@ def test_at_the_end_nothing_is_waited_for_but_answers() -> None:
 def test_a_client_that_takes_nothing_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listen_module, "_TAKE_SECONDS", 0.05)
     with serving(ServedToy()) as site:
-        site.service.about["chat_template"] = "x" * 2**24  # which /props replies
+        site.service.about = {**site.service.about, "chat_template": "x" * 2**24}  # in /props
         with socket.create_connection(("127.0.0.1", site.port), PATIENCE) as connection:
             connection.sendall(b"GET /props HTTP/1.1\r\nHost: localhost\r\n\r\n")
             until = time.monotonic() + PATIENCE
