@@ -510,6 +510,7 @@ def test_the_history_is_bounded() -> None:
         leave(terminal)
     kept = messages_in(history)
     assert len(kept) == 1000 and kept[-2:] == ["line 1499", "the last"]
+    assert history.stat().st_mode & 0o777 == 0o600
 
 
 def test_two_chats_and_a_killed_one_keep_all_messages() -> None:

@@ -160,7 +160,10 @@ class _Entries(FileHistory):
         self._failed = False
 
     def load_history_strings(self) -> Iterable[str]:
-        return super().load_history_strings() if size_of(self._file) else ()
+        try:
+            return super().load_history_strings() if size_of(self._file) else ()
+        except OSError:  # it may not be readable
+            return ()
 
     def store_string(self, string: str) -> None:
         if not self._keep:
@@ -171,6 +174,7 @@ class _Entries(FileHistory):
             if size_of(self._file) is None:
                 raise OSError("it is a folder, pipe or device")
             super().store_string(string)
+            self._file.chmod(0o600)
         except OSError:
             self._failed = True
 
@@ -179,7 +183,7 @@ class _Entries(FileHistory):
         entries = [*self.load_history_strings()] if self._keep else []
         try:
             if len(entries) > _HISTORY_ENTRIES:
-                with appearing_when_complete(self._file) as partial:
+                with appearing_when_complete(self._file, private=True) as partial:
                     kept = FileHistory(partial)
                     for entry in reversed(entries[:_HISTORY_ENTRIES]):
                         kept.store_string(entry)

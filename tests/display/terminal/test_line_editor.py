@@ -4,6 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
+from prompt_toolkit.history import FileHistory
+
+from localspec.chat.slash_commands import COMMANDS
+from localspec.display.terminal.line_editor import LineEditor
 
 pytest.importorskip("pty")
 from tests.support.programs.terminal import Terminal  # noqa: E402  it needs one too
@@ -152,3 +156,16 @@ def test_a_history_that_is_no_file_is_neither_read_nor_written(history: Path, ki
         assert terminal.leave() == 0
         assert "history could not be saved" in terminal.window.text
     assert not history.is_file()
+
+
+def test_a_history_that_cannot_be_read_is_empty(
+    history: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(file: FileHistory) -> list[str]:
+        raise PermissionError(str(file.filename))
+
+    history.write_text("+typed\n")
+    monkeypatch.setattr(FileHistory, "load_history_strings", refused)  # root may read any file
+    editor = LineEditor(COMMANDS, history)
+    assert list(editor._entries.load_history_strings()) == []
+    editor.close()
