@@ -15,9 +15,8 @@ from localspec.core.files import read_stream, read_text
 from localspec.core.options.option import option
 from localspec.display.terminal import console
 
-_MOST = (
-    2**26
-)  # bytes or characters: more than contexts hold; a model given by mistake is far larger
+# Bytes or characters: more than contexts hold; a model given by mistake is far larger.
+_MOST = 2**26
 
 
 _STDIN = "-"  # as a prompt or as the name of its file: read standard input
