@@ -146,10 +146,9 @@ def _can_draft(chat: Chat) -> bool:
 
 def _model(chat: Chat, rest: str) -> None:
     if not rest or chat.load_pair is None:
-        raise UsageError(
-            "/model needs the name of a pair or a model.",
-            "Type /model NAME; localspec pairs and localspec list show names.",
-        )
+        named = " + ".join(filter(None, (chat.pair.get("model"), chat.pair.get("draft"))))
+        chat.ui.say(f"{named or 'This model'}. /model NAME continues with another pair or model.")
+        return
     chat.load_pair(chat, _unquoted(rest))
     chat.oldest = 0  # the other context may hold more
 
@@ -373,7 +372,7 @@ COMMANDS = {
     ),
     "/compare": Command("", "answer the last question drafted and plain: speed, text", _compare),
     "/trace": Command("FILE", "write a page about the last answer, by rounds", _trace),
-    "/model": Command("NAME", "continue with another pair or model", _model),
+    "/model": Command("[NAME]", "show the pair, or continue with another one", _model),
     "/stats": Command("", "figures of the whole conversation", _stats),
     "/context": Command("", "how full the context is", _context),
     "/draft": Command("N|auto|off", "change the draft length", _draft, lambda: ["auto", "off"]),

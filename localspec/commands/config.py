@@ -128,6 +128,8 @@ def config_set(
     many = setting_rows()[name].many
     given: list[Any] = values if many else [_typed(value) for value in values]
     value = setting_value(name, given)
+    if name == "target" and os.path.isfile(os.path.expanduser(str(value))):
+        value = Path(str(value))  # else it is the name of a model
     files = [path for path in (value if many else (value,)) if isinstance(path, Path)]
     if files:  # the setting counts in every folder, so a path from this one is made absolute
         given = [os.path.abspath(path.expanduser()) for path in files]

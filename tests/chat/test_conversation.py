@@ -425,6 +425,15 @@ def test_how_full_the_context_is() -> None:
     assert "no longer sees the oldest question and its answer" in person.said[-1]
 
 
+def test_model_alone_shows_the_pair() -> None:
+    chat, person, _ = made(length=0)
+    chat.pair = {"model": "big.gguf", "draft": "small.gguf"}
+    handle(chat, "/model")
+    assert person.said == [
+        "big.gguf + small.gguf. /model NAME continues with another pair or model."
+    ]
+
+
 def test_a_template_with_a_system_message_of_its_own_is_no_negative_count() -> None:
     class Talkative(ChatToy):
         def encode_chat(self, messages: Sequence[Message]) -> list[int]:

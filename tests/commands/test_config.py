@@ -112,6 +112,11 @@ def test_a_path_from_this_folder_counts_in_every_folder(
     (tmp_path / "models").mkdir()
     monkeypatch.chdir(tmp_path)
     assert localspec("config", "set", "models-dir", "models").err == ""
+    (tmp_path / "x.gguf").touch()
+    assert localspec("config", "set", "target", "x.gguf").code == 0
+    assert localspec("config", "get", "target").out == f"{tmp_path / 'x.gguf'}\n"
+    assert localspec("config", "set", "target", "demo").code == 0  # a name stays one
+    assert localspec("config", "get", "target").out == "demo\n"
     assert localspec("config", "set", "lookup-files", "a.txt", "b.txt").code == 0
     assert localspec("config", "get", "models-dir").out == f"{tmp_path / 'models'}\n"
     assert localspec("config", "get", "lookup-files").out.split(", ") == [
