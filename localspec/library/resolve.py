@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
 from localspec.core import paths
@@ -26,6 +27,7 @@ from localspec.library.pairs.catalog import SHOWN_NAMES, load_catalog, near_name
 FIND = "find"  # the best draft on this disk
 SELF = "self"  # the draft that was made of the target itself
 _SHORTEST_PREFIX = 3  # characters
+_MOST_FILES = 1000  # of the current folder that are looked through for a name like a wrong one
 _OLLAMA = re.compile(r"(?!hf:)[A-Za-z][\w.-]+:(?!.*\.gguf$)[\w.-]+", re.ASCII)  # llama3.1:8b
 
 
@@ -181,7 +183,8 @@ class Resolver:
         try:
             pair = user_pairs.find(_known_as(name))
         except UnknownPair as error:
-            here = near_names(name, [model.name for model in self._nameable()])
+            files = sorted(each.name for each in islice(Path().glob("*.gguf"), _MOST_FILES))
+            here = near_names(name, [*(model.name for model in self._nameable()), *files])
             message = error.message.replace("There is no pair", "There is no file and no pair")
             raise UnknownPair(
                 message if not here else f"{message} On this disk: {here}.",

@@ -266,6 +266,17 @@ def test_the_beginning_of_several_names_is_none(name: str, here: Path, home: Pat
         choose(name, None)
 
 
+def test_files_of_the_current_folder_are_near_names(
+    here: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "my-model-q4_0.gguf").touch()
+    monkeypatch.chdir(folder)
+    with pytest.raises(UnknownPair, match=r"On this disk: my-model-q4_0\.gguf\."):
+        choose("my-model", None)
+
+
 def test_near_names_on_this_disk_are_told(here: Path, home: Path) -> None:
     models_of("coder.gguf")
     with pytest.raises(UnknownPair, match=r"On this disk: coder\.gguf\."):
