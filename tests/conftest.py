@@ -27,9 +27,10 @@ from tests.support.real_pair import (  # noqa: F401  fixtures
 # A shell makes its background jobs, and their children, ignore Ctrl-C; the tests press it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# "repeatable" gives every run the same examples; look for new ones with
+# "repeatable" and "thorough" give every run the same examples; look for new ones with
 # `pytest --hypothesis-profile=search`.
-settings.register_profile("repeatable", deadline=None, max_examples=100, derandomize=True)
+settings.register_profile("repeatable", deadline=None, max_examples=30, derandomize=True)
+settings.register_profile("thorough", deadline=None, max_examples=100, derandomize=True)
 settings.register_profile("search", deadline=None, max_examples=1000, database=None)
 settings.load_profile("repeatable")
 
@@ -43,12 +44,21 @@ FOREIGN = (
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--real", type=Path, help="folder with real weights, for tests marked real")
+    parser.addoption("--thorough", action="store_true", help="more random histories and examples")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Where tests with llama.cpp are left out, none of the others may load it."""
+    if config.option.thorough:
+        settings.load_profile("thorough")
     if config.option.markexpr == "not llama":
         sys.modules["llama_cpp"] = None  # type: ignore[assignment]
+
+
+@pytest.fixture(scope="session")
+def thorough(request: pytest.FixtureRequest) -> bool:
+    """Whether a test may take long for cases that are like others."""
+    return bool(request.config.option.thorough)
 
 
 @pytest.fixture(scope="session")

@@ -145,6 +145,7 @@ class Asked(NamedTuple):
     told: list[int]
 
 
+@functools.cache
 def asked_of(path: Path) -> list[Asked]:
     """The prompts, and others that go on behind a part of an answer to them."""
     with Engine.load(options(path, **PRECISE)) as plain:
@@ -188,6 +189,7 @@ def test_texts_are_those_of_the_target_alone(
     monkeypatch: pytest.MonkeyPatch,
     pair: Pair,
     parallel: int,
+    thorough: bool,
 ) -> None:
     """Answers begin and end at different times; later prompts go on behind earlier answers."""
     name, draft = pair
@@ -199,7 +201,8 @@ def test_texts_are_those_of_the_target_alone(
     with Engine.load(options(architecture(name), parallel=parallel, **PRECISE), loaded) as engine:
         slots = slots_of(engine)
         assert len(slots) == parallel and slots[0].draft is not None
-        assert ask_all(slots, asked, 3) > 0 and ask_all(slots, asked, 8) > 0
+        for length in (3, 8) if thorough else (3,):
+            assert ask_all(slots, asked, length) > 0
         ask_all(slots, asked, "auto")
 
 
