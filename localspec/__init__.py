@@ -14,6 +14,7 @@ from localspec.core.errors import HubProblem as HubProblem
 from localspec.core.errors import IncompatiblePair as IncompatiblePair
 from localspec.core.errors import LocalspecError as LocalspecError
 from localspec.core.errors import MissingFile as MissingFile
+from localspec.core.errors import ModelClosed as ModelClosed
 from localspec.core.errors import NotAGGUF as NotAGGUF
 from localspec.core.errors import NotEnoughMemory as NotEnoughMemory
 from localspec.core.errors import PromptTooLong as PromptTooLong

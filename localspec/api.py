@@ -185,7 +185,7 @@ class Model:
         name: str | None = None,
     ) -> None:
         self.engine = engine
-        self.name = name or engine.target.header.path.stem
+        self.name: str = name or engine.target.header.path.stem
         self._options = options
         self._sampling = dict(sampling or {})
         self._lock = threading.Lock()  # tokenizing, and closing: llama.cpp's vocabulary is freed
@@ -328,9 +328,9 @@ class Model:
 
         Their caches are emptied, and later answers are not drafted from them: so that answers that
         are compared with each other begin alike. The pair's costs and acceptance stay. Waits for
-        answers under way. Raises UsageError after `close`.
+        answers under way. Raises ModelClosed after `close`.
         """
-        _ = self.engine.target  # raises UsageError if it is closed
+        _ = self.engine.target  # raises ModelClosed
         self.engine.forget()
 
     def __del__(self) -> None:
@@ -340,7 +340,7 @@ class Model:
             gc.collect()
 
     def close(self) -> None:
-        """Save the pair's profile, and free both models; streams under way raise UsageError."""
+        """Save the pair's profile, and free both models; streams under way raise ModelClosed."""
         with self._lock:
             self.engine.close()
 

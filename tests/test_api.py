@@ -554,7 +554,7 @@ def test_closing_ends_the_answers_under_way(tiny: TinyFiles, parallel: int) -> N
         model.close()
         answers: list[Callable[[], object]] = [lambda: list(stream)]
         for answer in answers if other is None else [*answers, other.result]:
-            with pytest.raises(UsageError, match="The model is closed"):
+            with pytest.raises(localspec.ModelClosed, match="The model is closed"):
                 answer()
 
 
@@ -666,6 +666,9 @@ def misuse_of_an_answer(name: str, model: localspec.Model) -> None:
     match name:
         case "PromptTooLong":
             model.generate("word " * 400)
+        case "ModelClosed":
+            model.close()
+            model.generate("word")
         case "GrammarError":
             model.generate("word", regex="(")
         case "WorkerLost":

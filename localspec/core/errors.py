@@ -94,3 +94,7 @@ class UsageError(LocalspecError, ValueError):
     """Options that contradict each other or are invalid; exit code 2."""
 
     exit_code = 2
+
+
+class ModelClosed(UsageError):
+    """The model was closed before the request, or while it was answered."""

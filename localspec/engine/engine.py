@@ -16,7 +16,7 @@ from localspec.chat.templates.template import CHATML, ChatTemplate
 from localspec.chat.tools.forms import GENERIC
 from localspec.chat.tools.tool import ToolChoice, forced_tools, read_tools, with_known_names
 from localspec.core.compute import COMPUTE
-from localspec.core.errors import UsageError
+from localspec.core.errors import ModelClosed, UsageError
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import LoadOptions
 from localspec.core.options.sampling_choice import ChosenSampling, choose_sampling
@@ -98,9 +98,9 @@ class Engine:
 
     @property
     def target(self) -> LlamaModel:
-        """The target; raises UsageError after `close`, when its memory is free, or a fork."""
+        """The target; raises ModelClosed after `close`, which frees it, UsageError after a fork."""
         if self._closed:
-            raise UsageError(*_CLOSED)
+            raise ModelClosed(*_CLOSED)
         if self._process != os.getpid():
             raise UsageError(*_FORKED)
         return self._target
@@ -154,9 +154,9 @@ class Engine:
         """Generate after a prompt of `encode_chat` or `encode_text`; see `stream_generate`.
 
         ``on_prompt`` is called in the compute thread. With ``reports_progress``, pieces with a
-        `Progress` precede the answer. Raises UsageError after `close`.
+        `Progress` precede the answer. Raises ModelClosed after `close`.
         """
-        _ = self.target  # raises UsageError if it is closed
+        _ = self.target  # raises ModelClosed
         session = self._session
         if session is None or session.is_closed:
             session = self.open_session()
@@ -492,7 +492,7 @@ class Engine:
     def close(self) -> None:
         """Save the profile, and free both models; harmless when called twice.
 
-        Answers under way end with UsageError.
+        Answers under way end with ModelClosed.
         """
         if self._closed:
             return
@@ -500,7 +500,7 @@ class Engine:
             self._closed = True  # the memory is freed by the process that computes
             return
         if self._session is not None:
-            self._session.close(reason=UsageError(*_CLOSED))
+            self._session.close(reason=ModelClosed(*_CLOSED))
         COMPUTE.call(self._free)
 
     def __del__(self) -> None:
