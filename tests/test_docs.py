@@ -171,7 +171,7 @@ def test_programs_that_pages_name_exist_and_have_the_flags() -> None:
     removed = re.search(r"commit \w+ has `benchmarks/` with\n(.*)\n", RESULTS.read_text())
     assert removed is not None
     others |= {f"/{name}.py" for name in re.findall(r"`(\w+)`", removed[1])}
-    found = (path for name in ("localspec", "benchmarks", "scripts", "tests")
+    found = (path for name in ("localspec", "benchmarks", "scripts", "tests", "docs")
              for path in (ROOT / name).rglob("*.*"))  # fmt: skip
     there = {path.relative_to(ROOT).as_posix(): path for path in found}
     ends = {f"/{name[i:]}" for name in there for i in range(len(name)) if name[i - 1] == "/"}
