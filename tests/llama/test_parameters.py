@@ -303,10 +303,10 @@ def test_contexts_get_what_is_asked(tiny: TinyFiles) -> None:
 
 def test_values_that_llama_cpp_would_die_of_are_refused(tiny: TinyFiles) -> None:
     experts = options(tiny.target, override_kv=(KeyValue("llama.expert_count", 4),))
-    with pytest.raises(FileProblem, match="0 experts of 4"):
+    with pytest.raises(EngineError, match=r"ends by SIGABRT .*n_expert"):
         Engine.load(experts)
     shapes = options(tiny.target, override_kv=(KeyValue("llama.attention.head_count", 3),))
-    with pytest.raises(FileProblem, match="head counts contradict"):
+    with pytest.raises(EngineError, match=r"attn_q\.weight' has wrong shape"):
         Engine.load(shapes)
 
 

@@ -63,7 +63,8 @@ class Gardener(Controller):
         return self._latest
 
     def observe(self, outcome: Round) -> None:
-        self.grown.append((self._latest, outcome))
+        if outcome.width:  # else nothing was asked for
+            self.grown.append((self._latest, outcome))
         self._latest = Proposal()
 
 
