@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localspec.core.errors import EngineError, FileProblem, UsageError
+from localspec.core.errors import EngineError, UsageError
 from localspec.core.options.load_options import (
     MAX_PATHS,
     MAX_ROWS,
