@@ -487,17 +487,18 @@ def test_plain_decoding_is_estimated_for_all_answers_together(count: int) -> Non
     assert plain == pytest.approx([63 * 10.0] * count)  # the first token comes with the prompt
 
 
-def test_a_prompt_that_is_read_in_company_tells_who_shares_the_next_pass() -> None:
+@pytest.mark.parametrize("length", [4, 100])  # a short prompt is read as a round is
+def test_a_prompt_that_is_read_in_company_tells_who_shares_the_next_pass(length: int) -> None:
     """Else each new answer reads its prompt with the draft for a gain that only a lone one has."""
     clock = FakeClock()
-    slots, passes, _, _ = shared(3, quirk=0.0, clock=clock, seconds=(10.0, 1.0))
+    slots, passes, _, _ = shared(3, quirk=0.0)
     firsts = list[tuple[int, int, int]]()
 
     def work(slot: Slot, number: int) -> None:
-        model, prompt = slot.target, [*b"abcd"]
+        model, prompt = slot.target, [*b"abcd" * 40][:length]
         report = prefill(model, prompt, clock)
         rounds = generate_rounds(
-            model, NoDraft(), GREEDY_PICK, prompt, max_tokens=4, is_stop=never_stop, clock=clock,
+            model, NoDraft(), GREEDY_PICK, prompt, max_tokens=20, is_stop=never_stop, clock=clock,
             row=report.row,
         )  # fmt: skip
         first, *_ = rounds
