@@ -230,18 +230,24 @@ class Stream(Iterator[Piece], AsyncIterator[Piece]):
         return self
 
     def __next__(self) -> Piece:
-        while not self._has_next():
-            if COMPUTE.is_current:
-                COMPUTE.run_until(lambda: self._job.has_arrivals)
-                continue
-            arrived = threading.Event()
-            with self._read_alone(), self._ended_by_interrupts():
-                self._job.listen(arrived.set)
-                arrived.wait()
-        piece = self._next()
+        if COMPUTE.is_current:
+            COMPUTE.run_until(self._has_next)
+            piece = self._next()
+        else:
+            with self._ended_by_interrupts():
+                piece = self._awaited()
         if piece is None:
             raise StopIteration
         return piece
+
+    def _awaited(self) -> Piece | None:
+        """`_next`, as soon as it is there, from another thread than that which computes."""
+        while not self._has_next():
+            arrived = threading.Event()
+            with self._read_alone():
+                self._job.listen(arrived.set)
+                arrived.wait()
+        return self._next()
 
     async def __anext__(self) -> Piece:
         while not self._has_next():
@@ -257,6 +263,8 @@ class Stream(Iterator[Piece], AsyncIterator[Piece]):
         """End the answer at Ctrl-C, and in cancelled tasks: a traceback may keep the stream."""
         try:
             yield
+        except LocalspecError:  # also of a second reader, who ends nothing
+            raise
         except BaseException:
             self._job.cancel()
             raise

@@ -114,13 +114,20 @@ def test_two_streams_are_read_in_turn_by_one_event_loop(session: Session) -> Non
     assert first == second == tokens_of(session.stream(request()))
 
 
-def test_an_interrupted_reader_ends_the_answer(session: Session) -> None:
+@pytest.mark.parametrize("waits", [True, False])
+def test_an_interrupted_reader_ends_the_answer(
+    session: Session, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In a notebook the traceback keeps the stream, which nobody drops."""
     stream = session.stream(request(90_000))
     next(stream)
-    timer = threading.Timer(0.05, signal.raise_signal, [signal.SIGINT])
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
+    where, name = (threading.Event, "wait") if waits else (stream._collector, "add")
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(where, name, interrupted)
         for _ in stream:
             pass
     wait_idle(session)
