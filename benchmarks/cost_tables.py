@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from localspec.speculative.control.costs import CALIBRATED
 from localspec.speculative.control.pair_profile import FIRST_TRIAL, PairProfile
 
 UNIT = 0.05  # seconds of a plain token
@@ -42,10 +43,9 @@ class CostTable:
         """What a short calibration would have found, perhaps on a busy machine."""
         known = PairProfile(reading=self.reading * UNIT * slowness, trial_interval=FIRST_TRIAL)
         for width in (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 33, 63):
-            for _ in range(2):
-                known.verify.observe(width, 0, self.verify(width) * slowness)
+            known.verify.observe(width, 0, self.verify(width) * slowness, CALIBRATED)
         for width in (1, 2, 4, 8):
-            known.draft.observe(width, 0, self.draft(width) * slowness)
+            known.draft.observe(width, 0, self.draft(width) * slowness, CALIBRATED)
         return known
 
 

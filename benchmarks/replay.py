@@ -133,6 +133,10 @@ class TraceDrafter(ModelDrafter):
         token, lead = draft[depth]
         return Candidate(token, lead, MODEL)
 
+    def step(self, context: list[int]) -> int:
+        self._clock.now += self._costs.draft(1)
+        return len(self.held)
+
     def to_review(self, context: list[int], longest: int) -> int:
         unread = self.unread(context)
         few = unread <= TAIL + longest or 2 * unread <= len(context)

@@ -126,6 +126,22 @@ class ModelDrafter:
                 self._model.checkpoint()
             rows = self._model.decode([candidate.token], 1)
 
+    def step(self, context: list[int]) -> int | None:
+        """Make one step, whose time is all that is wanted; returns the tokens before it.
+
+        It is made after the tokens that the model has read, and forgotten; None if it cannot be.
+        """
+        model = self._model
+        if self.follows_target:
+            return len(context) - 1 if next(self.propose(context), None) else None
+        held = len(model.tokens)
+        if held >= model.n_ctx or not self._knows(context[-1:]):
+            return None
+        model.checkpoint()
+        model.decode(context[-1:], 1)
+        model.truncate(held)
+        return held
+
     def to_review(self, context: list[int], longest: int) -> int:
         """How many tokens a review reads."""
         unread = self.unread(context)

@@ -127,6 +127,19 @@ def test_accepted_tokens_stay_in_the_cache() -> None:
     assert model.calls == [(1, 1)]
 
 
+def test_a_step_for_its_time_leaves_the_cache_as_it_was() -> None:
+    model = ToyModel()
+    controller = drafter(model)
+    controller.read([1, 2, 3, 4])
+    model.calls.clear()
+    assert controller.step([9, 8, 7]) == 3 == len(model.tokens)
+    assert (model.calls, list(model.tokens)) == ([(1, 1)], [1, 2, 3])
+    assert controller.step([9, model.n_vocab]) is None  # a token that the draft lacks
+    full = ToyModel(n_ctx=10)
+    full.decode([*range(10)], 0)
+    assert drafter(full).step([1]) is None
+
+
 def test_a_draft_ends_with_a_stop_token() -> None:
     plain = proposals(drafter(ToyModel()), [1, 2], 6)
     stop = plain[3]

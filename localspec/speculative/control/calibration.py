@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, field
 
-from localspec.speculative.control.costs import PassCosts
+from localspec.speculative.control.costs import CALIBRATED, PassCosts
 from localspec.speculative.control.pair_profile import FIRST_TRIAL, PairProfile
 from localspec.speculative.loop import Clock, TokenModel
 
@@ -37,7 +37,7 @@ def calibrate(
     _settle(deciding, clock, end)
     for each in deciding:
         costs = known.verify if each.model is target else known.draft
-        costs.observe(each.width, 0, each.least)
+        costs.observe(each.width, 0, each.least, CALIBRATED)
     if draft is not None:
         width = min(_READING_WIDTH, draft.n_ctx)
         known.reading = _least(draft, width, clock, end) / width
@@ -53,21 +53,19 @@ def still_holds(
 ) -> bool:
     """Whether a few passes cost about as much as learnt before, relative to a plain one.
 
-    A machine that is slower now may be busy; one that is faster was busy then, and the costs of a
-    draft that seems too slow would stay, as it would not run. If measuring would take longer
+    Another pace of the machine changes all costs alike. If measuring would take longer
     than `BUDGET`, costs are taken to hold. The caches are emptied.
     """
     before, spot = known.verify.seconds(1, 0), known.verify.seconds(_SPOT, 0)
     if 2 * (before + spot) > BUDGET:
         return True
     plain = _least(target, 1, clock)
-    was_busy = plain * _ALIKE < before
     found = [(_least(target, _SPOT, clock) / plain, spot / before)]
     if draft is not None:  # heads need a token in the target's cache
         found.append((_least(draft, 1, clock) / plain, known.draft.seconds(1, 0) / before))
         draft.truncate(0)
     target.truncate(0)
-    return not was_busy and all(1 / _ALIKE < now / then < _ALIKE for now, then in found)
+    return all(1 / _ALIKE < now / then < _ALIKE for now, then in found)
 
 
 @dataclass
@@ -108,7 +106,7 @@ def _measure(
     """Measure passes of these widths, as far as they are expected to fit into the time."""
     for width in widths:
         if width <= model.n_ctx and clock() + costs.seconds(width, 0) <= end:
-            costs.observe(width, 0, _least(model, width, clock, end))
+            costs.observe(width, 0, _least(model, width, clock, end), CALIBRATED)
 
 
 def _least(model: TokenModel, width: int, clock: Clock, end: float = math.inf) -> float:

@@ -178,7 +178,8 @@ class Adaptive(Controller):
         if self._profile.since_plain < LONGEST_INTERVAL:  # the cost of a plain pass is known too
             self.status = self._choose(plan, context, limit)
         self.length = plan.verified
-        return replace(plan.proposal(), filling=self._filling(plan.verified, context, limit))
+        filling = self._filling(plan.verified, context, limit)
+        return replace(plan.proposal(), filling=max(filling, min(plan.tried, limit)))
 
     def _filling(self, verified: int, context: list[int], limit: int) -> int:
         """Tokens that fill up this verification to the width of the last pass, if that pays.
@@ -203,8 +204,10 @@ class Adaptive(Controller):
             return slower if verified else self._reason(slower)
         plan.verified = verified
         if self._draft is None:
-            if self._profile.take_trial():  # the cost model may be wrong
-                plan.verified = max(plan.verified, min(TRIAL, len(plan.candidates)))
+            if verified:
+                self._profile.tokens_since_draft = 0
+            elif self._profile.take_trial():
+                self._try_width(plan)
             return DraftStatus.DRAFTING
         status = self._ask_model(self._draft, plan, context, limit, worth)
         return DraftStatus.DRAFTING if plan.verified else status
@@ -233,11 +236,15 @@ class Adaptive(Controller):
         if draft.is_due and draft.may_gain(past) > better:
             draft.score_past_tokens(context)
         elif self._profile.take_trial():
-            trial = draft.trial(context, limit, unread)
-            if trial is not None:
-                plan.reading_seconds, plan.candidates = trial
-                plan.verified = len(plan.candidates)
+            self._try_width(plan)
+            draft.time_step(context)
         return self._reason(DraftStatus.DRAFT_TOO_OFTEN_WRONG)
+
+    def _try_width(self, plan: "_RoundPlan") -> None:
+        """Make a plain pass wider to see what that costs: what is known may be of a busy moment."""
+        value = self._value
+        if value.is_alone and self._budget.may_spend(value.seconds_added(TRIAL), value.plain, 0.0):
+            plan.tried = TRIAL
 
     def _reason(self, otherwise: DraftStatus) -> DraftStatus:
         """Why the draft model is not used: costs, unread or wrong tokens, or ``otherwise``."""
@@ -344,11 +351,11 @@ class Adaptive(Controller):
         if not outcome.width:
             value.expect(outcome)
             return
-        profile.observe_pass(outcome)
+        outcome = profile.observe_pass(outcome)
         value.prepare(outcome.past)
         value.expect(outcome)
         drafting = 0.0 if self._draft is None else self._draft.take_spent()
-        reading = self._plan.reading_seconds
+        reading = self._plan.reading_seconds / profile.pace
         counted = value.counted_seconds(outcome, drafting - reading)
         self._budget.add(counted, tokens, value.plain, reading)
         # A long copy does not show the speed after it, nor does a pass that reads another prompt.
@@ -374,6 +381,7 @@ class _RoundPlan:
     candidates: list[Candidate] = field(default_factory=list)
     unused: list[list[Candidate]] = field(default_factory=list)
     verified: int = 0
+    tried: int = 0  # tokens that only make the pass wider
     reading_seconds: float = 0.0
 
     @property

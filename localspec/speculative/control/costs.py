@@ -6,12 +6,19 @@ from typing import Any
 
 _DECAY = 0.98  # weight of earlier passes of a width, at each new one
 _SPREAD_DECAY = 0.999  # of the spread: an answer's few hundred tokens alone give no slope
+_FOLLOWED = 0.5  # of a change of pace, in log: by less, plain passes would seem cheaper alone
+CALIBRATED = 16.0  # passes that one of a calibration counts as: their ratios outlast its pace
+_QUICKER, _FORGIVEN = 1.5, 0.05  # times as quick as expected; weight that earlier passes keep
 _FARTHEST = 3.0  # a pass this many times slower than expected counts as no more than this
-_QUICKER, _FORGIVEN = 1.5, 0.25  # times as quick as expected; weight that earlier passes keep
 _SHORTEST = 1e-9  # seconds: a clock may be too coarse to see a pass
 _LEAST = 0.05  # of the mean of a width: the least cost with a far shorter context
 _SELDOM = 0.1  # of the weight of both neighbours; a width seen so seldom may have been delayed
 _RIDGE = 1e4  # squared tokens: holds the slopes until contexts of different length were seen
+
+
+def followed(ratio: float) -> float:
+    """By how much to change costs of which a pass took ``ratio`` times its own."""
+    return float(min(max(ratio, 1 / _FARTHEST), _FARTHEST) ** _FOLLOWED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +31,7 @@ class _Width:
     var: float = 0.0  # decayed sum of (past - mean)^2
     cov: float = 0.0  # decayed sum of (past - mean)(seconds - mean)
 
-    def with_pass(self, past: float, seconds: float, share: float = 1.0) -> "_Width":
+    def with_pass(self, past: float, seconds: float, share: float) -> "_Width":
         """These sums, weighted by ``share``, and one more pass (Welford's update)."""
         weight = self.weight * share * _DECAY + 1.0
         step = past - self.past
@@ -49,23 +56,33 @@ class PassCosts:
     _before: tuple[float, float] = (0.0, 0.0)  # the slopes found by earlier runs
     _stale: bool = False  # slopes are fitted when they are asked for, not after every pass
 
-    def observe(self, width: int, past: int, seconds: float) -> None:
-        """Learn from a pass; the influence of a disturbed one is bounded.
+    def observe(
+        self, width: int, past: int, seconds: float, weight: float = 1.0, *, forgives: bool = False
+    ) -> None:
+        """Learn from a pass, as from ``weight`` of them; the influence of a slow one is bounded.
 
+        With ``forgives``, one that is far quicker than expected shows that earlier ones were
+        delayed: no pass beats its true cost.
         Each state in which Ctrl-C may leave this is valid: a width is stored completely.
         """
-        seconds, share = max(seconds, _SHORTEST), 1.0
+        seconds = max(seconds, _SHORTEST)
         seen = self._widths.get(width)
         self._stale = True
         if seen is None:
-            added = {**self._widths, width: _Width().with_pass(past, seconds)}
+            added = {**self._widths, width: _Width(weight, seconds, past)}
             self._widths = dict(sorted(added.items()))
             return
         expected = self._at(width, past)
-        seconds = min(seconds, expected * _FARTHEST)
-        if seconds * _QUICKER < expected:  # no pass beats its true cost: earlier ones were delayed
-            share = _FORGIVEN
-        self._widths[width] = seen.with_pass(past, seconds, share)
+        share = _FORGIVEN if forgives and seconds * _QUICKER < expected else 1.0
+        self._widths[width] = seen.with_pass(past, min(seconds, expected * _FARTHEST), share)
+
+    def rescale(self, factor: float) -> None:
+        """Multiply all costs: what delays one pass delays the others too."""
+        for n, width in self._widths.items():
+            changed = replace(width, seconds=width.seconds * factor, cov=width.cov * factor)
+            self._widths[n] = changed
+        self._before = (self._before[0] * factor, self._before[1] * factor)
+        self._stale = True
 
     def copy(self) -> "PassCosts":
         """The present costs, which later passes do not change."""

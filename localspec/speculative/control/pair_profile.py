@@ -1,16 +1,16 @@
 """Figures learnt about a pair: costs of passes, acceptance of candidates."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from localspec.speculative.control.acceptance import Acceptance, AnswerAcceptance
-from localspec.speculative.control.costs import PassCosts
+from localspec.speculative.control.costs import PassCosts, followed
 from localspec.speculative.drafters import MODEL, Candidate
 from localspec.speculative.limits import usual_best
 from localspec.speculative.loop import Round
 
 LONGEST_INTERVAL = 256  # tokens between two trials of a draft that seems not to pay
-FIRST_TRIAL = 8  # tokens: costs of a calibration may have been measured at a busy moment
+FIRST_TRIAL = 16  # tokens: costs of a calibration may have been measured at a busy moment
 _RECENT = 1 - 1 / 64  # of earlier rounds, at each new one
 _NEW = 0.1  # weight of a round in the mean cost of tokens decoded again
 _USUAL_ANSWER = 64.0  # tokens, before any answer
@@ -98,46 +98,71 @@ class PairProfile:
     longer_reading: float = 0.0  # and more for each token before it; 0 before a long one was read
     replay: float = 0.0  # seconds by which a draft makes the next pass longer: tokens read again
     acceptance: dict[str, Acceptance] = field(default_factory=dict)
-    tokens_since_draft: int = 0  # tokens since a round drafted
+    tokens_since_draft: int = 0  # since the model drafted; without one, since a round drafted
     trial_interval: int = LONGEST_INTERVAL  # of these, until a draft is tried against its costs
     since_plain: int = 0  # tokens since a pass without any draft
     checked: float = 0.0
     company: float = _USUAL_COMPANY  # share of the other sequences that draft when one does
     answers: dict[int, float] = field(default_factory=dict)  # see `answer_length`
     fills: bool = False
+    pace: float = 1.0  # times slower than when the costs were learnt
     change: float = 0.0  # seconds by which a pass of another width than the last takes longer
     _after_draft: bool = False
     _last_width: int = 0
     _spent_filling: float = 0.0  # seconds since passes of the last width were last wanted
 
-    def observe_pass(self, outcome: Round) -> None:
-        """Update the costs from the target's pass.
+    def observe_pass(self, outcome: Round) -> Round:
+        """Update the costs from the target's pass; returns the round at the pace of the costs.
+
+        Other programs, heat and turbo clocks slow all passes alike, but only those that are made
+        could correct their own costs: those of a draft that is not used would stay as they were on
+        a busy machine, and it would never be used. So a pass first moves ``pace``, then, by less,
+        its own cost.
 
         A plain pass after a wider one takes longer, as llama.cpp prepares another graph for it.
         Plain decoding, with which drafting is compared, never pays for that: such a pass is ignored
         unless it was quicker than expected.
         """
-        width, past, seconds = outcome.width, outcome.past, outcome.verify_seconds
-        all_plain, is_kept = width == outcome.sequences, width == self._last_width
+        width, past = outcome.width, outcome.past
+        all_plain, is_kept = width == outcome.sequences, self._last_width in (0, width)
+        follows = is_kept or not all_plain
+        if follows and not outcome.mixed and self.verify.knows(width):
+            usual = self.verify.seconds(width, past) * self.pace
+            self.pace *= followed(outcome.verify_seconds / usual)
+        outcome = _paced(outcome, self.pace)
+        seconds = outcome.verify_seconds
         is_usual = is_kept or not all_plain or self._is_quick(width, past, seconds)
         if all_plain and not is_kept and not outcome.mixed and self.verify.widest:
             self._observe_change(seconds, self.verify.seconds(width, past))
         if is_usual and not outcome.mixed:
-            self.verify.observe(width, past, seconds)
+            self.verify.observe(width, past, seconds, forgives=not is_kept)
         self._last_width = width
         self._observe_replay(outcome)
         tokens = len(outcome.tokens)
-        self.tokens_since_draft = self.tokens_since_draft + tokens if outcome.is_plain else 0
+        self.tokens_since_draft += tokens
         if all_plain and is_usual:
             self.since_plain = 0
         else:
             self.since_plain += min(tokens, _MOST_COUNTED)
+        return outcome
+
+    def observe_step(self, past: int, seconds: float) -> None:
+        """Learn from a step that was taken to see its cost: it shows that of all the draft does.
+
+        If it was quicker, other work delayed those before; it may have been delayed itself.
+        """
+        ratio = seconds / self.draft_seconds(1, past)
+        factor = ratio if ratio < 1 else followed(ratio)
+        self.draft.rescale(factor)
+        self.reading *= factor
+        self.longer_reading *= factor
 
     def take_trial(self) -> bool:
         """Whether a draft is due to be tried despite its costs; the next one then comes later."""
         if self.tokens_since_draft < self.trial_interval:
             return False
-        self.trial_interval = min(2 * self.trial_interval, LONGEST_INTERVAL)
+        self.tokens_since_draft = 0
+        self.trial_interval = min(4 * self.trial_interval, LONGEST_INTERVAL)
         return True
 
     def _observe_change(self, seconds: float, usual: float) -> None:
@@ -249,6 +274,16 @@ class PairProfile:
             return None
         chances = best.chances()
         return sum(p * weight for p, weight in chances) / sum(weight for _, weight in chances)
+
+
+def _paced(outcome: Round, pace: float) -> Round:
+    """A round with its times divided by the pace."""
+    return replace(
+        outcome,
+        seconds=outcome.seconds / pace,
+        draft_seconds=outcome.draft_seconds / pace,
+        verify_seconds=outcome.verify_seconds / pace,
+    )
 
 
 class GroupAcceptance:

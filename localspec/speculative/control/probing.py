@@ -1,7 +1,6 @@
 """Timed use of a draft model, and its probing while it is not used."""
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
 
 from localspec.speculative.control.pair_profile import (
     LONGEST_INTERVAL,
@@ -53,6 +52,10 @@ class TimedDraft:
         spent, self._spent = self._spent, 0.0
         return spent
 
+    def _since_then(self, began: float) -> float:
+        """Seconds since ``began``, as long as they would be at the pace of the costs."""
+        return (self._clock() - began) / self._profile.pace
+
     def unread(self, context: list[int]) -> int:
         """How many tokens a proposal must read first, the pending one included."""
         return self._drafter.unread(context)
@@ -74,9 +77,10 @@ class TimedDraft:
             candidate = next(proposals, None)
             if candidate is None:
                 return
-            seconds = self._clock() - began
+            seconds = self._since_then(began)
             batch_share = self._drafter.batch_share
             self._spent += seconds / batch_share.sequences
+            self._profile.tokens_since_draft = 0
             self._profile.observe_company(batch_share.sequences, self._value.sequences)
             if width and not batch_share.mixed:
                 self._profile.draft.observe(width + batch_share.others, past, seconds)
@@ -94,11 +98,11 @@ class TimedDraft:
             return 0.0
         began = self._clock()
         self._drafter.read(context)
-        seconds = self._clock() - began
+        seconds = self._since_then(began)
         self._spent += seconds
         if self._drafter.unread(context) < unread:  # else it read nothing: a token is unknown
             self._profile.observe_reading(unread, seconds)
-        return seconds * prompt / unread
+        return seconds * self._profile.pace * prompt / unread
 
     @property
     def is_due(self) -> bool:
@@ -132,7 +136,7 @@ class TimedDraft:
         self._since, self._interval = 0, min(2 * self._interval, LONGEST_INTERVAL)
         began = self._clock()
         reviewed = self._drafter.score_past_tokens(context, self._longest)
-        seconds = self._clock() - began
+        seconds = self._since_then(began)
         self._spent += seconds
         if not reviewed:
             return
@@ -149,20 +153,20 @@ class TimedDraft:
     def _to_review(self, context: list[int]) -> int:
         return self._drafter.to_review(context, self._longest)
 
-    def trial(
-        self, context: list[int], limit: int, unread: int
-    ) -> tuple[float, list[Candidate]] | None:
-        """Try a short draft against the cost model's advice: it may date from a busy machine.
+    def time_step(self, context: list[int]) -> None:
+        """Take a step to see its cost: costs of a draft that is not used cannot correct themselves.
 
-        Returns seconds of reading the prompt, and the candidates; None if the loss budget
-        forbids it.
+        They may have been measured at a busy moment.
         """
-        loss = self._value.loss_of_trial(TRIAL, len(context) - 1)
-        if not self._affords(loss + self._profile.reading_seconds(unread), 0.0):
-            return None
-        seconds = self.read(context, unread)
-        self._budget.add(seconds, 0, self._value.plain)
-        return seconds, list(islice(self.candidates(context, unread), min(limit, TRIAL)))
+        if not self._value.might_pay:
+            return
+        began = self._clock()
+        past = self._drafter.step(context)
+        seconds, share = self._since_then(began), self._drafter.batch_share
+        self._spent += seconds / share.sequences
+        if past is not None and share.sequences == 1 and not share.mixed:
+            self._profile.observe_step(past, seconds)
+            self._value.expire()
 
     def _affords(self, seconds: float, gain: float) -> bool:
         return self._budget.may_spend(seconds, self._value.plain, gain)

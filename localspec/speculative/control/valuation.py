@@ -48,6 +48,7 @@ class Valuation:
         self._block = drafts_block
         self.recent = RecentRate()
         self._verify: list[float] = []  # seconds by width, at about this context length
+        self._marginal: list[float] = []  # see `_marginal_costs`
         self._least_cost_per_token: list[float] = []  # least seconds per additional token, by width
         self._pending = 0  # tokens that the next pass decodes again
         self._others = 0.0  # tokens of others in it
@@ -57,6 +58,7 @@ class Valuation:
         self._hopeful: float | None = None  # optimistic gain, solved for when asked
         self._age = self._refreshes = 0
         self.good_draft_gain = 0.0
+        self.might_pay = True  # candidates that cost nothing
 
     @property
     def gain(self) -> float:
@@ -81,7 +83,9 @@ class Valuation:
     def optimistic_gain(self, past: int) -> float:
         """Gain with acceptance one standard deviation above its estimate."""
         if self._hopeful is None:
-            self._hopeful = self._solve(self._acceptance.of(MODEL).chances(_UCB_STDDEVS), past).gain
+            self._hopeful = self._solve(
+                self._acceptance.of(MODEL).chances(_UCB_STDDEVS), self._step(past)
+            ).gain
         return self._hopeful
 
     def rate(self) -> float:
@@ -91,7 +95,7 @@ class Valuation:
     @property
     def plain_worth(self) -> float:
         """Value of a plain round."""
-        return 1.0 - self.rate() * self._marginal_costs()[self._pending]
+        return 1.0 - self.rate() * self._marginal[self._pending]
 
     def best(self, candidates: Sequence[Candidate]) -> tuple[int, float]:
         """How many of the candidates to verify, perhaps 0, and the value of that."""
@@ -119,7 +123,7 @@ class Valuation:
     def _best(self, chances: Sequence[float]) -> tuple[int, float]:
         """How many tokens with these chances to verify, and the value of that."""
         count, worth = self._best_at(self.rate(), chances)
-        verify, longer = self._marginal_costs()[self._pending :], len(chances) + 1
+        verify, longer = self._marginal[self._pending :], len(chances) + 1
         while LONGEST_AUTO < count < longer:  # a long copy: later rounds reach the rate of this one
             rate = (1.0 + sum(chances[:count])) / (verify[count] + self._profile.replay)
             longer, (count, _) = count, self._best_at(rate, chances[:count])
@@ -127,7 +131,7 @@ class Valuation:
 
     def _best_at(self, rate: float, chances: Sequence[float]) -> tuple[int, float]:
         """`_best` at this rate."""
-        verify = self._marginal_costs()[self._pending :]
+        verify = self._marginal[self._pending :]
         count, most, expected = 0, 1.0 - rate * verify[0], 0.0
         for i, chance in enumerate(chances[: len(verify) - 1], start=1):
             expected += chance
@@ -136,11 +140,10 @@ class Valuation:
                 count, most = i, worth
         return count, most
 
-    def loss_of_trial(self, drafted: int, past: int) -> float:
-        """Seconds by which drafting and verifying so many tokens exceeds a plain pass."""
-        verify = self._marginal_costs()
-        wider = verify[drafted] - verify[0] + self._profile.replay
-        return wider + (1 if self._block else drafted) * self._step(past)
+    def seconds_added(self, tokens: int) -> float:
+        """Seconds by which so many more tokens make the next pass longer."""
+        verify = self._marginal
+        return verify[tokens] - verify[0] + self._profile.replay
 
     def counted_seconds(self, outcome: Round, drafting: float) -> float:
         """Seconds of a round charged to the loss budget: those that a shorter draft would save.
@@ -168,6 +171,8 @@ class Valuation:
             self.sequences, self._others = outcome.sequences, float(outcome.others)
             self.recent = RecentRate()  # that of another number of sequences is void
             self.expire()
+        elif self.sequences > 1:
+            self._marginal = self._marginal_costs()
 
     def prepare(self, past: int) -> None:
         """Refresh costs and policy before the first round."""
@@ -185,24 +190,27 @@ class Valuation:
             return
         widest = WIDEST + (self.sequences - 1) * (1 + LONGEST_AUTO)
         self._verify = [self._profile.verify.seconds(n, past) for n in range(1, widest + 1)]
+        self._marginal = self._marginal_costs()
         tried = max(1 + LONGEST_AUTO, int(_WIDER * self._profile.verify.widest))
         if self.sequences > 1:
             tried = _WIDEST_SHARED
-        self._least_cost_per_token = _least_costs_per_token(self._marginal_costs()[:tried])
+        self._least_cost_per_token = _least_costs_per_token(self._marginal[:tried])
         if self._has_draft:
             chances = self._acceptance.of(MODEL).chances()
-            self._policy, self._hopeful = self._solve(chances, past), None
+            self._policy = self._solve(chances, self._step(past))
+            self._hopeful = None
             if self._refreshes % _REFRESH == 0:  # costs alone decide it, and they change slowly
-                self.good_draft_gain = self._solve([(_GOOD_ACCEPTANCE, 1.0)], past).gain
+                good = [(_GOOD_ACCEPTANCE, 1.0)]
+                self.good_draft_gain = self._solve(good, self._step(past)).gain
+                self.might_pay = self._solve(good, 0.0).gain > 0
         calm = self.gain <= 0 and not drafting
         self._refreshes += 1
         self._age = min(_REFRESH, self._refreshes) * (_CALM if calm else 1)
 
-    def _solve(self, chances: Sequence[tuple[float, float]], past: int) -> Policy:
+    def _solve(self, chances: Sequence[tuple[float, float]], step: float) -> Policy:
         """The best policy at present costs, for candidates with these chances."""
-        plain, *wider = self._marginal_costs()
+        plain, *wider = self._marginal
         verify = [plain, *(seconds + self._profile.replay for seconds in wider)]
-        step = self._step(past)
         return solve(verify, step, self.rate(), chances, LONGEST_AUTO, drafts_block=self._block)
 
     def _marginal_costs(self) -> list[float]:

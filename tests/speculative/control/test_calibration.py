@@ -147,8 +147,8 @@ def test_what_holds_no_longer_is_noticed(
     assert still_holds(known, target, None, clock) == (holds or step == 0.4)
 
 
-def test_costs_learnt_on_a_busy_machine_hold_no_longer() -> None:
-    """Plain passes would soon be known to be faster, a draft that does not run would not."""
+def test_costs_learnt_at_another_pace_hold() -> None:
+    """All are slower alike, and only their ratios decide."""
     clock = FakeClock()
 
     def pair(slowness: float) -> tuple[Staircase, Staircase]:
@@ -158,7 +158,7 @@ def test_costs_learnt_on_a_busy_machine_hold_no_longer() -> None:
     known = calibrate(*pair(2.0), clock, budget=1000)
     assert still_holds(known, *pair(2.0), clock)
     assert still_holds(known, *pair(3.0), clock)
-    assert not still_holds(known, *pair(1.0), clock)
+    assert still_holds(known, *pair(1.0), clock)
 
 
 def test_a_slow_pair_is_not_kept_waiting() -> None:

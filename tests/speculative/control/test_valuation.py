@@ -49,7 +49,7 @@ def test_what_is_read_again_makes_a_draft_worth_less() -> None:
     assert count > 0 and less > 0
     assert abs((worth - lower) - 0.5 * cheap.rate()) < 1e-9
     assert dear.gain < cheap.gain
-    assert abs(dear.loss_of_trial(3, 0) - cheap.loss_of_trial(3, 0) - 0.5) < 1e-9
+    assert abs(dear.seconds_added(3) - cheap.seconds_added(3) - 0.5) < 1e-9
     assert valuation(replay=9.0).best(CANDIDATES)[0] == 0
 
 
@@ -81,9 +81,9 @@ def test_a_plain_token_costs_its_share_of_the_pass() -> None:
 def test_a_token_is_charged_what_it_adds_to_the_pass_of_others() -> None:
     value = shared(4, 11)
     assert value.plain_worth == pytest.approx(1 - value.rate() * (0.9 + 0.1 * 12))
-    trial = 0.3 + 3 * 0.2 / 4  # of a pass of twelve, and steps that all take together
-    assert value.loss_of_trial(3, 0) == pytest.approx(trial)
-    assert shared(4, 11, company=0.0).loss_of_trial(3, 0) == pytest.approx(0.3 + 3 * 0.1)
+    assert value.seconds_added(3) == pytest.approx(0.3)  # of a pass of twelve
+    assert value._step(0) == pytest.approx(0.2 / 4)  # that all take together
+    assert shared(4, 11, company=0.0)._step(0) == pytest.approx(0.1)
 
 
 def test_fewer_tokens_pay_beside_others_where_each_makes_the_pass_longer() -> None:
@@ -120,6 +120,7 @@ def test_what_others_draft_is_expected_to_last_and_other_sequences_count_at_once
     value.refresh(0, drafting=True)
     assert value.plain_worth == pytest.approx(1 - value.rate() * (0.9 + 0.1 * 5))  # 1 + 2 + 8 / 4
     value.expect(outcome(sequences=1, others=0))
+    value.refresh(0, drafting=True)
     assert value.plain == pytest.approx(1.0)
     assert value.plain_worth == pytest.approx(0.0)
 
@@ -136,7 +137,7 @@ def test_a_step_of_the_costs_is_shared_by_all_that_climb_it() -> None:
 def test_what_a_token_adds_is_charged_where_costs_rise_ever_faster() -> None:
     """Though that is more than its share of what all drafted tokens add."""
     value = priced([width**2 for width in range(1, 70)], sequences=2, others=9)
-    assert value.loss_of_trial(1, 0) == pytest.approx(11**2 - 10**2 + 0.1 / 2, abs=0.06)
+    assert value.seconds_added(1) == pytest.approx(11**2 - 10**2, abs=0.01)
 
 
 def filled(company: float) -> Valuation:
@@ -152,10 +153,10 @@ def filled(company: float) -> Valuation:
 def test_rows_that_fill_up_the_rounds_of_others_are_shared_with_those_that_draft() -> None:
     together, alone = filled(1.0), filled(0.0)
     assert together.plain_worth == pytest.approx(alone.plain_worth)
-    assert together.loss_of_trial(3, 0) == pytest.approx(4 * 0.3 / 4 + 3 * 0.2 / 4)
-    assert alone.loss_of_trial(3, 0) == pytest.approx(4 * 0.3 + 3 * 0.1)
+    assert together.seconds_added(3) == pytest.approx(4 * 0.3 / 4)
+    assert alone.seconds_added(3) == pytest.approx(4 * 0.3)
     own_pass = 0.9 + 0.1 * 8  # beside that of the three others
-    assert together.loss_of_trial(7, 0) == pytest.approx(1.2 + own_pass - 1.3 + 7 * 0.2 / 4)
+    assert together.seconds_added(7) == pytest.approx(1.2 + own_pass - 1.3)
 
 
 # -- how far prompt lookup goes ----------------------------------------------------------------
