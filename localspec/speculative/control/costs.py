@@ -17,7 +17,7 @@ _RIDGE = 1e4  # squared tokens: holds the slopes until contexts of different len
 
 
 def followed(ratio: float) -> float:
-    """By how much to change costs of which a pass took ``ratio`` times its own."""
+    """The factor for costs, after a pass that took ``ratio`` times its own."""
     return float(min(max(ratio, 1 / _FARTHEST), _FARTHEST) ** _FOLLOWED)
 
 
