@@ -164,6 +164,7 @@ class Valuation:
 
     def expect(self, outcome: Round) -> None:
         """Expect the next pass to be shared as this one was, and to read its pending tokens."""
+        before = (round(self._others), self._filled)
         self._pending = min(outcome.pending, WIDEST - 1)
         self._filled = outcome.filled
         self._others += _NEWEST * (outcome.others - self._others)
@@ -171,7 +172,7 @@ class Valuation:
             self.sequences, self._others = outcome.sequences, float(outcome.others)
             self.recent = RecentRate()  # that of another number of sequences is void
             self.expire()
-        elif self.sequences > 1:
+        elif before != (round(self._others), self._filled):
             self._marginal = self._marginal_costs()
 
     def prepare(self, past: int) -> None:
