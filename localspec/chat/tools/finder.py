@@ -79,8 +79,8 @@ class CallFinder:
 
     def given_up(self) -> "CallFinder":
         """A copy that treats all held text as text."""
-        other = replace(self, form=replace(self.form, openings=(), first=(), closings=()))
-        other._maybe_bare = False
+        other = replace(self, form=replace(self.form, openings=(), first=()))
+        other._maybe_bare, other._behind = False, self._behind
         other.held = "" if self._open or self._complete else self.held
         return other
 
@@ -160,9 +160,10 @@ class CallFinder:
         while closing := next((mark for mark in marks if text.startswith(mark)), None):
             self.held = text[len(closing) :]
             text = self.held.lstrip()
-        if final:
-            self.held = self.held if text else ""
-            return bool(text)
+        if final:  # a limit may cut a mark off
+            if not text or any(mark.startswith(text) for mark in marks):
+                self.held = ""
+            return bool(self.held)
         starts = (*marks, *self.form.openings, *self.form.first)
         return bool(text) and not any(mark.startswith(text) and mark != text for mark in starts)
 

@@ -112,6 +112,16 @@ def test_a_bare_call_that_is_cut_off_is_no_text(text: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.family)
+def test_the_end_of_a_call_that_is_cut_off_is_no_text(form: CallForm) -> None:
+    call = written(form)
+    for length in range(call.index("Oslo"), len(call) + 1):
+        reader = CallFinder(form, TOOLS)
+        found = [part for char in call[:length] for part in reader.push(char)]
+        found += [*reader.given_up().push("", final=True), *reader.push("", True, cut=True)]
+        assert "".join([part for part in found if isinstance(part, str)]) == "", call[:length]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.family)
 def test_arguments_come_while_they_are_written(form: CallForm) -> None:
     reader, call = CallFinder(form, TOOLS), written(form, city="Oslo and all of its suburbs")
     begun = [part for char in call[: call.index(" suburbs")] for part in reader.push(char)]
