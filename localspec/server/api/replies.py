@@ -334,11 +334,11 @@ def speculative_decoding(stats: GenerationStats) -> SpeculativeDecoding:
 
 def timings(stats: GenerationStats) -> Timings:
     """Figures under llama-server's names, in milliseconds; ``draft_speedup`` is an estimate."""
-    prompt_ms = 1000 * stats.prompt_seconds
+    prompt_ms, prompt_tps = 1000 * stats.prompt_seconds, stats.prompt_tps
     predicted_ms = 1000 * stats.seconds
-    prompt_tps = stats.prompt_tps
     if prompt_tps is None and stats.read_tokens and stats.ttft_s:
-        prompt_tps = 1 / stats.ttft_s  # a prompt of one token is read with the first round
+        # A prompt of one token is read with the first round.
+        prompt_ms, prompt_tps = 1000 * stats.ttft_s, 1 / stats.ttft_s
     figures: Timings = {
         "cache_n": stats.cached_tokens,
         "prompt_n": stats.read_tokens,
