@@ -4,12 +4,13 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.commands.flags.rows import Given
 from localspec.commands.flags.serving import ServingFlags
-from localspec.core.errors import FileProblem, MissingFile, UsageError
+from localspec.core.errors import FileProblem, LocalspecError, MissingFile, UsageError
 from localspec.core.paths import is_bundled
 from localspec.display.terminal import console
 from localspec.hub.reference import parse_reference
@@ -95,7 +96,29 @@ def _models(names: Sequence[str], given: Given, serving: ServingFlags) -> list["
             )
     if not known:
         raise FileProblem(f"There is no GGUF model in {serving.models_dir}.", "Name models.")
+    for model in known.values():
+        model.expected = cache(partial(_expected, model.source, given))
     return list(known.values())
+
+
+def _expected(name: str, given: Given) -> dict[str, int]:
+    """The sizes of a model that is not loaded: clients plan with its context, by its file.
+
+    Where memory is short, the context that it is loaded with is smaller.
+    """
+    from localspec.commands.session import resolve_request
+    from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size
+    from localspec.metadata.header import read_header
+
+    given = {key: value for key, value in given.items() if key != "target"}
+    with suppress(LocalspecError):  # loading it gives the reason
+        request = resolve_request(name, given)
+        path = request.resolver.on_disk(request.target)
+        if path is not None:
+            header = read_header(path, request.given.get("override_kv", ()))
+            asked = asked_ctx_size(header, request.given.get("ctx_size"))
+            return {"n_ctx": asked or default_ctx_size(header), "n_vocab": header.n_tokens or 0}
+    return {}
 
 
 def _named(name: str, resolver: "Resolver") -> "Model":

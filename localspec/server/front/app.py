@@ -94,12 +94,12 @@ def _add_models(app: FastAPI, models: Models) -> None:
     """Paths of models, as llama-server has them."""
 
     @app.get("/v1/models")
-    async def listed() -> dict[str, Any]:
+    def listed() -> dict[str, Any]:
         """All models with their states."""
         return {"object": "list", "data": [_entry(models, model) for model in models.all]}
 
     @app.get("/v1/models/{name:path}")
-    async def one(name: str) -> dict[str, Any]:
+    def one(name: str) -> dict[str, Any]:
         """One model with its state."""
         return _entry(models, models.find(name))
 
@@ -119,7 +119,9 @@ def _add_models(app: FastAPI, models: Models) -> None:
 def _entry(models: Models, model: Model) -> dict[str, Any]:
     known: dict[str, Any] = {"id": model.name, "aliases": model.names[1:], "object": "model"}
     known |= {"created": models.created, "owned_by": "localspec", "status": model.status()}
-    return known | ({"meta": model.process.meta} if model.process else {})
+    process = model.process
+    meta = process.meta if process else model.expected()
+    return known | ({"meta": meta} if meta else {})
 
 
 def _add_facts(app: FastAPI, models: Models, kept: Kept, metrics: RequestMetrics) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -49,11 +49,15 @@ class Loaded:
 
 @dataclass(eq=False, slots=True)
 class Model:
-    """A model by its names; ``source`` is its name on the command line, ``n_bytes`` its size."""
+    """A model by its names; ``source`` is its name on the command line, ``n_bytes`` its size.
+
+    ``expected`` reads its sizes, such as ``n_ctx``, before it is loaded.
+    """
 
     names: tuple[str, ...]
     source: str
     n_bytes: int = 0
+    expected: Callable[[], Mapping[str, Any]] = dict
     loaded: Loaded | None = None
     failure: ModelFailed | None = None
 

@@ -253,6 +253,19 @@ def test_one_model_has_names_of_its_own_and_answers_to_any(tiny: TinyFiles) -> N
         assert "There is no model 'gpt-9' here" in reply.json()["warnings"][0]
 
 
+@pytest.mark.parametrize("flags", [(), ("-c", "512"), ("-c", "0")])
+def test_sizes_are_known_before_a_model_is_loaded(
+    tiny: TinyFiles, localspec: Command, flags: tuple[str, ...]
+) -> None:
+    localspec("pair", "add", "mine", "-m", str(tiny.target), "-md", str(tiny.draft), "-c", "384")
+    with fronted("mine", tiny.target, "-n", "1", *flags) as (_, client, _):
+        sizes = [model["meta"] for model in client.get("/v1/models").json()["data"]]
+        for name in ("mine", tiny.target.stem):
+            text_of(client.post(COMPLETIONS, json=body(name, 1)))
+        assert sizes == [model["meta"] for model in client.get("/v1/models").json()["data"]]
+        assert flags or sizes[0]["n_ctx"] == 384 != sizes[1]["n_ctx"]
+
+
 def test_an_unloaded_model_keeps_its_metrics_and_properties(tiny: TinyFiles) -> None:
     def theirs() -> list[str]:
         lines = client.get("/metrics").text.splitlines()
