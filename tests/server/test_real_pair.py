@@ -122,6 +122,19 @@ def test_what_a_schema_cannot_enforce_is_told(server: Site) -> None:
     assert server.ask(CHAT, messages=MESSAGES, response_format=strict)["warnings"]
 
 
+def test_what_a_forced_call_cannot_enforce_is_told(server: Site) -> None:
+    look_ahead = {"type": "string", "pattern": "^(?!x)[a-z]{1,3}$", "maxLength": 3}
+    schema = {"type": "object", "properties": {"a": look_ahead}, "required": ["a"]}
+    tool = {"name": "my tool", "strict": True, "parameters": schema}
+    given = {"messages": MESSAGES, "tools": [{"type": "function", "function": tool}]}
+    (warning,) = server.ask(CHAT, **given, tool_choice="required")["warnings"]
+    assert warning.startswith("Not enforced in calls of my tool: the pattern '^(?!x)")
+    assert "warnings" not in server.ask(CHAT, **given, max_tokens=1)  # nothing is enforced
+    asked = {"messages": MESSAGES, "max_tokens": 40, "tool_choice": {"type": "any"}}
+    claude = asked | {"tools": [{"name": "my tool", "input_schema": schema}]}
+    assert server.post("/v1/messages", claude).json()["warnings"] == [warning]
+
+
 def test_an_empty_grammar_is_none(server: Site) -> None:
     asked = {"prompt": PROMPT, "max_tokens": 9, "seed": 1}
     plain = server.ask(COMPLETIONS, **asked)["choices"]

@@ -1,6 +1,7 @@
 """Chat completions: messages to a prompt, and replies in the form of OpenAI's chat API."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -10,9 +11,10 @@ from pydantic import Field
 from localspec.chat.answer import Piece
 from localspec.chat.message import media_left_out
 from localspec.chat.templates.continuation import Continues
-from localspec.chat.tools.tool import ToolCallDelta
+from localspec.chat.tools.tool import ToolCallDelta, forced_tools, read_tools
 from localspec.chat.tools.tool import ToolChoice as Choosing
-from localspec.core.errors import UsageError
+from localspec.core.errors import GrammarError, UsageError
+from localspec.engine.grammar.source import schema_grammar
 from localspec.engine.text_stream import Prompt
 from localspec.server.api.answers import Choice
 from localspec.server.api.messages import (
@@ -111,7 +113,7 @@ class ChatRequest(AnswerRequest):
         thinking, variables = self.thinking, self.variables
         others = {tool.warning for tool in self.tools or () if isinstance(tool, OtherTool)}
         media = media_left_out([message.model_dump() for message in self.messages])
-        found = [*sorted(others), *media]
+        found = [*sorted(others), *media, *self._unenforced()]
         if thinking is None and not variables:
             return found
         template = engine.template
@@ -122,6 +124,14 @@ class ChatRequest(AnswerRequest):
         )
         notes = template.notes()
         return [*found, *(note for note in requested.notes() if note not in notes)]
+
+    def _unenforced(self) -> Iterator[str]:
+        """A warning for each keyword that the grammar of a forced call leaves out of a schema."""
+        offered = read_tools([tool.model_dump(exclude_none=True) for tool in self._offered()])
+        for tool in forced_tools(self._choice() if offered else "auto", offered):
+            with suppress(GrammarError):  # its arguments, written in tags, are read one by one
+                for warning in schema_grammar(tool.parameters).warnings:
+                    yield f"Not enforced in calls of {tool.given or tool.name}: {warning}"
 
     @property
     def thinking(self) -> bool | None:
