@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from localspec.chat.tools.forms import CallForm
+from localspec.chat.tools.forms import GENERIC, CallForm
 from localspec.chat.tools.tool import Tool
 from localspec.chat.tools.value_types import (
     Parameters,
@@ -44,15 +44,13 @@ def free_or_call(form: CallForm, tools: Sequence[Tool]) -> str:
     """Lark for any text in which each call of a form in JSON is one of these tools."""
     mark = form.openings[0]
     called = replace(form, begin=form.begin.removeprefix(mark))
-    names = " | ".join(f"call{i}" for i in range(len(tools)))
     return "\n".join(
         [
             "%llguidance {}",
             "start: REST | opened call start",
             f"opened[lazy]: /(.|\\n)*{_escaped(mark)}/",
             f"REST: /(.|\\n)*/ & ~/(.|\\n)*{_escaped(mark)}(.|\\n)*/",
-            f"call: {names}",
-            *(rule for i, tool in enumerate(tools) for rule in _any_call(called, tool, i)),
+            *_one_of(called, tools),
         ]
     )
 
@@ -60,6 +58,7 @@ def free_or_call(form: CallForm, tools: Sequence[Tool]) -> str:
 def answer_or_call(form: CallForm, tools: Sequence[Tool], answer: str, before: str = "") -> str:
     """A grammar of the ``answer``, or of a call, which is free after its opening mark.
 
+    A model that knows no calls writes one of `GENERIC`, which obeys: it would go on for ever.
     Both follow the text ``before``. Raises GrammarError for an invalid ``answer``.
     """
     # A lexeme must not begin as an answer in JSON does: calls without a mark join its schema.
@@ -67,12 +66,10 @@ def answer_or_call(form: CallForm, tools: Sequence[Tool], answer: str, before: s
     marks = [mark for mark in (*form.openings, *begins) if not mark.startswith("{")]
     fenced = [f'```json\n{{"name": "{tool.name}"' for tool in tools]
     openings = " | ".join(map(json.dumps, dict.fromkeys((*marks, *fenced))))
-    lark = "\n".join(
-        [
-            f"start: {json.dumps(before)} ( @answer | call )",
-            f"call: /[ \\n]{{0,4}}/ ( {openings} ) /(.|\\n)*/",
-        ]
-    )
+    calls = [f"calls: /[ \\n]{{0,4}}/ ( {openings} ) /(.|\\n)*/"]
+    if form is GENERIC:
+        calls = ["calls: /[ \\n]{0,4}/ call", *_one_of(form, tools)]
+    lark = "\n".join([f"start: {json.dumps(before)} ( @answer | calls )", *calls])
     read = read_grammar(answer)
     given = json.loads(read)["grammars"] if read.startswith("{") else [{"lark_grammar": read}]
     named = {**_or_bare_call(given[0], form, tools), "name": "answer"}
@@ -108,6 +105,13 @@ def _checked_call(form: CallForm, tool: Tool, i: int, before: str = "") -> list[
             raise UsageError(
                 f"No call of {tool.name} can be forced: {error.message}", error.hint
             ) from error
+
+
+def _one_of(form: CallForm, tools: Sequence[Tool]) -> list[str]:
+    """The rule of a call of one of these tools, and those that it refers to."""
+    names = " | ".join(f"call{i}" for i in range(len(tools)))
+    rules = (rule for i, tool in enumerate(tools) for rule in _any_call(form, tool, i))
+    return [f"call: {names}", *rules]
 
 
 def _any_call(form: CallForm, tool: Tool, i: int) -> list[str]:

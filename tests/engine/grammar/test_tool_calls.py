@@ -200,15 +200,20 @@ ANSWERS = (schema_grammar({"properties": SHARED}).grammar,
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
-@pytest.mark.parametrize("form", forms.FORMS, ids=lambda form: form.family)
+@pytest.mark.parametrize("form", [*forms.FORMS, forms.GENERIC], ids=lambda form: form.family)
 def test_an_answer_by_a_grammar_or_a_call(form: CallForm, answer: str) -> None:
     grammar = answer_or_call(form, (tool("f.g"),), answer, "</think>")
 
     def allows(text: str) -> bool:
         return accepts(grammar, f"</think>{text}".encode())
 
-    assert allows('{"a": 1}') and allows(f"\n{form.openings[0]} anything")
-    assert allows('```json\n{"name": "f.g", "arguments": {}}\n```')
+    assert allows('{"a": 1}')
+    is_free = form is not forms.GENERIC  # whose calls obey
+    assert allows(f"\n{form.openings[0]} anything") == is_free
+    assert allows('```json\n{"name": "f.g", "arguments": {}}\n```') == is_free
+    if not is_free:
+        call = forms.written(form, "f.g", {})
+        assert allows(call) and not allows(f"{call}\n{call}")
     assert not any(map(allows, ("", "Hello", '{"b": 1}', '```json\n{"a": 1}\n```')))
 
 
