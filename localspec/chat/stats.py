@@ -45,7 +45,8 @@ class GenerationStats:
     ``seconds`` is the time from the end of the prompt to the last token, with drafting, verifying
     and all else, but without the consumer's time between two pieces and without reading the prompt
     by target and prompt lookup (``prompt_seconds``) and draft (``draft_prompt_seconds``).
-    ``draft_seconds`` and ``verify_seconds`` are parts of it. ``branched`` counts accepted tokens
+    ``draft_seconds`` and ``verify_seconds`` are parts of it, and so are ``others_prompts_seconds``,
+    in which shared passes read the prompts of other answers. ``branched`` counts accepted tokens
     that were not the first candidate of their place in a tree. ``first_tokens`` counts tokens from
     the last pass over a prompt: that time is in ``prompt_seconds``, so tokens per second leave them
     out. Each has its own round. ``own_passes`` are the target's passes, a shared one divided by its
@@ -70,6 +71,7 @@ class GenerationStats:
     seconds: float = 0.0
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
+    others_prompts_seconds: float = 0.0
     plain_seconds: float = 0.0
     slowest_round: float = 0.0
     ttft_s: float | None = None

@@ -179,7 +179,7 @@ def stream_generate(
     texts, calls = list[str](), list[ToolCall]()
     try:
         for piece in _pieces(
-            rounds, controller, stream, output.piece, stats, plain, clock, recorder
+            engine.target, rounds, controller, stream, output.piece, stats, plain, clock, recorder
         ):
             emitted += piece.tokens
             texts.append(piece.text)
@@ -269,6 +269,7 @@ def _lookups(
 
 
 def _pieces(
+    target: TokenModel,
     rounds: Iterator[Round],
     controller: Controller,
     stream: TextStream,
@@ -279,12 +280,13 @@ def _pieces(
     recorder: RecordingSampler | None,
 ) -> Iterator[Piece]:
     """Pieces of each round, without the time that the consumer takes."""
-    began = clock()
+    began, before = clock(), target.batch_share.prompts
     for whole in rounds:
         parts, outcome = _read(whole, stream, bytes_of)
         ended = clock()
         seconds = ended - began - outcome.draft_prompt_seconds
         stats.add(outcome, seconds)
+        stats.others_prompts_seconds = target.batch_share.prompts - before
         plain.add(outcome, seconds)
         stats.plain_seconds = plain.seconds
         piece = Piece(

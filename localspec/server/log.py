@@ -12,6 +12,7 @@ from localspec.chat.stats import GenerationStats
 from localspec.core.formatting import one_line
 from localspec.server.metrics import RequestMetrics
 
+_SLOWED = 0.05  # of an answer's time: less explains no slow answer
 _QUIET = ("/health", "/v1/health", "/metrics", "/slots")  # polled every few seconds: not logged
 
 
@@ -87,11 +88,14 @@ def figures(stats: GenerationStats) -> str:
     read = f", prompt {stats.prompt_tokens}"
     cached = f" ({stats.cached_tokens} cached)" if stats.cached_tokens else ""
     speed = "" if stats.generation_tps is None else f" at {stats.generation_tps:.1f} tok/s"
+    spent = stats.seconds + stats.draft_prompt_seconds
+    others = stats.others_prompts_seconds / spent if spent else 0.0
+    slowed = f", {others:.0%} of that time for other prompts" if others >= _SLOWED else ""
     rate = stats.acceptance_rate
     accepted = "" if rate is None else f", {rate:.0%} of {stats.drafted} drafted accepted"
     times = stats.estimated_speedup
     gain = "" if times is None else f", about {times:.2f}x plain"
-    return f"{read}{cached} + {stats.tokens} tokens{speed}{accepted}{gain}"
+    return f"{read}{cached} + {stats.tokens} tokens{speed}{slowed}{accepted}{gain}"
 
 
 def _end(state: Mapping[str, Any]) -> str:

@@ -24,10 +24,10 @@ FinishReason = Literal["stop", "length", "context"]
 class BatchShare(NamedTuple):
     """How a pass was batched: the number of sequences with a round in it, the others' tokens.
 
-    ``waited`` are the seconds for which this sequence has waited for others so far. A ``mixed``
-    pass also read a prompt, so its seconds do not show the cost of rounds. ``filled`` is the width
-    up to which rounds are padded to that of the widest, 0 if they are not: the padding counts
-    among the others' tokens.
+    ``waited`` are the seconds for which this sequence has waited for others so far, ``prompts``
+    those of them in which prompts of others were read. A ``mixed`` pass also read a prompt, so its
+    seconds do not show the cost of rounds. ``filled`` is the width up to which rounds are padded to
+    that of the widest, 0 if they are not: the padding counts among the others' tokens.
     ``drafting`` is how many other sequences had a draft in it, and ``answering`` how many sequences
     had an answer under way then, this one included: the next passes will be shared with them.
     """
@@ -39,6 +39,7 @@ class BatchShare(NamedTuple):
     filled: int = 0
     drafting: int = 0
     answering: int = 1
+    prompts: float = 0.0
 
 
 ALONE = BatchShare()

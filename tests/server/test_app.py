@@ -243,7 +243,9 @@ def test_the_log_says_how_far_a_prompt_was_read() -> None:
 def test_the_log_says_what_drafting_gained_and_whose_key_it_was() -> None:
     stats = GenerationStats(answers=1, tokens=64, drafted=40, accepted=30, seconds=2.0)
     stats.plain_seconds = 3.0
-    assert figures(stats).endswith(", about 1.50x plain")
+    assert figures(stats).endswith(", about 1.50x plain") and "other prompts" not in figures(stats)
+    stats.others_prompts_seconds = 1.2
+    assert " at 32.0 tok/s, 60% of that time for other prompts, " in figures(stats)
     said = list[str]()
     answers = partial(log.AccessLog, routes=(), say=said.append, metrics=RequestMetrics())
 

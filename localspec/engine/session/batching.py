@@ -56,6 +56,7 @@ class SequenceHandle:
         pass. Raises the errors of the pass.
         """
         began = self._batcher.clock()
+        prompts = self.batch_share.prompts - self._batcher.prompt_seconds
         self.entry, self.found = entry, None
         current = getcurrent()
         if isinstance(current, SlotTask):
@@ -63,7 +64,8 @@ class SequenceHandle:
         else:
             self._batcher.make_pass([self], 1)
         waited = self.batch_share.waited + self._batcher.clock() - began - self.spent
-        self.batch_share = self.batch_share._replace(waited=waited)
+        prompts += self._batcher.prompt_seconds - self.spent * self.entry.is_prompt
+        self.batch_share = self.batch_share._replace(waited=waited, prompts=prompts)
         found = self.found
         assert found is not None
         if isinstance(found, Exception):
@@ -91,6 +93,7 @@ class Batcher:
     ) -> None:
         self._contexts = contexts
         self.clock = clock
+        self.prompt_seconds = 0.0  # of all passes so far, the share of prompts in them
         self._prompt_share = prompt_share
         self._prompt_next = False
         self._token_seconds = dict.fromkeys(map(id, contexts), 0.0)  # of a pass with a prompt
@@ -120,6 +123,7 @@ class Batcher:
         reading = sum(handle.spent for handle in chosen if handle.entry.is_prompt)
         if reading or not self._token_seconds[id(context)]:
             self._token_seconds[id(context)] = seconds / _width(chosen)
+        self.prompt_seconds += reading
         self._reading, self._rest = self._reading + reading, self._rest + seconds - reading
         if context is self._contexts[-1] and not chosen[0].entry.is_prompt:
             self._last_rest, self._rest, self._reading = self._rest, 0.0, 0.0

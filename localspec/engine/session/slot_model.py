@@ -131,8 +131,8 @@ class SlotModel:
         """Report a pass to a head; `batch_share` stays that of the target's pass."""
         share = self._handle.batch_share
         listener(tokens, position, rows)
-        waited = self._handle.batch_share.waited
-        self._handle.batch_share = share._replace(waited=waited)
+        after = self._handle.batch_share
+        self._handle.batch_share = share._replace(waited=after.waited, prompts=after.prompts)
 
     def truncate(self, length: int) -> None:
         """Forget every token at ``length`` and beyond; those before may have to be read again."""

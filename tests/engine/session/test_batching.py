@@ -219,6 +219,31 @@ def pauses(
     return [after - before for before, after in itertools.pairwise(shown)], read[0] - shown[3]
 
 
+def test_the_time_for_prompts_of_others_is_known() -> None:
+    """Not that for the slot's own, by the draft too, nor that before and after its answer."""
+    clock = FakeClock()
+    slots, passes, *_ = shared(
+        2, quirk=0.0, n_ctx=2048, clock=clock, seconds=(0.0, 0.0), token_seconds=(0.01, 0.01)
+    )
+    known = list[list[float]]()
+
+    def work(slot: Slot, number: int) -> None:
+        if number:
+            while not known or not known[0]:
+                batching.pause()
+            slot.target.decode(list(b"abc de" * 50), 0)
+            return
+        options = GenerateOptions(GREEDY, 4, max_tokens=100)
+        for prompt in (b"x" * 200, b"y" * 200):
+            known.append([])
+            with closing(stream_generate(slot, list(prompt), options, clock=clock)) as pieces:
+                known[-1].extend(piece.stats.others_prompts_seconds for piece in pieces)
+
+    together(slots, passes, work)
+    assert known[0][0] == 0 and known[0][-1] == pytest.approx(3.0)  # 300 tokens
+    assert known[1][-1] == pytest.approx(0.0)
+
+
 SLOW = (0.03, 0.02), (0.03, 0.01)  # as a model of 1.5B with a draft on two cores
 QUICK = (0.004, 0.002), (0.004, 0.001)
 
