@@ -34,6 +34,12 @@ class Progress(NamedTuple):
     read: int
     seconds: float
 
+    @property
+    def seconds_left(self) -> float | None:
+        """Estimated seconds for the rest of the prompt; None before the first pass."""
+        new = self.read - self.cached
+        return self.seconds / new * (self.total - self.read) if new > 0 else None
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from localspec.chat.stats import GenerationStats, PassStats
-from localspec.core.formatting import number, percent
+from localspec.core.formatting import duration, number, percent
 from localspec.core.origins import DRAFT, ORIGINS
 from localspec.display.terminal.console import note
 from localspec.speculative.loop import DraftStatus
@@ -165,9 +165,10 @@ def _noise(one: GenerationStats, other: GenerationStats) -> float:
     return max(paces) / min(paces) - 1
 
 
-def reading(read: int, total: int) -> str:
-    """How many tokens of a prompt are read."""
-    return f"reading the prompt: {read:,} of {total:,} tokens"
+def reading(read: int, total: int, seconds_left: float | None) -> str:
+    """How many tokens of a prompt are read, and about how long the rest takes."""
+    left = f", about {duration(seconds_left)} left" if seconds_left else ""
+    return f"reading the prompt: {read:,} of {total:,} tokens{left}"
 
 
 def meter(

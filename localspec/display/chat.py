@@ -359,7 +359,7 @@ class ChatScreen(_Screen):
         room = max(1, self._console.width - 2)
         full, progress = self._look.stats, piece.progress
         words = (
-            reading(progress.read, progress.total) if progress
+            reading(progress.read, progress.total, progress.seconds_left) if progress
             else meter(piece.stats, room, piece.status, full=full)
         )  # fmt: skip
         last = Text(words, style="dim")

@@ -126,7 +126,9 @@ class AnswerWriter:
         """Redraw the line of the prompt's progress; without a progress, remove it."""
         progress = piece and piece.progress
         if progress or self._progress:
-            console.redraw_line(reading(progress.read, progress.total) if progress else "")
+            console.redraw_line(
+                reading(progress.read, progress.total, progress.seconds_left) if progress else ""
+            )
         self._progress = progress is not None
 
     def _end_thoughts(self) -> None:
@@ -147,7 +149,7 @@ def unseen_answer(what: str) -> "Iterator[Callable[[Piece], None]]":
         at = piece.progress
         tokens = piece.stats.tokens
         written = f"{tokens} token{'' if tokens == 1 else 's'}"
-        far = reading(at.read, at.total) if at else written
+        far = reading(at.read, at.total, at.seconds_left) if at else written
         console.redraw_line(f"{what}: {far}")
         drawn_at = time.monotonic()
 

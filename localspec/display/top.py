@@ -83,16 +83,16 @@ def _lines(servers: "Sequence[ServerFigures]", before: Tokens, bars: int) -> Ite
 
 def _rows(model: "ModelFigures", speed: float | None) -> Iterator[tuple[str, str]]:
     if not model.known:
-        from localspec.server.watch import UNANSWERED
+        from localspec.server.watch import LOADING, UNANSWERED
 
-        if model.state not in UNANSWERED:
+        if model.state not in (LOADING, *UNANSWERED):
             yield "requests", _UNKNOWN
         return
     yield "requests", f"{model.running} running, {model.waiting} waiting"
     if model.slots:
         yield "slots", f"{model.busy} of {model.slots} busy"
-    for read, total in model.prompts:
-        yield "prompt", reading(read, total).removeprefix("reading the prompt: ") + " read"
+    for prompt in model.prompts:
+        yield "prompt", reading(*prompt).removeprefix("reading the prompt: ")
     speeds = [f"{number(speed)} now"] if speed is not None else []
     if model.generation_tps is not None:
         speeds.append(f"average {number(model.generation_tps)}")

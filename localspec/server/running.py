@@ -27,7 +27,8 @@ _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # the address of a server tha
 class RunningServer:
     """A server on this machine; ``since`` is in Unix time, ``models`` are the names it answers to.
 
-    ``host`` is the machine: several may share the folder of state files.
+    ``host`` is the machine: several may share the folder of state files. It has no ``slots`` while
+    its model loads.
     """
 
     pid: int
@@ -36,6 +37,11 @@ class RunningServer:
     slots: int
     since: float
     host: str
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether its model loads: nothing listens yet."""
+        return not self.slots
 
     @property
     def name(self) -> str:

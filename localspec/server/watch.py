@@ -12,7 +12,9 @@ from localspec.core import machine
 from localspec.server.running import RunningServer
 
 Counts = Mapping[str, float]
+Reading = tuple[int, int, float | None]
 
+LOADING = "loading"
 UNANSWERED = ("stuck", "not answering", "not a reply of localspec")  # states without figures
 _LARGEST = 2**53  # a count beyond it is none
 
@@ -24,7 +26,8 @@ class ModelFigures:
     ``tokens`` include those of answers under way, ``generation_tps`` and all that follows do not.
     ``times_plain`` is the estimated speed over plain decoding.
     ``by_source`` holds accepted tokens by their origin, ``by_position`` by their place in the
-    draft, in ``drafts`` rounds. ``prompts`` are being read: tokens read, and all of them.
+    draft, in ``drafts`` rounds. ``prompts`` are being read: tokens read, all of them, and the
+    seconds left, None if unknown.
     ``known`` is False if the server does not show its metrics.
     """
 
@@ -45,7 +48,7 @@ class ModelFigures:
     accepted: int = 0
     by_source: Mapping[str, int] = field(default_factory=dict)
     by_position: tuple[int, ...] = ()
-    prompts: tuple[tuple[int, int], ...] = ()
+    prompts: tuple[Reading, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,8 @@ def look(server: RunningServer) -> ServerFigures:
 
 def figures(server: RunningServer) -> list[ModelFigures]:
     """The figures of each model of a server; its state says if it does not answer."""
+    if server.is_loading:
+        return [ModelFigures(server.models[0], LOADING)]
     health = server.ask("/health")
     if not health:
         state = "not answering" if health is None else "stuck"
@@ -115,7 +120,11 @@ def _figures(
 ) -> ModelFigures:
     busy = [slot for slot in slots if slot["is_processing"]]
     reading = [
-        (_count(slot["n_prompt_tokens_processed"]), _count(slot["n_prompt_tokens"]))
+        (
+            _count(slot["n_prompt_tokens_processed"]),
+            _count(slot["n_prompt_tokens"]),
+            _seconds(slot.get("prompt_seconds_left")),
+        )
         for slot in busy
     ]
     now = ModelFigures(name, state, slots=len(slots), busy=len(busy))
@@ -145,7 +154,7 @@ def _figures(
         accepted=total("spec_decode_num_accepted_tokens"),
         by_source=dict(_labelled(counts, "accepted_tokens_total")),
         by_position=tuple(positions[key] for key in sorted(positions, key=int)),
-        prompts=tuple((read, all_) for read, all_ in reading if read < all_),
+        prompts=tuple(each for each in reading if each[0] < each[1]),
     )
 
 
@@ -153,6 +162,12 @@ def _count(value: object) -> int:
     if type(value) is not int or not 0 <= value < _LARGEST:
         raise ValueError("no number of tokens")
     return value
+
+
+def _seconds(value: object) -> float | None:
+    if value is None or (isinstance(value, int | float) and 0 <= value < _LARGEST):
+        return value
+    raise ValueError("no number of seconds")
 
 
 def _labelled(counts: Counts, metric: str) -> Iterator[tuple[str, int]]:

@@ -16,14 +16,14 @@ MODEL = ModelFigures(
     "qwen", "ready", True, running=2, waiting=1, slots=4, busy=2, tokens=12345,
     generation_tps=38.04, answered=10000, rounds=5000, drafts=4000, drafted=8000, accepted=5000,
     by_source={"draft": 4000, "lookup": 1000, "forced": 0}, by_position=(3000, 2000),
-    prompts=((312, 1024),),
+    prompts=((312, 1024, 131.0),),
 )  # fmt: skip
 SERVER = ServerFigures("http://127.0.0.1:8080", 7, 100.0, 3 * 2**30, (MODEL,))
 LINES = [
     "qwen at http://127.0.0.1:8080: ready",
     "  requests  2 running, 1 waiting",
     "  slots     2 of 4 busy",
-    "  prompt    312 of 1,024 tokens read",
+    "  prompt    312 of 1,024 tokens, about 2 minutes left",
     "  tok/s     average 38.0",
     "  tokens    12,345, 2.00 a round",
     "  accepted  62% of 8,000 drafted",

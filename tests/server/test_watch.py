@@ -64,14 +64,14 @@ def test_models_behind_a_front(monkeypatch: pytest.MonkeyPatch) -> None:
         "/health": '{"status": "ok", "models": {"a b": "loaded", "c": "unloaded"}}',
         "/metrics": merged(texts).decode(),
         "/slots?model=a%20b": '[{"id": 0, "is_processing": true, "n_prompt_tokens": 9, '
-        '"n_prompt_tokens_processed": 4, "n_decoded": 2}]',
+        '"n_prompt_tokens_processed": 4, "n_decoded": 2, "prompt_seconds_left": 12.5}]',
         "/slots?model=c": "[]",
     }
     monkeypatch.setattr(RunningServer, "ask", lambda self, path: replies[path])
     server = RunningServer(1, "http://x", ["a b", "c"], 1, 0, "here")
     first, second = figures(server)
     assert (first.model, first.state, first.tokens, first.busy) == ("a b", "loaded", 9, 1)
-    assert first.prompts == ((4, 9),) and first.by_source == {"lookup": 6}
+    assert first.prompts == ((4, 9, 12.5),) and first.by_source == {"lookup": 6}
     assert (second.model, second.state, second.tokens) == ("c", "unloaded", 9)
 
 

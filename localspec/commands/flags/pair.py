@@ -33,7 +33,7 @@ NamesArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="MODEL",
-        help="Names of pairs or targets. Default: --target, or all on this disk.",
+        help="Pairs or targets; NAME=MODEL: called so. Default: --target, or all on this disk.",
     ),
 ]
 _adapting = partial(option, panel="Rope and adapters")

@@ -14,6 +14,7 @@ from localspec.core.errors import FileProblem, LocalspecError, MissingFile, Usag
 from localspec.core.paths import is_bundled
 from localspec.display.terminal import console
 from localspec.hub.reference import parse_reference
+from localspec.library.pairs.user_pairs import is_name
 
 if TYPE_CHECKING:
     from socket import socket
@@ -42,7 +43,7 @@ def serve_models(names: Sequence[str], given: Given, serving: ServingFlags) -> N
     found = _models(names, given, serving)
     if names_given := serving.names():
         if len(found) > 1:
-            raise UsageError("--alias names one model.", "Leave it out: requests name the models.")
+            raise UsageError("--alias names one model.", "Name several each: NAME=MODEL")
         found[0].names = names_given
     arguments = sys.argv[2:]
 
@@ -92,7 +93,7 @@ def _models(names: Sequence[str], given: Given, serving: ServingFlags) -> list["
             raise UsageError(
                 f"Two models are called {model.name}: {known[model.name].source} and "
                 f"{model.source}.",
-                "Store one as a pair with another name: localspec pair add",
+                f"Give one a name of its own: NAME={model.source}",
             )
     if not known:
         raise FileProblem(f"There is no GGUF model in {serving.models_dir}.", "Name models.")
@@ -121,15 +122,25 @@ def _expected(name: str, given: Given) -> dict[str, int]:
     return {}
 
 
-def _named(name: str, resolver: "Resolver") -> "Model":
+def own_name(text: str) -> tuple[str | None, str]:
+    """The name that NAME=MODEL gives a model, if it does, and the model."""
+    name, _, model = text.partition("=")
+    if model and is_name(name) and not os.path.exists(text):
+        return name, model
+    return None, text
+
+
+def _named(text: str, resolver: "Resolver") -> "Model":
     from localspec.server.front.models import Model
 
+    given, name = own_name(text)
     files = resolver.files_of(name)
     for file in files:
         if not os.path.isfile(file):
             raise MissingFile(f"There is no file {file}.", "See the models: localspec list")
     own = (files[0].stem, files[0].name)
     names = (name,) if resolver.is_pair(name) else (*reference_names(name), *own)
+    names = names if given is None else (given, *names)
     return Model(names, name, sum(file.stat().st_size for file in files))
 
 

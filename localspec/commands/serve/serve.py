@@ -1,6 +1,6 @@
 """The command ``serve``: an OpenAI-compatible HTTP server."""
 
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,13 @@ from localspec.commands.flags.pair import NamesArgument, PairFlags
 from localspec.commands.flags.rows import Given
 from localspec.commands.flags.serving import ServingFlags
 from localspec.commands.flags.template import TemplateFlags
-from localspec.commands.serve.models import is_several, reference_names, run_server, serve_models
+from localspec.commands.serve.models import (
+    is_several,
+    own_name,
+    reference_names,
+    run_server,
+    serve_models,
+)
 from localspec.commands.session import (
     generate_options,
     lookup_cache,
@@ -20,7 +26,7 @@ from localspec.commands.session import (
 )
 from localspec.core import machine
 from localspec.core.compute import COMPUTE
-from localspec.core.errors import LocalspecError
+from localspec.core.errors import LocalspecError, UsageError
 from localspec.core.host import install_command
 from localspec.core.log_stream import unblocked_stderr
 from localspec.core.options.generate_options import GenerateOptions
@@ -53,7 +59,9 @@ def serve(
 
     templating.check()
     serving.check()
-    name = names[0] if names else None
+    given_name, name = own_name(names[0]) if names else (None, None)
+    if given_name and serving.alias:
+        raise UsageError(f"Two names were given: {given_name} and {serving.alias}.", "Give one.")
     if (handshake := FrontHandshake.from_environment()) is not None:
         serving = replace(serving, **_PRIVATE, api_key=handshake.key)
         given = {name: value for name, value in given.items() if name != "target"}
@@ -62,6 +70,7 @@ def serve(
     elif is_several(names, given, serving):
         serve_models(names or [], given, serving)
     else:
+        serving = replace(serving, alias=given_name or serving.alias)
         _serve_model(name, given, serving, templating)
 
 
@@ -74,7 +83,8 @@ def _serve_model(
 ) -> None:
     """Serve one model in this process, to everybody or to a front."""
     from localspec.server.app import make_app, model_meta
-    from localspec.server.listen import Server, bound, listen
+    from localspec.server.listen import Server, bound, listen, url
+    from localspec.server.running import announced
 
     COMPUTE.release()  # the main thread runs the event loop
     request = make_request(name, given)
@@ -82,8 +92,10 @@ def _serve_model(
     access, tls = replace(serving.access(), behind_front=handshake is not None), serving.tls()
     keyed = bool(access.keys) if handshake is None else handshake.keyed
     serving.require_own_answers(request.models.lookup_cache, keyed=keyed)
+    shown = serving.names() or (request.pair or request.models.target or "",)
     with (
         bound(serving.hosts(), serving.port) as sockets,
+        nullcontext() if handshake else announced(url(sockets[0], tls), shown[:1], slots=0),
         open_engine(request, serving.parallel) as engine,
         lookup_cache(engine, request, default=True),
     ):

@@ -13,6 +13,7 @@ from localspec.display.terminal import console
 
 if TYPE_CHECKING:
     from localspec.server.running import RunningServer
+    from localspec.server.watch import Reading
 
 _START = "Start one: localspec serve NAME"
 _END_SECONDS = 15.0  # more than answers under way have to complete
@@ -39,7 +40,7 @@ def ps(as_json: JsonFlag = False, header: HeaderFlag = True) -> None:
             (
                 ", ".join(server.models),
                 server.url,
-                f"{'?' if busy is None else busy} of {server.slots} busy",
+                f"{'?' if busy is None else busy} of {server.slots} busy" if server.slots else "",
                 "; ".join(
                     [state]
                     + [f"loading {name}" for name in loading]
@@ -128,17 +129,17 @@ def _chosen(name: str | None) -> "RunningServer":
     return fitting[0]
 
 
-def _state(server: "RunningServer") -> tuple[str, list[str], list[tuple[int, int]], int | None]:
+def _state(server: "RunningServer") -> tuple[str, list[str], "list[Reading]", int | None]:
     """Its state, the models that it loads, the prompts that it reads, the answers under way.
 
-    The state is "ready" or one of `UNANSWERED`; a prompt is its tokens read and all of them;
-    answers are None if the server does not report them.
+    The state is "ready", "loading" before it listens, or one of `UNANSWERED`; answers are None if
+    the server does not report them.
     """
-    from localspec.server.watch import UNANSWERED, figures
+    from localspec.server.watch import LOADING, UNANSWERED, figures
 
     found = figures(server)
-    state = found[0].state if found[0].state in UNANSWERED else "ready"
-    loading = [model.model for model in found if model.state == "loading"]
+    state = found[0].state if server.is_loading or found[0].state in UNANSWERED else "ready"
+    loading = [model.model for model in found if state == "ready" and model.state == LOADING]
     prompts = [prompt for model in found for prompt in model.prompts]
     busy = sum(model.running for model in found) if found[0].known else None
     return state, loading, prompts, busy

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from localspec.chat.answer import Answer, Collector, Piece
+from localspec.chat.answer import Answer, Collector, Piece, Progress
 from localspec.core.compute import COMPUTE
 from localspec.core.errors import LocalspecError, UsageError
 from localspec.core.options.generate_options import GenerateOptions
@@ -45,13 +45,15 @@ class Job:
 
     Its pieces are produced whether they are read or not, and read once: by `Stream` or `received`.
     ``made_at`` is a time of the session's clock; ``begun_at`` (`time.monotonic`) is when a slot
-    took it; ``withdraw`` is called when it is cancelled.
+    took it; ``progress`` is that of its prompt; ``withdraw`` is called when it is
+    cancelled.
     """
 
     request: GenerationRequest
     withdraw: "Callable[[Job], None]" = lambda job: None
     made_at: float = 0.0
     begun_at: float | None = None
+    progress: Progress | None = None
     cancelled: bool = False
     reason: LocalspecError | None = None
     _arrivals: deque[Arrival] = field(default_factory=deque)

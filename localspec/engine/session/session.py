@@ -41,7 +41,8 @@ _SAVE_PROFILE = 60.0  # seconds at least between two writes of the pair profile
 class SlotState(NamedTuple):
     """A slot, whether it answers a request now, and how much of that prompt it has read.
 
-    ``n_decoded`` counts the tokens of the answer that its cache holds.
+    ``n_decoded`` counts the tokens of the answer that its cache holds. ``prompt_seconds_left`` is
+    an estimate, None before the first pass and after the last.
     """
 
     id: int
@@ -49,6 +50,7 @@ class SlotState(NamedTuple):
     n_prompt_tokens: int = 0
     n_prompt_tokens_processed: int = 0
     n_decoded: int = 0
+    prompt_seconds_left: float | None = None
 
 
 class _Seat:
@@ -72,7 +74,8 @@ class _Seat:
             return SlotState(number, False)
         target, total = self.engine.target, len(job.request.prompt)
         held = len(target.tokens) - target.pending
-        return SlotState(number, True, total, min(total, held), max(0, held - total))
+        left = None if job.progress is None else job.progress.seconds_left
+        return SlotState(number, True, total, min(total, held), max(0, held - total), left or None)
 
     def shared(self, request: GenerationRequest) -> int:
         """Tokens of the prompt in the owner's cache; 0 for too few to prefer this slot.
@@ -437,6 +440,9 @@ class Session:
             return job.cancelled or self._alive_at > ends
 
         def report(progress: Progress) -> None:
+            job.progress = progress
+            if not request.reports_progress:
+                return
             job.put(_so_far(progress))
             if self._batcher is None:  # else a pass of the prompt lets the loop go on
                 pause()
@@ -453,7 +459,7 @@ class Session:
                     request.prompt,
                     request.options,
                     on_prompt=request.on_prompt,
-                    on_progress=report if request.reports_progress else None,
+                    on_progress=report,
                     clock=request.clock,
                 )
                 with closing(pieces):

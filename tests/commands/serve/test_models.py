@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from localspec.commands.flags.serving import ServingFlags
 from localspec.commands.serve.models import _models
 from localspec.core import paths
+from localspec.core.errors import UsageError
 from tests.support.command import Command
 from tests.support.library.hub_pair import PAIR
 
@@ -21,3 +24,21 @@ def test_without_a_name_pairs_and_single_models_are_served(
     assert [model.name for model in served] == ["mine", "demo", "alone"]
     assert served[-1].source == str(alone)
     assert [model.name for model in _models(["mine"], {}, ServingFlags())] == ["mine"]
+
+
+def test_models_have_names_of_their_own(fetched: list[Path], tmp_path: Path) -> None:
+    (folder := tmp_path / "a=b").mkdir()
+    odd = folder / "c=d.gguf"
+    for file in (odd, tmp_path / "c=d.gguf"):
+        file.write_bytes(fetched[0].read_bytes())
+    names = [f"big={fetched[0]}", f"small={odd}", str(odd), f"other={tmp_path / 'c=d.gguf'}"]
+    served = _models(names, {}, ServingFlags())
+    assert [(model.name, model.source) for model in served] == [
+        ("big", str(fetched[0])),
+        ("small", str(odd)),
+        ("c=d", str(odd)),
+        ("other", str(tmp_path / "c=d.gguf")),
+    ]
+    with pytest.raises(UsageError) as refused:
+        _models([str(odd), str(tmp_path / "c=d.gguf")], {}, ServingFlags())
+    assert refused.value.hint == f"Give one a name of its own: NAME={tmp_path / 'c=d.gguf'}"

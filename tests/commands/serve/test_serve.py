@@ -126,9 +126,11 @@ def test_a_pair_is_served_by_its_name(
     )
     monkeypatch.setattr(Server, "run", lambda server, sockets: None)
     assert localspec("pair", "add", "mine", "-m", tiny.target, "-md", tiny.draft).code == 0
-    for flags in ((), ("--alias", "a,b")):
-        assert localspec("serve", "mine", "-t", "1", "--port", "0", *flags).code == 0
-    assert made == [("mine", "target", "target.gguf"), ("a", "b")]
+    for flags in (("mine",), ("mine", "--alias", "a,b"), (f"own={tiny.target}",)):
+        assert localspec("serve", *flags, "-t", "1", "--port", "0").code == 0
+    assert made == [("mine", "target", "target.gguf"), ("a", "b"), ("own",)]
+    refused = localspec("serve", "own=mine", "--alias", "a")
+    assert refused.code == 2 and "Two names were given: own and a." in refused.sentences
 
 
 @pytest.mark.llama

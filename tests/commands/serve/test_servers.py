@@ -15,7 +15,10 @@ from typing import Any
 import httpx2
 import pytest
 
+from localspec.commands.session import open_engine
+from localspec.engine.engine import Engine
 from localspec.server import running
+from localspec.server.listen import Server
 from localspec.server.running import announced, running_servers
 from tests.commands.serve.test_serve import running as served
 from tests.server.front.test_app import Slow, fronting
@@ -65,7 +68,7 @@ def test_the_models_of_a_front_are_listed_while_they_load_and_read(localspec: Co
                 reading, found = listed()
                 gate.let(10_000)
                 assert asked.result().is_success
-    ((read, total),) = found["prompts"]
+    ((read, total, left),) = found["prompts"]
     assert found["loading"] == [] and found["state"] == "ready"
     assert reading == f"ready; reading the prompt: {read} of {total} tokens"
 
@@ -95,8 +98,41 @@ def test_a_prompt_that_is_read_is_listed(localspec: Command) -> None:
         gate.let(10_000)
         assert asked.result()
     assert re.search(r"\t1 of 1 busy\tready; reading the prompt: \d+ of \d+ tokens\t", shown)
-    ((read, total),) = server["prompts"]
-    assert 0 <= read < total
+    ((read, total, left),) = server["prompts"]
+    assert 0 <= read < total and left is None  # before the first pass
+
+
+def test_the_rest_of_a_prompt_is_listed_with_its_time(localspec: Command) -> None:
+    slot = SLOT.replace("4}", '9, "prompt_seconds_left": 61.5}') % 3
+    replies = by_path(slots=slot, metrics=GAUGE + "1\n")
+    with odd_server(replies) as url, announced(url, ["toy"], 1):
+        line = localspec("ps", "--no-header").out
+        (server,) = json.loads(localspec("ps", "--json").out)["servers"]
+    assert "\tready; reading the prompt: 3 of 9 tokens, about 1 minute left\t" in line
+    assert server["prompts"] == [[3, 9, 61.5]]
+
+
+@pytest.mark.llama
+def test_a_server_is_listed_while_its_model_loads(
+    tiny: TinyFiles, localspec: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = list[str]()
+
+    def listed(*args: Any) -> Engine:
+        seen.append(localspec("ps", "--no-header").out)
+        seen.append(localspec("top").out.splitlines()[0])
+        (server,) = json.loads(localspec("ps", "--json").out)["servers"]
+        seen.append(server["state"])
+        return open_engine(*args)
+
+    monkeypatch.setattr("localspec.commands.serve.serve.open_engine", listed)
+    monkeypatch.setattr(Server, "run", lambda server, sockets: seen.append(localspec("ps").out))
+    assert localspec("serve", f"mine={tiny.target}", "-t", "1", "--port", "0").code == 0
+    url = seen[0].split("\t")[1]
+    assert seen[0].startswith(f"mine\t{url}\t\tloading\t") and url.startswith("http://127.0.0.1:")
+    assert seen[1:3] == [f"mine at {url}: loading", "loading"]
+    assert f"mine\t{url}\t" in seen[3] and "of 1 busy" in seen[3]
+    assert localspec("ps").err.startswith("No server is running.")
 
 
 def test_a_server_that_does_not_answer_is_listed_as_such(localspec: Command) -> None:
@@ -135,6 +171,7 @@ def by_path(**bodies: str) -> Callable[[socketserver.StreamRequestHandler], None
 
 GAUGE = "# TYPE localspec_requests_processing gauge\nlocalspec_requests_processing "
 SLOT = '[{"is_processing": true, "n_prompt_tokens_processed": %s, "n_prompt_tokens": 4}]'
+LATE = SLOT.replace("4}", '4, "prompt_seconds_left": %s}') % (2, "%s")
 
 
 @pytest.mark.parametrize(
@@ -154,6 +191,9 @@ SLOT = '[{"is_processing": true, "n_prompt_tokens_processed": %s, "n_prompt_toke
         {"slots": SLOT % "NaN", "metrics": GAUGE + "1\n"},
         {"slots": SLOT % '"\x1b[2J"', "metrics": GAUGE + "1\n"},
         {"slots": SLOT % 10**400, "metrics": GAUGE + "1\n"},
+        {"slots": LATE % '"\x1b[2J"', "metrics": GAUGE + "1\n"},
+        {"slots": LATE % "NaN", "metrics": GAUGE + "1\n"},
+        {"slots": LATE % 10**400, "metrics": GAUGE + "1\n"},
     ],
 )
 def test_a_server_with_odd_replies_is_one_line(localspec: Command, bodies: dict[str, str]) -> None:
