@@ -11,18 +11,27 @@ from collections.abc import (
     Collection,
     Generator,
     Iterable,
-    Iterator,
     Mapping,
     Sequence,
 )
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import fields, replace
+from functools import wraps
 from pathlib import Path
 from types import FunctionType, MethodType
-from typing import Any, TypedDict, TypeGuard, Unpack, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    NoReturn,
+    ParamSpec,
+    TypedDict,
+    TypeGuard,
+    TypeVar,
+    Unpack,
+    get_type_hints,
+)
 
-from localspec.chat.answer import Answer
-from localspec.chat.answer import Progress as PromptProgress
+from localspec.chat.answer import Answer, Progress
 from localspec.chat.content import media_in
 from localspec.chat.templates import renderer
 from localspec.chat.templates.template import template_text
@@ -38,13 +47,13 @@ from localspec.core.options.model_options import (
     choose_draft,
     parse_draft_tokens,
 )
-from localspec.core.options.names import in_python, reword, unknown_option
+from localspec.core.options.names import in_python, member_here, reword, unknown_option
 from localspec.core.options.option import Option, options
-from localspec.core.options.sampling_params import sampling_fields
+from localspec.core.options.sampling_params import SamplingParams, sampling_fields
 from localspec.engine.engine import Engine
 from localspec.engine.grammar.source import read_grammar, read_regex, schema_grammar
 from localspec.engine.session.job import Stream, as_completed
-from localspec.hub.provenance import Progress
+from localspec.hub.provenance import Progress as DownloadProgress
 from localspec.library.acquire import DownloadUI
 from localspec.library.pairs.request import resolve_pair
 from localspec.llama import llama_library
@@ -52,6 +61,8 @@ from localspec.self_draft import store
 from localspec.speculative.history import AnswerHistory
 
 _LOG = logging.getLogger("localspec")
+P = ParamSpec("P")
+T = TypeVar("T")
 Prompt = str | Sequence[Mapping[str, object]] | Sequence[int]
 
 
@@ -64,11 +75,11 @@ class PromptKeywords(TypedDict, total=False):
     """
 
     system: str | None
-    raw: bool
+    raw: bool | None
     thinking: bool | None
     chat_template_kwargs: Mapping[str, object] | None
-    tools: Sequence[Mapping[str, object] | Callable[..., object]]
-    tool_choice: ToolChoice
+    tools: Sequence[Mapping[str, object] | Callable[..., object]] | None
+    tool_choice: ToolChoice | None
 
 
 class GenerateKeywords(PromptKeywords, AnswerKeywords, total=False):
@@ -88,17 +99,26 @@ _PROMPT_OPTIONS = get_type_hints(PromptKeywords).keys()
 _ANSWER_OPTIONS = {field.name for field in fields(GenerateOptions)} - {"sampling"}
 
 
-@contextmanager
-def _named_for_python() -> Iterator[None]:
-    """Name arguments of the library in errors, which name flags elsewhere."""
-    try:
-        yield
-    except LocalspecError as error:
-        reword(error)
-        raise
+def _named_for_python(function: Callable[P, T]) -> Callable[P, T]:
+    """Name arguments of the library in errors, which name flags elsewhere.
+
+    Another library's name for the prompt would make Python say that the prompt is missing.
+    """
+
+    @wraps(function)
+    def named(*args: P.args, **options: P.kwargs) -> T:
+        try:
+            if "messages" in options:
+                raise unknown_option("messages", ("prompt",), "", ())
+            return function(*args, **options)
+        except LocalspecError as error:
+            reword(error)
+            raise
+
+    return named
 
 
-@_named_for_python()
+@_named_for_python
 def load(
     target: str | Path,
     draft: str | Path | int | None = "auto",
@@ -108,7 +128,7 @@ def load(
     download_large: bool = False,
     chat_template: str | None = None,
     on_note: Callable[[str], None] = lambda sentence: None,
-    on_progress: Progress = lambda name, done, total: None,
+    on_progress: DownloadProgress = lambda name, done, total: None,
     **options: Unpack[LoadKeywords],
 ) -> "Model":
     """Load a target and its draft; download files that are not on this disk.
@@ -184,6 +204,8 @@ class Model:
         sampling: Mapping[str, object] | None = None,
         name: str | None = None,
     ) -> None:
+        if isinstance(engine, str | Path):
+            raise UsageError("A Model is made by load.", f"localspec.load({str(engine)!r})")
         self.engine = engine
         self.name: str = name or engine.target.header.path.stem
         self._options = options
@@ -195,6 +217,14 @@ class Model:
         draft = "" if engine.draft is None else f", draft {engine.draft.header.path.name}"
         target = f"{engine.target.header.path.name}{draft}"
         self._shown = f"{self.name}: {target}, context of {self.context_size} tokens"
+
+    if not TYPE_CHECKING:  # names of other libraries
+
+        def __getattr__(self, name: str) -> object:
+            raise AttributeError(f"A localspec.Model has no {name}. {member_here(name)}")
+
+        def __call__(self, *_: object, **__: object) -> NoReturn:
+            raise UsageError("A Model cannot be called.", member_here("__call__"))
 
     def __repr__(self) -> str:
         return f"<localspec.Model {self._shown}{', closed' * self.engine.is_closed}>"
@@ -209,7 +239,7 @@ class Model:
         """Tokens that a prompt and its answer may have together."""
         return self.engine.target.n_ctx
 
-    @_named_for_python()
+    @_named_for_python
     def tokenize(self, text: str) -> list[int]:
         """The token ids that a ``raw`` prompt becomes: control tokens parsed, BOS if there is one.
 
@@ -218,7 +248,7 @@ class Model:
         with self._lock:
             return [*self.engine.encode_text(text)]
 
-    @_named_for_python()
+    @_named_for_python
     def detokenize(self, ids: Sequence[int]) -> str:
         """The text of token ids without control tokens; broken characters become U+FFFD.
 
@@ -228,15 +258,15 @@ class Model:
             known = self._known(ids)
             return b"".join(map(self.engine.piece, known)).decode("utf-8", "replace")
 
-    @_named_for_python()
+    @_named_for_python
     def count_tokens(self, prompt: Prompt, **options: Unpack[PromptKeywords]) -> int:
         """The number of tokens that a prompt has for the model; arguments as those of `stream`."""
         others = options.keys() - _PROMPT_OPTIONS
         _require_none_left(others, _PROMPT_OPTIONS, "Model.generate", _ANSWER_NAMES)
         with self._lock:
-            return len(self._encode(prompt, **options))
+            return len(self._encode(prompt, **_given(options)))
 
-    @_named_for_python()
+    @_named_for_python
     def stream(
         self, prompt: Prompt, *, progress: bool = False, **options: Unpack[GenerateKeywords]
     ) -> Stream:
@@ -260,11 +290,12 @@ class Model:
         stream.on_error, stream.answer.seed = reword, settings.sampling.seed
         return stream
 
+    @_named_for_python
     def generate(
         self,
         prompt: Prompt,
         *,
-        on_progress: Callable[[PromptProgress], None] | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
         **options: Unpack[GenerateKeywords],
     ) -> Answer:
         """The whole answer; arguments are those of `stream`. Ctrl-C raises KeyboardInterrupt.
@@ -280,11 +311,12 @@ class Model:
             raise KeyboardInterrupt
         return stream.answer
 
+    @_named_for_python
     async def agenerate(self, prompt: Prompt, **options: Unpack[GenerateKeywords]) -> Answer:
         """The whole answer, as `generate`; a cancelled task ends it."""
         return await self.stream(prompt, **options)
 
-    @_named_for_python()
+    @_named_for_python
     def generate_many(
         self, prompts: Sequence[Prompt], **options: Unpack[GenerateKeywords]
     ) -> list[Answer]:
@@ -360,13 +392,15 @@ class Model:
         self, prompt: Prompt, system: str | None = None, raw: bool = False, **written: Any
     ) -> Sequence[int]:
         """The prompt as token ids; ``written`` are the other `PromptKeywords`."""
-        if isinstance(prompt, str) and raw:
+        if raw and not (_is_list(prompt) and prompt and isinstance(prompt[0], int)):
             _require_unwritten({"system": system, **written}, "raw=True")
-            return self.engine.encode_text(prompt)
+            return self.engine.encode_text(prompt)  # type: ignore[arg-type] # raises UsageError
         if _is_list(prompt) and prompt and isinstance(prompt[0], int):
             _require_unwritten({"system": system, **written}, "token ids")
             return self._known(prompt)
         variables = _variables(written.pop("chat_template_kwargs", None))
+        if written.get("thinking") and self.engine.template.format is None:
+            raise UsageError("This model's chat template has no thoughts.", "Leave out thinking.")
         if _is_list(tools := written.get("tools")):
             written["tools"] = [_as_tool(each) for each in tools]
         return self.engine.encode_chat(_messages(prompt, system), variables=variables, **written)
@@ -545,3 +579,21 @@ def _length(value: object) -> DraftTokens:
 
 def _text(value: object) -> str | None:
     return None if value is None else str(value)
+
+
+def _list_options(
+    function: Callable[..., object], rows: Mapping[str, Option], more: str | None = None
+) -> None:
+    """Add options to what `help` shows of a function, each with its unit and default."""
+    listed = []
+    for name, row in rows.items():
+        value = "False: " if row.flags and row.flags[0].startswith("--no-") else ""
+        listed += [f"{name}: {value}{in_python(row.help_text)}"] if row.help else []
+    shown = [inspect.cleandoc(function.__doc__ or ""), OPTIONS, *listed, "", more or ""]
+    function.__doc__ = "\n".join(shown)
+
+
+OPTIONS = "\nOptions:\n"
+_list_options(load, _LOAD_ROWS | options(SamplingParams))
+for _answers in (Model.stream, Model.generate, Model.agenerate):
+    _list_options(_answers, options(SamplingParams), GenerateOptions.__doc__)

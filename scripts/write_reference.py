@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 import localspec  # noqa: E402
 from localspec import cli  # noqa: E402
+from localspec.api import OPTIONS  # noqa: E402
 from localspec.commands.flags.settings import setting_rows  # noqa: E402
 from localspec.core.options.keywords import AnswerKeywords, LoadKeywords  # noqa: E402
 from localspec.library.pairs.catalog import PairSpec, load_catalog  # noqa: E402
@@ -216,7 +217,8 @@ def _signature(function: Callable[..., object]) -> Iterator[str]:
 
 
 def _doc(thing: object) -> str:
-    return inspect.cleandoc(thing.__doc__ or "").replace("``", "`")
+    text, _, _ = (thing.__doc__ or "").partition(OPTIONS)
+    return inspect.cleandoc(text).replace("``", "`")
 
 
 def _declared(kind: type) -> dict[str, str]:

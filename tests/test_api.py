@@ -2,8 +2,11 @@
 
 import asyncio
 import builtins
+import copy
 import gc
 import os
+import pickle
+import pydoc
 import re
 import subprocess
 import sys
@@ -11,13 +14,15 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, cast, get_type_hints
 
 import pydantic
 import pytest
 
 import localspec
+from localspec.api import GenerateKeywords
 from localspec.core import paths
 from localspec.core.errors import (
     FileProblem,
@@ -27,7 +32,7 @@ from localspec.core.errors import (
     TemplateError,
     UsageError,
 )
-from localspec.core.options.keywords import AnswerKeywords, LoadKeywords
+from localspec.core.options.keywords import LoadKeywords
 from localspec.core.options.load_options import ALL_LAYERS
 from localspec.engine.grammar import source
 from localspec.library.pairs import user_pairs
@@ -117,6 +122,9 @@ def test_a_tool_round_trip(model: localspec.Model) -> None:
     messages += [answer.message, call.result({"degrees": 4})]
     assert messages[1]["tool_calls"] == answer.as_json()["tool_calls"]
     assert messages[2]["content"] == '{"degrees": 4}' and messages[2]["tool_call_id"] == call.id
+    said = {"role": "assistant", "content": answer.text, "tool_calls": answer.tool_calls}
+    counted = [model.count_tokens([messages[0], each, messages[2]]) for each in (messages[1], said)]
+    assert counted[0] == counted[1]
     follows = model.generate(messages, tools=[WEATHER], max_tokens=4)
     with_call = model.count_tokens(messages, tools=[WEATHER])
     read = follows.stats.prompt_tokens
@@ -184,8 +192,10 @@ def test_misspelt_and_mistyped_options(model: localspec.Model) -> None:
 def test_none_is_as_if_left_out(tiny: TinyFiles) -> None:
     given: dict[str, Any] = dict.fromkeys(get_type_hints(LoadKeywords))
     with localspec.load(tiny.target, tiny.draft, **given) as model:
-        changes: dict[str, Any] = dict.fromkeys(get_type_hints(AnswerKeywords))
+        changes: dict[str, Any] = dict.fromkeys(get_type_hints(GenerateKeywords))
         assert model.generate("word", **changes | {"max_tokens": 2}).tokens
+        assert model.generate("word", tools=None, raw=None, tool_choice=None, max_tokens=1).tokens
+        assert model.count_tokens("word", tools=None) == model.count_tokens("word")
 
 
 def test_words_for_layers(tiny: TinyFiles) -> None:
@@ -270,7 +280,10 @@ def test_wrong_types_are_refused_before_loading(given: dict[str, Any]) -> None:
         {"grammar": "root ::= ("},
         {"regex": "("},
         {"prompt": [1] * 100_000},
+        {"logprobs": 101},
+        {"thinking": True},
         {"raw": True, "system": "Be short."},
+        {"raw": True, "prompt": [{"role": "user", "content": "hi"}]},
         {"prompt": [1, 2], "system": "Be short."},
         {"prompt": [1, 2], "tools": [{"type": "function", "function": {"name": "f"}}]},
     ],
@@ -571,6 +584,34 @@ def test_options_in_the_form_of_other_libraries(tiny: TinyFiles) -> None:
     for target in (None, 5, b"x"):
         with pytest.raises(UsageError, match="target is"):
             localspec.load(target)  # type: ignore[arg-type]
+
+
+def test_calls_and_members_of_other_libraries_are_answered_with_those_here(
+    model: localspec.Model,
+) -> None:
+    other: Any = model
+    asked: Any = {"messages": [{"role": "user", "content": "hi"}]}
+    for ask in (model.generate, model.stream, model.agenerate, model.count_tokens):
+        with pytest.raises(UsageError, match="There is no option messages. It is prompt here."):
+            cast(Any, ask)(**asked)
+    with pytest.raises(UsageError, match=r"cannot be called. It is generate\(prompt\) here."):
+        other("hi")
+    with pytest.raises(UsageError, match=r"localspec.load\('demo'\)"):
+        localspec.Model("demo")  # type: ignore[arg-type]
+    answer = model.generate("hi", max_tokens=1)
+    with pytest.raises(AttributeError, match=r"no create_completion. It is generate\(prompt\)"):
+        attrgetter("create_completion")(model)
+    with pytest.raises(AttributeError, match=r"no choices. It is text, and message here."):
+        attrgetter("choices")(answer)
+    assert not hasattr(other, "other") and not hasattr(answer, "other")
+    assert copy.deepcopy(answer) == pickle.loads(pickle.dumps(answer)) == answer
+
+
+@pytest.mark.parametrize("name", ["load", "Model.stream", "Model.generate", "Model.agenerate"])
+def test_help_lists_the_options(name: str) -> None:
+    shown = pydoc.plain(pydoc.render_doc(attrgetter(name)(localspec)))
+    assert "temperature: " in shown and "Default: 0.8." in shown and " --" not in shown
+    assert ("ctx_size: " in shown) == (name == "load") != ("``max_tokens``" in shown)
 
 
 def test_another_chat_template(tiny: TinyFiles) -> None:

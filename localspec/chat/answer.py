@@ -107,6 +107,13 @@ class Answer:
         shown = f"{self.text[:60]}{'…' * (len(self.text) > 60)}"
         return f"<Answer {shown!r}, {len(self.tokens)} tokens, {self.finish_reason}>"
 
+    if not TYPE_CHECKING:  # names of other libraries
+
+        def __getattr__(self, name: str) -> object:
+            from localspec.core.options.names import member_here
+
+            raise AttributeError(f"An Answer has no {name}. {member_here(name)}")
+
     def __str__(self) -> str:
         return self.text
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, NotRequired, TypedDict
 
 from localspec.chat.content import media_in, text_of, without_surrogates
-from localspec.chat.tools.tool import MAX_DEPTH, arguments_of, is_shallow, require_objects
+from localspec.chat.tools.tool import MAX_DEPTH, ToolCall, arguments_of, is_shallow, require_objects
 from localspec.core.errors import UsageError
 
 ROLES = ("system", "user", "assistant")
@@ -98,6 +98,7 @@ def _calls(entry: Mapping[str, object], place: str) -> list[dict[str, Any]]:
         _refuse(f"{place}.tool_calls is not a list of calls.", f"at most {MAX_CALLS}, in answers")
     if (former := entry.get("function_call")) and not calls:
         calls = [{"function": former}]
+    calls = [each.as_json() if isinstance(each, ToolCall) else each for each in calls]
     # One of an answer that was interrupted may have nothing yet.
     calls = [each for each in calls if not isinstance(each, Mapping) or any(map(each.get, _CALLED))]
     return [_read_call(call, f"{place}.tool_calls[{i}]") for i, call in enumerate(calls)]

@@ -19,6 +19,9 @@ class LoadedModels(Protocol):
     def can_roll_back(self) -> bool: ...
 
 
+MAX_LOGPROBS = 100  # OpenAI's bound is 20
+
+
 @dataclass(frozen=True, slots=True)
 class GenerateOptions:
     """Sampling, drafting and the end of one answer.
@@ -42,7 +45,7 @@ class GenerateOptions:
     max_tokens: int | None = option(None, bounds=Bounds(-2, 2**31))
     stop: tuple[str, ...] = option(())
     grammar: str | None = option(None)
-    logprobs: int | None = option(None)
+    logprobs: int | None = option(None, bounds=Bounds(0, MAX_LOGPROBS))
     sampled_logprobs: bool = option(False)
     cache_prompt: bool = option(True)
     max_seconds: float | None = option(None, bounds=Bounds(0, math.inf))

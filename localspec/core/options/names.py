@@ -52,6 +52,21 @@ _CALLS = {
     "echo": "The prompt is known: print it before the answer.",
     "return_full_text": "The prompt is known: print it before the answer.",
 }
+# Members of other libraries' models and answers.
+_MEMBERS = {
+    word: hint
+    for words, hint in (
+        ("__call__ create_chat_completion create_completion", "generate(prompt)"),
+        ("chat complete invoke", "generate(prompt)"),
+        ("n_ctx max_model_len", "context_size"),
+        ("encode", "tokenize(text)"),
+        ("decode", "detokenize(ids)"),
+        ("reset", "forget()"),
+        ("choices content message_content outputs output_text response", "text, and message"),
+        ("usage timings", "stats"),
+    )
+    for word in words.split()
+}
 # Flags of the commands whose names or values differ from the arguments.
 _FLAGS = {
     "--chat-template": "chat_template",
@@ -95,6 +110,11 @@ def unknown_option(
         similar = f"Did you mean {near[0]}? " if near else ""
         hint = f"{similar}Options are: {', '.join(sorted(known))}."
     return UsageError(f"There is no option {name}.", hint)
+
+
+def member_here(name: str) -> str:
+    """The name here of a member of another library's model or answer, in a sentence; else ""."""
+    return f"It is {_MEMBERS[name]} here." if name in _MEMBERS else ""
 
 
 def in_python(text: str) -> str:

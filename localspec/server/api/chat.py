@@ -14,6 +14,7 @@ from localspec.chat.templates.continuation import Continues
 from localspec.chat.tools.tool import ToolCallDelta, forced_tools, read_tools
 from localspec.chat.tools.tool import ToolChoice as Choosing
 from localspec.core.errors import GrammarError, UsageError
+from localspec.core.options.generate_options import MAX_LOGPROBS
 from localspec.engine.grammar.source import schema_grammar
 from localspec.engine.text_stream import Prompt
 from localspec.server.api.answers import Choice
@@ -29,7 +30,7 @@ from localspec.server.api.messages import (
 from localspec.server.api.replies import Json, OpenAIReply, origins
 from localspec.server.api.requests import AnswerRequest, LogprobCount, TokenCount
 from localspec.server.errors import BadRequest
-from localspec.speculative.sampling.logprobs import MAX_LOGPROBS, TokenLogprob
+from localspec.speculative.sampling.logprobs import TokenLogprob
 
 if TYPE_CHECKING:
     from localspec.engine.engine import Engine

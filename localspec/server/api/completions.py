@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from localspec.chat.answer import Piece
+from localspec.core.options.generate_options import MAX_LOGPROBS
 from localspec.engine.text_stream import OutputFormat, Prompt
 from localspec.server.api.answers import Choice
 from localspec.server.api.replies import Json, OpenAIReply, finite, origins, text_of
@@ -19,7 +20,7 @@ from localspec.server.api.requests import (
     Text,
 )
 from localspec.server.errors import BadRequest
-from localspec.speculative.sampling.logprobs import MAX_LOGPROBS, TokenLogprob
+from localspec.speculative.sampling.logprobs import TokenLogprob
 
 if TYPE_CHECKING:
     from localspec.engine.engine import Engine

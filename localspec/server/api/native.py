@@ -12,7 +12,7 @@ from pydantic import Field
 from localspec.chat.answer import Piece
 from localspec.chat.message import read_messages
 from localspec.chat.tools.tool import read_tools, with_known_names
-from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.generate_options import MAX_LOGPROBS, GenerateOptions
 from localspec.engine.caches.slot_files import erase
 from localspec.engine.infill import Infill, infill_prompt
 from localspec.engine.text_stream import Prompt
@@ -36,7 +36,7 @@ from localspec.server.api.requests import (
     Text,
 )
 from localspec.server.errors import BadRequest, describe
-from localspec.speculative.sampling.logprobs import MAX_LOGPROBS, TokenLogprob
+from localspec.speculative.sampling.logprobs import TokenLogprob
 
 if TYPE_CHECKING:
     from localspec.engine.engine import Engine

@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from localspec.core.errors import UsageError
 from localspec.speculative.sampling.row import Row
 
 if TYPE_CHECKING:
     from localspec.speculative.loop import Logits
     from localspec.speculative.sampling.sampler import Sampler, TokenDistribution
-
-MAX_LOGPROBS = 100  # OpenAI's bound is 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +37,7 @@ class RecordingSampler:
     """
 
     def __init__(self, picker: "Sampler", top: int, *, sampled: bool = False) -> None:
-        """``top``: how many of the likeliest tokens; UsageError outside of 0 to MAX_LOGPROBS."""
-        if not 0 <= top <= MAX_LOGPROBS:
-            raise UsageError(
-                f"Log probabilities of the {top} likeliest tokens are asked for.",
-                f"Expected 0 to {MAX_LOGPROBS}.",
-            )
+        """``top``: how many of the likeliest tokens."""
         self._picker = picker
         self._top = top
         self._sampled = sampled

@@ -132,5 +132,5 @@ def test_a_masked_token_is_never_listed(logits: list[float]) -> None:
 
 @pytest.mark.parametrize("top", [-1, 101])
 def test_how_many_are_told_is_bounded(top: int) -> None:
-    with pytest.raises(UsageError, match=f"of the {top} likeliest"):
+    with pytest.raises(UsageError, match=f"logprobs is {top}, expected a value from 0 to 100"):
         answer(GREEDY, 0, top)
