@@ -105,11 +105,11 @@ def best_gain(known: PairProfile, *, drafts_block: bool = False) -> tuple[float,
 
 
 def _copies_gain(known: PairProfile) -> str:
-    """Gain of prompt lookup, whose candidates cost nothing; "" for none."""
+    """Gain of prompt lookup, which ends with the draft, and costs nothing; "" for none."""
     verify = [known.verify.seconds(1 + k, 0) for k in range(LONGEST_AUTO + 1)]
     most, _ = ceiling(verify, 0.0)
     pays = most >= LEAST_CEILING
-    return "Edits and quotations still come faster, by prompt lookup. " if pays else ""
+    return ", and ends prompt lookup, by which edits and quotations come faster" if pays else ""
 
 
 class StoredProfile:
@@ -222,9 +222,9 @@ class StoredProfile:
         if most >= LEAST_CEILING or not measured:
             return []
         return [
-            f"The draft model will not pay on this machine: a pass of {_SHOWN} tokens costs "
-            f"{cost:.1f} plain ones, a step of the draft {step:.2f}. {_copies_gain(profile)}"
-            f"--draft off loads no draft model, which frees {size(self._draft.memory.total)}."
+            f"The draft model will not pay on this machine (a pass of {_SHOWN} tokens costs "
+            f"{cost:.1f} plain ones, a step of the draft {step:.2f}): --draft off frees "
+            f"{size(self._draft.memory.total)}{_copies_gain(profile)}."
         ]
 
 

@@ -253,9 +253,8 @@ def test_a_draft_that_cannot_pay_is_told_with_its_memory(
     if wider < 1 or step > 1:  # the machine was busy
         assert not any("will not pay" in sentence for sentence in said)
         return
-    copies = "Edits and quotations still come faster, by prompt lookup. " if wider < 4 else ""
+    copies = ", and ends prompt lookup, by which edits and quotations come faster"
     assert said[-1] == (
-        f"The draft model will not pay on this machine: a pass of 4 tokens costs {wider} plain "
-        "ones, a "
-        f"step of the draft 1.00. {copies}--draft off loads no draft model, which frees {free}."
+        f"The draft model will not pay on this machine (a pass of 4 tokens costs {wider} plain "
+        f"ones, a step of the draft 1.00): --draft off frees {free}{copies * (wider < 4)}."
     )
