@@ -119,14 +119,18 @@ def toy_texts(
         {"dry_multiplier": 0.7, "dry_allowed_length": 1, "frequency_penalty": 0.4},
     ],
 )
-def test_texts_of_a_toy_have_the_targets_distribution(rule: str, changes: dict[str, float]) -> None:
+def test_texts_of_a_toy_have_the_targets_distribution(
+    rule: str, changes: dict[str, float], thorough: bool
+) -> None:
     params = replace(WARM, **changes)  # type: ignore[arg-type]
 
     def make(seed: int) -> Sampler:
         seeded = replace(params, seed=seed)
         return RejectionSampler(seeded) if rule == "rejection" else Sampler(seeded)
 
-    found = list(toy_texts(make, quirk=0.8, draws=6000 if not changes else 3000))
+    found = list(
+        toy_texts(make, quirk=0.8, draws=(6000 if not changes else 3000) if thorough else 1500)
+    )
     distribution = toy_distribution(ToyModel(n_vocab=4), [1, 2], 4, params)
     assert chi_squared(Counter(text for text, _ in found), distribution) < 4
     assert 0.3 < sum(accepted for _, accepted in found) / len(found) < 1.9  # both ways were met
@@ -139,7 +143,7 @@ def test_a_wrong_rule_would_be_noticed() -> None:
         def verify(self, logits, position, history, token, distribution):  # type: ignore[no-untyped-def]
             return token
 
-    found = toy_texts(lambda seed: Greedy(replace(WARM, seed=seed)), quirk=0.8, draws=3000)
+    found = toy_texts(lambda seed: Greedy(replace(WARM, seed=seed)), quirk=0.8, draws=1500)
     distribution = toy_distribution(ToyModel(n_vocab=4), [1, 2], 4)
     assert chi_squared(Counter(text for text, _ in found), distribution) > 8
 
