@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from localspec.chat.answer import Piece, Progress, TextPart
@@ -137,13 +138,9 @@ def stream_generate(
     limit = options.max_tokens
     most = engine.target.n_ctx if limit is None or limit < 0 else limit
     output, grammar = _output_format(engine, prompt, options.grammar)
-    constraint = None
+    constraint = _constraint(engine, prompt, options, output, grammar)
     if grammar is not None:
-        endless = options.sampling.ignore_eos
-        begins = len(prompt) - _prefilled(output, options.grammar)
-        constraint = engine.constraint(grammar, begins, endless=endless)
         options = replace(options, sampling=replace(options.sampling, ignore_eos=False))
-    constraint = _within_budget(engine, options, output, len(prompt), constraint)
     sampler = make_sampler(options.sampling, engine.token_rules(options.sampling), constraint)
     recorder = None
     if options.logprobs is not None:
@@ -221,17 +218,21 @@ def _prefilled(output: OutputFormat, grammar: str | None) -> int:
     return output.prefilled
 
 
-def _within_budget(
+def _constraint(
     engine: TextEngine,
+    prompt: Sequence[int],
     options: GenerateOptions,
     output: OutputFormat,
-    start: int,
-    within: Constraint | None,
+    grammar: str | None,
 ) -> Constraint | None:
-    """The constraint of an answer whose thoughts have a limit, and else ``within`` alone."""
-    most = options.reasoning_budget
-    if most is None or most < 0 or output.form is None or output.ids_of is None:
-        return within
+    """The grammar of an answer, or the limit of its thoughts if it may have some, or both."""
+    within, most, start = None, options.reasoning_budget, len(prompt)
+    if grammar is not None:
+        within = partial(engine.constraint, grammar, endless=options.sampling.ignore_eos)
+    # A grammar of the whole answer leaves no thoughts.
+    is_whole = options.grammar is not None or output.forces_call
+    if most is None or most < 0 or is_whole or output.form is None or output.ids_of is None:
+        return within(start - _prefilled(output, options.grammar)) if within else None
     return ThinkingBudget(
         output.form,
         output.state,

@@ -12,11 +12,13 @@ from localspec.chat.templates.template import ChatTemplate
 from localspec.chat.tools.forms import GENERIC
 from localspec.chat.tools.tool import ToolCall
 from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.load_options import DraftTokens
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from tests.support.chat import tool_templates
 from tests.support.chat.reciting import reciting, write_reciter
+from tests.support.chat.templates import DEEPSEEK_R1
 from tests.support.real_pair import options
 
 pytestmark = pytest.mark.llama
@@ -72,6 +74,38 @@ def test_thoughts_that_the_template_opens_are_closed_before_a_forced_call(
     said = answer(engine, tool_choice=NAMED)
     assert [call.name for call in said.tool_calls] == ["weather"]
     assert said.text == said.reasoning == ""
+
+
+@pytest.mark.parametrize("length", [0, 4])
+def test_a_forced_call_comes_without_the_message_of_a_budget(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    opening = "<|assistant|>{%- endif -%}"
+    source = tool_templates.HERMES.replace(opening, "<|assistant|><think>\n{%- endif -%}")
+    monkeypatch.setattr(engine, "template", ChatTemplate(source))
+    prompt = engine.encode_chat(TALK, tools=TOOLS, tool_choice=NAMED)
+    limit: Any = {"reasoning_budget": 0, "reasoning_budget_message": " Enough."}
+    said = collect(stream_generate(engine, prompt, GenerateOptions(WARM, length, **limit)))
+    assert [call.name for call in said.tool_calls] == ["weather"] and said.reasoning == ""
+
+
+@pytest.mark.parametrize("length", [0, "auto"])
+def test_a_budget_ends_thoughts_within_a_call(tmp_path: Path, length: DraftTokens) -> None:
+    """Its grammar, which holds among the thoughts too, begins anew in the answer."""
+    call = (
+        '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome", "days": 2}}\n</tool_call>'
+    )
+    limit = GenerateOptions(WARM, length, max_tokens=400, reasoning_budget=40)
+    with (
+        reciting(f"I could {call}{' and so on' * 3}. Well: {call}"),
+        Engine.load(options(write_reciter(tmp_path / "reciter.gguf", DEEPSEEK_R1))) as engine,
+    ):
+        prompt = engine.encode_chat(TALK, tools=TOOLS)
+        assert prompt.output.calls is GENERIC
+        said = collect(stream_generate(engine, prompt, limit))
+    assert said.reasoning.startswith("I could <tool_call>") and len(said.reasoning) < 50
+    (found,) = said.tool_calls
+    assert json.loads(found.arguments) == {"city": "Rome", "days": 2}
 
 
 def test_none_tells_no_tools(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

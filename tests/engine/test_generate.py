@@ -496,6 +496,41 @@ def test_thoughts_are_the_same_with_any_draft(
     assert text_of(plain) == text_of(drafted) and tokens_of(plain) == tokens_of(drafted)
 
 
+@given(
+    st.integers(0, 30),
+    lengths,
+    st.sampled_from([None, 0.0, 0.3, 9.0]),
+    st.sampled_from([GREEDY, WARM, SamplingParams(seed=9, repeat_penalty=1.3)]),
+    st.tuples(st.integers(0, 12), st.sampled_from(["", "a\u20ac"]), st.booleans()),
+)
+def test_thoughts_of_a_budget_are_the_same_with_any_draft(
+    seed: int,
+    length: DraftTokens,
+    quirk: float | None,
+    params: SamplingParams,
+    limit: tuple[int, str, bool],
+) -> None:
+    most, message, in_trees = limit
+    more = {"reasoning_budget": most, "reasoning_budget_message": message}
+
+    def said(length: DraftTokens, quirk: float | None, **more: Any) -> list[int]:
+        engine = ToyEngine(seed=seed, quirk=quirk)
+        if in_trees and quirk is not None:
+            treed(engine)
+        output = OutputFormat(
+            engine.piece, tagged("<", "de"), "thoughts", ids_of=lambda text, _: engine.encode(text)
+        )
+        prompt = Prompt(engine.encode("abc"), output)
+        return tokens_of(answer(engine, prompt, params, length, **more))
+
+    free, plain = said(0, None), said(0, None, **more)
+    assert said(length, quirk, **more) == plain
+    same = next((n for n, (a, b) in enumerate(zip(free, plain, strict=False)) if a != b), most)
+    assert same >= most
+    mark = bytes(plain[:-1]).find(b"de")
+    assert mark < most + len("\u20ac".encode()) + len((message + "d").encode())
+
+
 def thoughts_of(responses: Sequence[Piece]) -> str:
     return "".join(response.reasoning for response in responses)
 

@@ -1,7 +1,7 @@
 """ThinkingBudget: thoughts end after so many tokens, whatever is tried before and taken back."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -22,7 +22,10 @@ def ids_of(text: str, special: bool) -> list[int]:
 
 
 def budget(
-    most: int, state: str = "start", message: str = "", within: "Only | None" = None
+    most: int,
+    state: str = "start",
+    message: str = "",
+    within: "Callable[[int], Only] | None" = None,
 ) -> ThinkingBudget:
     return ThinkingBudget(
         FORM, state, START, most, message, VOCAB, lambda token: bytes([token]), ids_of, within
@@ -30,21 +33,21 @@ def budget(
 
 
 class Only:
-    """A constraint that allows one token."""
+    """A constraint that allows one text, from its position on."""
 
-    def __init__(self, token: int) -> None:
-        self.token = token
+    def __init__(self, text: str, start: int) -> None:
+        self.text, self.start = text.encode(), start
 
     def mask(self, position: int, history: Sequence[int]) -> NDArray[np.bool]:
         mask = np.zeros(VOCAB, np.bool)
-        mask[self.token] = True
+        mask[self.text[position - self.start]] = True
         return mask
 
     def allows(self, token: int, position: int, history: Sequence[int]) -> bool:
-        return token == self.token
+        return token == self.text[position - self.start]
 
     def forced(self, position: int, history: Sequence[int]) -> list[int]:
-        return [self.token]
+        return [*self.text[position - self.start :]]
 
 
 def said(constraint: ThinkingBudget, wanted: str) -> str:
@@ -76,6 +79,8 @@ def said(constraint: ThinkingBudget, wanted: str) -> str:
         (0, "thoughts", "abc", "</think>abc"),
         (0, "start", "<think>abc", "<think></think>abc"),
         (3, "answer", "<think>abcdefgh", "<think>abcdefgh"),
+        (2, "thoughts", "a€€b", "a€</think>€b"),  # no character is cut
+        (9, "thoughts", "abcde</think>fg", "abcde</think>fg"),  # the model begins the mark
     ],
 )
 def test_thoughts_end_after_so_many_tokens(most: int, state: str, wanted: str, text: str) -> None:
@@ -87,14 +92,10 @@ def test_a_message_stands_before_the_mark() -> None:
     assert found == "ab Enough.</think>cd"
 
 
-def test_elsewhere_another_constraint_holds() -> None:
-    both = budget(1, "thoughts", within=Only(ord("x")))
-    history = [0] * START
-    assert both.allows(ord("x"), START, history) and not both.allows(ord("y"), START, history)
-    history += ids_of("x", False)
-    assert both.forced(START + 1, history) == ids_of("</think>", True)
-    history += ids_of("</think>", True)
-    assert both.forced(len(history), history) == [ord("x")]
+@pytest.mark.parametrize("message", ["", " Enough." * 20])
+def test_elsewhere_another_constraint_holds_anew(message: str) -> None:
+    found = said(budget(2, "thoughts", message, lambda start: Only("xyz", start)), "xyxyz")
+    assert found == f"xy{message}</think>xyz"
 
 
 def test_the_prompt_is_free() -> None:
@@ -109,7 +110,9 @@ def test_drafts_that_are_taken_back_change_nothing(most: int, seed: int, wanted:
     for token in wanted.encode():
         for _ in range(chooser.randrange(3)):  # drafts, which are rejected
             draft = [*history, *chooser.choices(range(VOCAB), k=chooser.randrange(9))]
+            window = [0, *draft[-chooser.randrange(1, 9) :]]  # after BOS
             tried.forced(len(draft), draft)
+            tried.forced(len(draft), window)
         position = len(history)
         assert tried.forced(position, history) == plain.forced(position, history)
         history.append(token)
