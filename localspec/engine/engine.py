@@ -24,6 +24,7 @@ from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.caches.prefix_cache import PrefixCache
 from localspec.engine.caches.written_calls import WrittenCalls
 from localspec.engine.grammar.constraint import GrammarConstraint, Vocabulary
+from localspec.engine.grammar.matcher import tokenize_within
 from localspec.engine.grammar.tool_calls import free_or_call, tool_grammar
 from localspec.engine.loading.pair import load_pair
 from localspec.engine.loading.pair_file import Model, PairFile, open_pair_file
@@ -403,7 +404,8 @@ class Engine:
 
     def _ids_of(self, text: str, special: bool) -> list[int]:
         """A piece of text as token ids; control tokens in it are parsed if it is ``special``."""
-        return self.target.tokenize(text, add_special=False, parse_special=special)
+        tokenize = partial(self.target.tokenize, add_special=False, parse_special=special)
+        return tokenize_within(text, tokenize)
 
     @cached_property
     def _control(self) -> ControlTokens:

@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from localspec.chat.reasoning import Splitter, tagged
+from localspec.chat.templates.template import ChatTemplate
+from localspec.engine.engine import Engine
 from localspec.engine.thinking_budget import ThinkingBudget
+from tests.support.chat.templates import DEEPSEEK_R1
 
 FORM = tagged("<think>", "</think>")
 START = 7  # tokens of the prompt
@@ -126,3 +129,20 @@ def test_no_more_tokens_are_thoughts(most: int, wanted: str) -> None:
         thoughts += 1
         splitter.push(chr(byte))
     assert thoughts <= most or "</think>" not in text
+
+
+@pytest.mark.llama
+def test_the_forced_end_has_no_blank_in_front(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Vocabularies of SentencePiece add one to each text, which would part a mark."""
+    monkeypatch.setattr(engine, "template", ChatTemplate(DEEPSEEK_R1))
+    output = engine.encode_chat([{"role": "user", "content": "Hello"}]).output
+    assert output.ids_of is not None
+    plain, tokenize = output.ids_of("ink>", True), engine.target.tokenize
+    blank = tokenize(" ", add_special=False, parse_special=False)
+    assert b"".join(map(engine.piece, plain)) == b"ink>"
+    monkeypatch.setattr(
+        engine.target, "tokenize", lambda text, **told: [*blank, *tokenize(text, **told)]
+    )
+    assert output.ids_of("ink>", True) == plain

@@ -14,6 +14,15 @@ if TYPE_CHECKING:
 _DEAD_END = "NoExtensionBias"  # llguidance's error if no token is allowed
 
 
+def tokenize_within(text: str, tokenize: Callable[[str], list[int]]) -> list[int]:
+    """Token ids of a text after another one.
+
+    Tokenized after a line break, as some vocabularies add a blank before a text.
+    """
+    lead, whole = tokenize("\n"), tokenize("\n" + text)
+    return whole[len(lead) :] if whole[: len(lead)] == lead else tokenize(text)
+
+
 class TokenTexts:
     """A vocabulary in the form of llguidance's `TokenizerWrapper`.
 
@@ -32,13 +41,8 @@ class TokenTexts:
         self._tokenize = tokenize
 
     def __call__(self, text: str) -> list[int]:
-        """Token ids of a text that a grammar forces, as the model would write it.
-
-        Tokenized after a line break, as some vocabularies add a blank before a text.
-        """
-        lead = self._tokenize("\n")
-        whole = self._tokenize("\n" + text)
-        ids = whole[len(lead) :] if whole[: len(lead)] == lead else self._tokenize(text)
+        """Token ids of a text that a grammar forces, as the model would write it."""
+        ids = tokenize_within(text, self._tokenize)
         if b"".join(self.tokens[i] for i in ids) == text.encode():
             return ids
         return self._longest_first(text.encode())
