@@ -211,6 +211,8 @@ def use_template(engine: "Engine", flags: TemplateFlags, system: str | None = No
     )
     for sentence in engine.template.notes(system):
         console.note(sentence)
+    if flags.reasoning_budget not in (None, -1) and engine.template.format is None:
+        console.note("The chat template has no marks of thoughts: --reasoning-budget is ignored.")
 
 
 def _without_branches(request: "PairRequest", engine: "Engine") -> list[str]:

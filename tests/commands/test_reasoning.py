@@ -145,6 +145,18 @@ def test_thoughts_end_after_their_budget(localspec: Command, model: Model, draft
     assert said["reasoning"].endswith(" Enough.")
 
 
+@pytest.mark.parametrize("budget", ["5", "0", "-1"])
+def test_a_template_without_thoughts_ignores_their_budget(
+    localspec: Command, model: Model, budget: str
+) -> None:
+    with reciting("Yes."):
+        done = localspec("run", "-m", model(CHATML), *FLAGS, "--reasoning-budget", budget, "Ask")
+    assert (done.code, done.out) == (0, "Yes.\n")
+    assert ("no marks of thoughts: --reasoning-budget is ignored" in done.sentences) == (
+        budget != "-1"
+    )
+
+
 @pytest.mark.parametrize(
     ("template", "flags", "prompt", "note"),
     [

@@ -111,7 +111,9 @@ class ChatRequest(AnswerRequest):
         return min(self.top_logprobs or 0, MAX_LOGPROBS) if self.logprobs else None
 
     def template_warnings(self, engine: "Engine") -> list[str]:
-        thinking, variables = self.thinking, self.variables
+        thinking, variables = self.thinking, dict(self.variables)
+        if self.reasoning_budget is not None:  # kept without the template
+            variables.pop("thinking_budget", None)
         others = {tool.warning for tool in self.tools or () if isinstance(tool, OtherTool)}
         media = media_left_out([message.model_dump() for message in self.messages])
         found = [*sorted(others), *media, *self._unenforced()]

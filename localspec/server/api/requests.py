@@ -42,6 +42,8 @@ _MOST_ENTRIES = 1024  # of an object
 _SHOWN_FIELDS = 10  # of those that are ignored
 _MOST_SLOTS = 2**16
 _MOST_MS = 10**9
+_LIMITS = ("reasoning_budget", "reasoning_budget_message")  # of thoughts
+_BUDGETS = ("reasoning_budget", "reasoning_budget_tokens", "thinking_budget_tokens")
 _MOST_OF_A_MESSAGE = 10_000  # characters that a client may force into an answer
 _LONGEST_BIASED = 1000  # characters of a text in logit_bias
 _LONGEST_NAME = 60  # of a field that is shown
@@ -281,7 +283,7 @@ class AnswerRequest(SamplingFields):
     cache_prompt: Annotated[bool, TRUTH] | None = None
     t_max_predict_ms: Annotated[float, Field(ge=-1, le=_MOST_MS)] | None = None
     reasoning_budget: Annotated[int, Field(ge=-1, le=2**31)] | None = Field(
-        None, validation_alias=AliasChoices("reasoning_budget", "thinking_budget_tokens")
+        None, validation_alias=AliasChoices(*_BUDGETS)
     )
     reasoning_budget_message: Annotated[str, Field(max_length=_MOST_OF_A_MESSAGE)] | None = None
     verbose: bool | None = None
@@ -335,7 +337,8 @@ class AnswerRequest(SamplingFields):
             for prompt in prompts
             for sampling in samplings
         ]
-        return requests, renamed + ignored + warnings + self.template_warnings(service.engine)
+        warnings += [*self.template_warnings(service.engine), *self._budget_warning(prompts)]
+        return requests, renamed + ignored + warnings
 
     def count(self, service: "Service", owner: str = "") -> int:
         """Tokens of the prompt."""
@@ -365,6 +368,7 @@ class AnswerRequest(SamplingFields):
         params = self._params(service.engine, defaults.sampling)
         service.engine.token_rules(params)  # refuses a bias of no token
         asked = 0 if self.draft_tokens == "off" else self.draft_tokens
+        limits = {name: getattr(self, name) for name in _LIMITS}
         return replace(
             defaults,
             sampling=params,
@@ -374,16 +378,15 @@ class AnswerRequest(SamplingFields):
             grammar=grammar,
             logprobs=self.top_logprob_count(),
             cache_prompt=self.cache_prompt is not False,
-            reasoning_budget=self._reasoning_budget(defaults),
-            reasoning_budget_message=self.reasoning_budget_message
-            or defaults.reasoning_budget_message,
+            **{name: value for name, value in limits.items() if value is not None},
             max_seconds=limit / 1000 if (limit := self.t_max_predict_ms or 0) > 0 else None,
         ).allowed(service.engine, None if asked is None else _undrafted(service.engine, asked))
 
-    def _reasoning_budget(self, defaults: GenerateOptions) -> int | None:
-        """Most tokens of thoughts; None for no limit."""
-        given = self.reasoning_budget
-        return defaults.reasoning_budget if given is None else given
+    def _budget_warning(self, prompts: list[Prompt]) -> list[str]:
+        """A sentence if the limit of thoughts changes nothing."""
+        if self.reasoning_budget in (None, -1) or any(each.output.form for each in prompts):
+            return []
+        return ["The reasoning budget was ignored: this prompt has no marks of thoughts."]
 
     def _params(self, engine: "Engine", defaults: SamplingParams) -> SamplingParams:
         given = {name: getattr(self, name) for name in _ROWS if name != "seed"}

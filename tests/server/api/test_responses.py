@@ -12,6 +12,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
+from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import LoadOptions
 from localspec.server.api.messages import UserMessage
 from localspec.server.api.replies import WARNINGS_HEADER
@@ -115,26 +116,69 @@ def test_thoughts_have_a_budget_in_every_api(tmp_path: Path) -> None:
         serving(engine, defaults=Defaults()) as site,
     ):
 
-        def thoughts(path: str, **fields: Any) -> str:
-            document = site.ask(path, **fields)
+        def thoughts(path: str = "/v1/chat/completions", **fields: Any) -> str:
+            document = site.ask(path, **asked | fields)
+            assert "budget" not in str(document.get("warnings"))
             if path == "/v1/chat/completions":
                 return str(document["choices"][0]["message"]["reasoning_content"])
+            if path == "/v1/responses":
+                parts = [part for item in document["output"] for part in item["content"]]
+                return next(str(p["text"]) for p in parts if p["type"] == "reasoning_text")
             (found,) = (b["thinking"] for b in document["content"] if b["type"] == "thinking")
             return str(found)
 
-        whole = thoughts("/v1/chat/completions", **asked)
+        whole = thoughts()
+        names = "reasoning_budget", "reasoning_budget_tokens", "thinking_budget_tokens"
+        named: list[dict[str, Any]] = [{name: 6} for name in names]
+        response: Any = {"input": "Rome?", "prompt": None, "messages": None}
         cut = [
-            thoughts("/v1/chat/completions", **asked, reasoning_budget=6),
-            thoughts("/v1/chat/completions", **asked, thinking_budget_tokens=6),
-            thoughts("/v1/messages", **asked, thinking=enabled),
+            *(thoughts(**fields) for fields in named),
+            thoughts("/v1/messages", thinking=enabled),
+            thoughts("/v1/responses", **response, reasoning_budget=6),
         ]
-        told = thoughts(
-            "/v1/chat/completions", **asked, reasoning_budget=6, reasoning_budget_message=" Stop."
-        )
-        free = thoughts("/v1/chat/completions", **asked, reasoning_budget=-1)
+        told = thoughts(reasoning_budget=6, reasoning_budget_message=" Stop.")
+        free = thoughts(reasoning_budget=-1)
     assert free == whole and len(whole) > 80
     assert len({*cut}) == 1 and whole.startswith(cut[0]) and 0 < len(cut[0]) < 30
     assert told == f"{cut[0]} Stop."
+
+
+@pytest.mark.llama
+def test_a_request_replaces_the_budget_of_the_server(tmp_path: Path) -> None:
+    from localspec.engine.engine import Engine
+
+    file = write_reciter(tmp_path / "reciter.gguf", THINKING)
+    asked: Any = {"messages": [{"role": "user", "content": "Rome?"}], "max_tokens": 400}
+    limit = GenerateOptions(reasoning_budget=6, reasoning_budget_message=" Stop.")
+    with (
+        reciting(f"<think>hm {'so ' * 30}</think>It is sunny."),
+        Engine.load(LoadOptions(file, threads=1)) as engine,
+        serving(engine, defaults=Defaults(limit)) as site,
+    ):
+
+        def thoughts(**fields: Any) -> str:
+            (choice,) = site.ask("/v1/chat/completions", **asked, **fields)["choices"]
+            return str(choice["message"]["reasoning_content"])
+
+        own, bare, free = (
+            thoughts(),
+            thoughts(reasoning_budget_message=""),
+            thoughts(reasoning_budget=-1),
+        )
+    assert own == f"{bare} Stop." and len(free) > 80 > len(own)
+
+
+def test_a_budget_that_changes_nothing_is_reported(toy_server: Site) -> None:
+    said = "The reasoning budget was ignored: this prompt has no marks of thoughts."
+    hello: Any = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+    enabled = {"type": "enabled", "budget_tokens": 6}
+    chat = toy_server.ask("/v1/chat/completions", **hello, reasoning_budget=6)
+    messages = toy_server.ask("/v1/messages", **hello, thinking=enabled)
+    raw = toy_server.ask("/v1/completions", prompt="Hello", max_tokens=4, reasoning_budget=0)
+    assert chat["warnings"] == raw["warnings"] == [said]
+    assert said in messages["warnings"] and "thinking_budget" not in str(messages["warnings"])
+    free = toy_server.ask("/v1/chat/completions", **hello, reasoning_budget=-1)
+    assert "warnings" not in free
 
 
 @pytest.mark.llama
