@@ -38,7 +38,7 @@ class ThinkingBudget:
     closing mark. The answer begins at position ``start`` in a ``state`` of ``form``; ``piece``
     gives the bytes of a token, ``ids_of`` the ids of a text, with control tokens or without. In all
     other places the constraint holds that ``within`` gives for an answer from a position on; it
-    begins anew after a forced end, which may have cut what it allows, such as a call.
+    begins again after a forced end, which may have cut what it allows, such as a call.
     """
 
     def __init__(

@@ -91,7 +91,7 @@ def test_a_forced_call_comes_without_the_message_of_a_budget(
 
 @pytest.mark.parametrize("length", [0, "auto"])
 def test_a_budget_ends_thoughts_within_a_call(tmp_path: Path, length: DraftTokens) -> None:
-    """Its grammar, which holds among the thoughts too, begins anew in the answer."""
+    """Its grammar, which holds among the thoughts too, begins again in the answer."""
     call = (
         '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome", "days": 2}}\n</tool_call>'
     )

@@ -96,7 +96,7 @@ def test_a_message_stands_before_the_mark() -> None:
 
 
 @pytest.mark.parametrize("message", ["", " Enough." * 20])
-def test_elsewhere_another_constraint_holds_anew(message: str) -> None:
+def test_elsewhere_another_constraint_holds_from_its_beginning(message: str) -> None:
     found = said(budget(2, "thoughts", message, lambda start: Only("xyz", start)), "xyxyz")
     assert found == f"xy{message}</think>xyz"
 
