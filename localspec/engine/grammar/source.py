@@ -145,6 +145,11 @@ def _converted_grammar(text: str) -> ReadGrammar:
     from localspec.engine.grammar.gbnf import gbnf_as_lark
 
     if text.lstrip().startswith("{"):
+        if '"grammars"' not in text:
+            raise GrammarError(
+                "The grammar is JSON, but no list of grammars.",
+                "Give a JSON schema as one: --json-schema, json_schema.",
+            )
         return ReadGrammar(text)
     lark = text if is_lark_syntax(text) else gbnf_as_lark(text)
     return _checked(LLMatcher.grammar_from_lark(lark), "grammar")

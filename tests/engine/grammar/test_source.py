@@ -166,6 +166,12 @@ def test_a_type_that_is_not_named_is_that_of_the_keywords(
     assert accepts(grammar, good.encode()) and not accepts(grammar, bad.encode())
 
 
+def test_a_schema_given_as_a_grammar_is_refused_by_name() -> None:
+    with pytest.raises(GrammarError, match="no list of grammars") as refused:
+        read_grammar(' {"type": "object"}')
+    assert "json_schema" in refused.value.hint
+
+
 def test_the_schema_may_say_how_it_is_spaced() -> None:
     spacing = {"whitespace_flexible": False, "whitespace_pattern": None}
     grammar, _ = schema_grammar({"properties": {"a": {}}, "x-guidance": spacing})
