@@ -67,7 +67,6 @@ def open_screen(
     commands |= {alias: commands[name] for alias, name in ALIASES.items()}
     history, redraws = paths.history_file(), _redraws(markdown)
     screen = ChatScreen(commands, history, look, markdown, keep_input, redraws)
-    console.note("/help lists the commands; Ctrl-D leaves.")
     try:
         yield screen
     finally:

@@ -21,12 +21,18 @@ from localspec.speculative.control.calibration import calibrate, still_holds
 from localspec.speculative.control.costs import PassCosts
 from localspec.speculative.control.pair_profile import PairProfile
 from localspec.speculative.control.valuation import LONGEST_AUTO
-from localspec.speculative.limits import ceiling
+from localspec.speculative.limits import ceiling, usual_best
 from localspec.speculative.loop import Clock
 
 MEASURING = "New on this machine: measuring the costs of drafting for about two seconds."
+_BUSY = (
+    "The costs of drafting could not be measured: the machine is busy. Answers and the next start "
+    "correct them."
+)
 _SHOWN = 4  # tokens of the pass whose cost is shown if drafting does not pay
 _CHECK_EVERY = 24 * 3600  # seconds
+_MOST = 1.25 * _SHOWN  # plain passes: as many plain ones give the same tokens, so more is noise
+_COPIED = 0.8  # of the tokens of a copy, where an edit changes every few words
 LEAST_CEILING = 1.05  # times plain speed: below it not even a perfect draft pays
 
 
@@ -107,8 +113,8 @@ def best_gain(known: PairProfile, *, drafts_block: bool = False) -> tuple[float,
 def _copies_gain(known: PairProfile) -> str:
     """Gain of prompt lookup, which ends with the draft, and costs nothing; "" for none."""
     verify = [known.verify.seconds(1 + k, 0) for k in range(LONGEST_AUTO + 1)]
-    most, _ = ceiling(verify, 0.0)
-    pays = most >= LEAST_CEILING
+    gain, _ = usual_best(verify, 0.0, _COPIED)
+    pays = gain >= LEAST_CEILING
     return ", and ends prompt lookup, by which edits and quotations come faster" if pays else ""
 
 
@@ -150,7 +156,8 @@ class StoredProfile:
         if self._profile is not None:
             return
         if self._file.parts.get("profile") is None:
-            say(MEASURING)
+            if not self._file.is_announced:
+                say(MEASURING)
             if reason := _unwritable(self.path.parent):
                 say(f"It cannot be saved for the next time: {reason}.")
         before = len(self.notes)
@@ -212,15 +219,16 @@ class StoredProfile:
         return again
 
     def _verdict(self, profile: PairProfile) -> list[str]:
-        """One line when no draft could pay on this machine."""
+        """One line when no draft could pay on this machine, or costs could not be measured."""
         if self._draft is None:
             return []
         most, _ = best_gain(profile, drafts_block=self._draft.block_size is not None)
         plain = profile.verify.seconds(1, 0)
         cost, step = profile.verify.seconds(_SHOWN, 0) / plain, profile.draft.seconds(1, 0) / plain
-        measured = cost >= 1 and step <= 1  # otherwise other work was
-        if most >= LEAST_CEILING or not measured:
+        if most >= LEAST_CEILING:
             return []
+        if not (1 <= cost <= _MOST and step <= 1):
+            return [_BUSY]
         return [
             f"The draft model will not pay on this machine (a pass of {_SHOWN} tokens costs "
             f"{cost:.1f} plain ones, a step of the draft {step:.2f}): --draft off frees "

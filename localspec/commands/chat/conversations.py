@@ -135,12 +135,13 @@ def end(chat: "Chat") -> None:
 
 
 def _introduction(engine: "Engine") -> str:
-    """The models of a chat and its context, in a sentence."""
+    """The models of a chat, its context, and how to go on."""
     target, draft = engine.target.header.path, "no draft model"
     if engine.draft is not None:
         path = engine.draft.header.path
         draft = "its prediction heads as draft" if path == target else f"draft {path.name}"
-    return f"Target {target.name}, {draft}, context of {engine.target.n_ctx} tokens."
+    context = f"context of {engine.target.n_ctx:,} tokens"
+    return f"Target {target.name}, {draft}, {context}. /help lists the commands; Ctrl-D leaves."
 
 
 # -- the commands --------------------------------------------------------------------------

@@ -67,10 +67,7 @@ def _rounding(
             say is not None
             and sum(path.stat().st_size for path in model.header.paths) >= _WORTH_TELLING
         ):
-            say(
-                "New here: finding out whether passes of all widths round alike, which may take a "
-                "minute."
-            )
+            say("New on this machine: comparing how passes round, which may take a minute.")
         known[model.rollback.name] = _probed(model)
         stored = {n: {"alike": each.alike, "left": each.left} for n, each in known.items()}
         file.update(rounding=stored)

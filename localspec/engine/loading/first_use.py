@@ -24,7 +24,7 @@ from localspec.llama.parameters import uses_devices
 CHILD = "localspec.engine.loading.child"
 _PATIENCE, _BYTES_PER_SECOND = 900, 2e7  # of the child: seconds, and bytes read in a second
 _ROOM = 8 * 2**30  # bytes of memory in addition to the weights, a copy of them and the contexts
-_WORTH_TELLING = 2**30  # bytes
+_WORTH_TELLING = 2**28  # bytes: smaller models take a few seconds
 # Tokens: room for the passes, and flash attention is chosen as for longer contexts.
 _LEAST_CTX, _MOST_CTX = 128, 1024
 _SOURCE = re.compile(r"^\S*/llama\.cpp/")
@@ -104,7 +104,7 @@ def first_usable(
         is_new = variant.name not in endings
         if is_new and (on_device or not all(map(_is_bundled, placed.models))):
             if say is not None and variant is first:
-                _announce(placed, on_device, say)
+                file.is_announced = _announce(placed, on_device, say)
             ended = _in_child(placed, measures=_measures(placed, on_device), answers=on_device)
             if ended.code != 0 and variant is found[-1]:
                 _fail(placed, ended)
@@ -152,14 +152,18 @@ def prove(model: Model) -> None:
         _fail(placed, ended)
 
 
-def _announce(placed: Placed, on_device: bool, say: Callable[[str], None]) -> None:
-    n_bytes = _n_bytes(placed)
+def _announce(placed: Placed, on_device: bool, say: Callable[[str], None]) -> bool:
+    """One note for all that the first start does and later ones do not; whether there is one."""
+    n_bytes, minute = _n_bytes(placed), "in a process of its own and measured first, which may take"
     if on_device:
-        say("New on this device: tried in a process of its own first, as drivers may crash.")
+        say(f"New on this device: tried {minute} a minute, as drivers may crash.")
     elif n_bytes >= _WORTH_TELLING:
-        say(f"New here: {size(n_bytes)} are tried in a process of their own first, this once.")
-    if placed.draft is not None and _measures(placed, on_device):
+        say(f"New on this machine: {size(n_bytes)}, tried {minute} a minute, this once.")
+    elif placed.draft is not None and _measures(placed, on_device):
         say(MEASURING)
+    else:
+        return False
+    return True
 
 
 def _endings(file: PairFile) -> dict[str, str]:

@@ -72,7 +72,7 @@ def load_pair(
     model = load_target(placed.target, drafted=placed.draft is not None)
     notes += stretched(model)
     try:
-        use_exact_passes(model, alone, say)
+        use_exact_passes(model, alone, None if file.is_announced else say)
         notes += slow_exact(model)
         drafting = None if model.passes.alone else placed.draft
         drafter = None if drafting is None else load_draft(model, drafting, notes)

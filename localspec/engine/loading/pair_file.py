@@ -41,8 +41,8 @@ class PairFile:
 
     ``tried`` is the ending of the first use, by variant (see `first_use`), ``profile`` costs and
     acceptance (see `profile_store`), ``passes`` the classes of `--exact` (of a model alone; see
-    `exact_passes`). ``is_new``: parts were measured in this start. ``has_moved``: they were
-    measured with other layers on devices.
+    `exact_passes`). ``is_new``: parts were measured in this start, which a note
+    has said if ``is_announced``. ``has_moved``: they were measured with other layers on devices.
     ``problem`` is the reason why a file could not be read.
     """
 
@@ -50,7 +50,7 @@ class PairFile:
         self.path = path
         self.parts: dict[str, Any] = {}
         self.problem: str | None = None
-        self.is_new = self.has_moved = False
+        self.is_new = self.is_announced = self.has_moved = False
         try:
             self.parts = _read(path)
         except OSError:

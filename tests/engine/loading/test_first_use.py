@@ -25,7 +25,7 @@ from localspec.core.options.load_options import (
 )
 from localspec.core.worker import Ended
 from localspec.engine.engine import Engine
-from localspec.engine.loading import first_use
+from localspec.engine.loading import exact_passes, first_use
 from localspec.engine.loading.first_use import CHILD, prove
 from localspec.engine.loading.pair import usable_pair
 from localspec.engine.loading.pair_file import Model
@@ -129,6 +129,20 @@ def test_a_first_start_loads_in_a_child_that_also_measures(
     assert len(child.asked) == 1
     (file,) = kept()
     assert {"tried", "profile", "layers", "times"} == set(json.loads(file.read_text()))
+
+
+@pytest.mark.parametrize("drafted", [True, False])
+def test_all_that_a_first_start_does_has_one_note(
+    tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch, drafted: bool
+) -> None:
+    for module in first_use, exact_passes:
+        monkeypatch.setattr(module, "_WORTH_TELLING", 0)  # these models would be too small
+    said: list[str] = []
+    draft = options(tiny.draft) if drafted else None
+    with Engine.load(options(tiny.target), draft, say=said.append) as engine:
+        engine.profile.introduce(said.append)
+    (note,) = (each for each in said if each.startswith("New"))
+    assert "tried in a process of its own and measured first" in note
 
 
 def test_what_asks_for_another_child(child: Child, tiny: TinyFiles, tmp_path: Path) -> None:
