@@ -66,8 +66,8 @@ class ChatUI(Protocol):
     def follow(self, what: str) -> AbstractContextManager[Callable[[Piece], None]]:
         """Show the progress of an answer whose pieces are not shown."""
 
-    def compare(self, drafted: Answer, plain: Answer, text_independent_of_draft: bool) -> None:
-        """Show the speed of two answers to one question, and whether their texts should agree."""
+    def compare(self, drafted: Answer, plain: Answer, text: str) -> None:
+        """Show the speed of two answers to one question, and whether their texts agree."""
 
     def trace(self, path: Path, pieces: Sequence[Piece], answer: Answer) -> None:
         """Write a page about an answer's rounds; raises FileProblem."""

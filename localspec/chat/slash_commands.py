@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
+from localspec.chat.agreement import agreement
 from localspec.chat.answer import Answer, Piece, collect
 from localspec.chat.conversation import Chat, unseen
 from localspec.chat.conversation_store import read_conversation, write_conversation
@@ -104,7 +105,7 @@ def _compare(chat: Chat, rest: str) -> None:
     if plain.finish_reason == "cancelled":
         chat.ui.say("Stopped.")
         return
-    chat.ui.compare(drafted, plain, options.sampling.text_independent_of_draft)
+    chat.ui.compare(drafted, plain, agreement(engine.stream, prompt, options, drafted, plain))
 
 
 def _trace(chat: Chat, rest: str) -> None:

@@ -127,10 +127,11 @@ def only_thoughts(answer: "Answer") -> None:
     )
 
 
-def compared(answer: "Answer", plain: "Answer", text_independent_of_draft: bool = True) -> None:
+def compared(answer: "Answer", plain: "Answer", text: str) -> None:
     """The measured speed-up over plain decoding of the same prompt, on stderr.
 
-    Neither wins within the noise: by how much passes of one token differ between both answers.
+    ``text`` is a clause on whether both texts agree. Neither wins within the noise: by how much
+    passes of one token differ between both answers.
     """
     ours, theirs = answer.stats, plain.stats
     if not (ours.tokens and theirs.tokens):
@@ -144,14 +145,9 @@ def compared(answer: "Answer", plain: "Answer", text_independent_of_draft: bool 
     gain = plain_pace / (seconds / max(1, ours.timed_tokens)) if seconds else 0.0
     reading = ours.draft_prompt_seconds
     counted = f" ({reading:.1f} s of the draft's prefill included)" if reading > 0.05 else ""
-    text = (
-        "the same text" if answer.tokens == plain.tokens
-        else "another text; localspec bench finds out why" if text_independent_of_draft
-        else "another text, as rejection draws"
-    )  # fmt: skip
     noise = _noise(ours, theirs)
     start = "No clear winner" if abs(gain - 1) <= noise else "Measured"
-    noisy = f"; passes without drafts alone differ by {percent(noise)}" if noise else ""
+    noisy = f"; passes without drafts alone differ by {percent(noise)}" if noise > 0.005 else ""
     measured = f"{gain:.2f}x plain decoding, which reaches {speed} tok/s{counted}"
     note(f"{start}: {measured}{noisy}; {text}.")
 

@@ -100,10 +100,10 @@ class _Screen:
         """A line on how far an answer is whose text is not shown."""
         return unseen_answer(what)
 
-    def compare(self, drafted: Answer, plain: Answer, text_independent_of_draft: bool) -> None:
+    def compare(self, drafted: Answer, plain: Answer, text: str) -> None:
         """The figures of an answer, and its speed-up over the same question answered plain."""
         self._show(drafted, estimate=False)
-        compared(drafted, plain, text_independent_of_draft)
+        compared(drafted, plain, text)
 
     def trace(self, path: Path, pieces: Sequence[Piece], answer: Answer) -> None:
         """Write a page about an answer's rounds."""

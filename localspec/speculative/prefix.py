@@ -1,7 +1,9 @@
 """Common prefixes of token lists, found without comparing anything twice."""
 
+from typing import Any
 
-def common_prefix(a: list[int], b: list[int], start: int = 0, shift: int = 0) -> int:
+
+def common_prefix(a: list[Any], b: list[Any], start: int = 0, shift: int = 0) -> int:
     """How many leading tokens two lists share; slices are compared at C speed.
 
     The first ``start`` are taken to be shared; after them a[i] is compared with b[i + shift].

@@ -81,7 +81,7 @@ class Person:
     def show_stats(self, stats: GenerationStats) -> None:
         self.sums.append(stats)
 
-    def compare(self, drafted: Answer, plain: Answer, text_independent_of_draft: bool) -> None:
+    def compare(self, drafted: Answer, plain: Answer, text: str) -> None:
         self.compared.append((drafted, plain))
 
     def trace(self, path: Path, pieces: Sequence[Piece], answer: Answer) -> None:

@@ -147,15 +147,14 @@ def test_an_answer_that_is_nothing_but_thoughts(
 
 def test_what_drafting_gained(streams: Streams) -> None:
     drafted, plain = made_answer(2.0, drafted=9, reading=0.5), made_answer(4.0)
-    compared(drafted, plain)
-    compared(made_answer(8.0, [1, 2], drafted=9), plain)
-    compared(made_answer(8.0), plain)
-    compared(made_answer(0.0, []), plain)
+    compared(drafted, plain, "the same text")
+    compared(made_answer(8.0, [1, 2], drafted=9), plain, "another text")
+    compared(made_answer(8.0), plain, "")
+    compared(made_answer(0.0, []), plain, "")
     assert streams.read()[1].splitlines() == [
         "Measured: 1.60x plain decoding, which reaches 10.0 tok/s (0.5 s of the draft's prefill "
         "included); the same text.",
-        "Measured: 0.03x plain decoding, which reaches 10.0 tok/s; another text; localspec bench "
-        "finds out why.",
+        "Measured: 0.03x plain decoding, which reaches 10.0 tok/s; another text.",
         "Nothing was drafted: both answers are plain decoding, which reaches 10.0 tok/s.",
     ]
 
@@ -175,7 +174,7 @@ def test_neither_wins_within_the_noise_of_passes_without_drafts(
     drafted, plain = made_answer(4.6, drafted=9), made_answer(4.0)
     drafted.stats.passes[1] = PassStats(20, 20 * pace)
     plain.stats.passes[1] = PassStats(40, 4.0)
-    compared(drafted, plain)
+    compared(drafted, plain, "the same text")
     assert streams.read()[1] == words + "\n"
 
 

@@ -68,6 +68,7 @@ def run(
     as_json: JsonFlag = False,
 ) -> None:
     """Answer one prompt: the text on stdout, the figures on stderr."""
+    from localspec.chat.agreement import agreement
     from localspec.chat.answer import collect
 
     console.be_quiet(answering.quiet)
@@ -120,7 +121,7 @@ def run(
             compared = {} if plain is None else {"plain": plain.as_json()}
             console.json_line(answer.as_json() | document | compared)
         elif plain is not None and plain.finish_reason != "cancelled":
-            answers.compared(answer, plain, options.sampling.text_independent_of_draft)
+            answers.compared(answer, plain, agreement(engine.stream, ids, options, answer, plain))
     ended = {answer.finish_reason, None if plain is None else plain.finish_reason}
     raise typer.Exit(130 if "cancelled" in ended else 0)
 
