@@ -75,6 +75,11 @@ class DemoResult:
         return document | {"bundled": bundled, "draft": drafts[0], **found[0]}
 
 
+def demo_folder() -> Path:
+    """Where the padded models stay."""
+    return paths.cache_folder() / "demo"
+
+
 def demo_tokens(model: str, plan: BenchPlan, quantizations: int) -> int:
     """How many tokens the demo of the "pair" or the "hybrid" generates at most."""
     variants = 2 if model == "pair" else 4 if plan.lengths[-1] == "auto" else 3
@@ -210,7 +215,7 @@ def padded_hybrid(
 def _padded(
     sources: tuple[Path, Path], shapes: Shapes, quantization: Quantization, on_progress: Progress
 ) -> tuple[Path, Path]:
-    folder = paths.cache_folder() / "demo"
+    folder = demo_folder()
     labels = f"padding the demo target ({quantization})", f"padding the draft ({quantization})"
     target, draft = (
         padded_copy(source, folder, shape, quantization, partial(on_progress, label))

@@ -5,14 +5,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from localspec.bench.comparison import Comparison
+from localspec.bench.figures import FEWEST_PROMPTS
 from localspec.bench.plan import BenchPlan, PromptIds
 from localspec.chat.answer import Answer
 from localspec.core.formatting import duration
 
+_LATEST = 2.0  # times the limit, for the prompts without which a busy machine has no interval
+
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A benchmark ends after ``seconds``, or once its result is clear.
+    """A benchmark ends after ``seconds``, or once its result is clear; later if that is too few.
 
     A result of fewer prompts than there are ``kinds`` of tasks is not: they differ most.
     """
@@ -75,9 +78,12 @@ class Forecast:
 
     def is_enough(self, so_far: Comparison) -> bool:
         """Whether the limit is reached, or more prompts are not needed to know the faster side."""
-        if self._limit is None or self.spent() >= self._limit.seconds:
-            return self._limit is not None
-        return len(so_far.names) >= self._limit.kinds and so_far.is_clear()
+        if self._limit is None:
+            return False
+        measured, late = len(so_far.names), self.spent() / self._limit.seconds
+        if late >= 1:
+            return measured >= FEWEST_PROMPTS or late >= _LATEST
+        return measured >= self._limit.kinds and so_far.is_clear()
 
     def extent(self) -> str:
         """How many answers the benchmark takes, and how long, as far as is known."""

@@ -14,7 +14,7 @@ from localspec.bench.comparison import Comparison, together
 from localspec.bench.figures import Figures
 from localspec.bench.report.document import Against
 from localspec.chat.stats import Interval, SameText
-from localspec.core.formatting import count, duration, number, one_line, percent
+from localspec.core.formatting import count, duration, number, one_line, percent, size
 from localspec.display.answer import by_position
 from localspec.display.terminal.console import make_console, note
 from localspec.llama.memory.use import MemoryUse
@@ -269,19 +269,32 @@ def demo_intro(model: str, draft_tokens: object, n_tokens: int) -> None:
     )
 
 
-def demo_end(results: "Sequence[DemoResult]", next_command: str) -> None:
-    """One sentence on the result, and the next command, on stderr."""
+def demo_end(results: "Sequence[DemoResult]", next_command: str, *, is_busy: bool) -> None:
+    """One sentence on the result, the place of the files, and the next command, on stderr.
+
+    If the machine ``is_busy``, speeds are named only if intervals show which is the faster side.
+    """
+    from localspec.bench.demo import demo_folder
+
     seen = []
     texts = set[SameText]()
     for result in results:
         rows = [each for one in result.comparisons for each in one.figures()[1:]]
         texts.update(row.text for row in rows)
         if rows:
-            best = max(row.speedup for row in rows)
-            seen.append(f"{best:.2f}x the speed of plain decoding in {result.quantization}")
+            best = max(rows, key=lambda row: row.speedup)
+            interval = best.speedup_interval
+            is_busy = is_busy and (interval is None or interval[0] <= 1 <= interval[1])
+            gain = f"{best.speedup:.2f}x the speed of plain decoding{_ci(interval)}"
+            seen.append(f"{gain} in {result.quantization}")
     rounded = "the same text up to rounding" if "rounding" in texts else "the same text"
     text = "ANOTHER text" if "different" in texts else rounded
-    note(f"You saw drafting give {text} at {' and '.join(seen)}.")
+    speeds = f" at {' and '.join(seen)}"
+    if is_busy:
+        speeds = "; this machine is too busy to tell at which speed"
+    note(f"You saw drafting give {text}{speeds}.")
+    stored = sum(file.stat().st_size for file in demo_folder().glob("*.gguf"))
+    note(f"The padded models stay in {demo_folder()}: delete its {size(stored)} when you like.")
     note(f"Next, with a real model: {next_command}")
 
 
@@ -304,7 +317,10 @@ def _pair_result(out: Console, result: "DemoResult", verbose: bool) -> None:
         markup=False,
     )
     Scoreboard(out, [comparison.task]).add(comparison)
-    summary(out, comparison, verbose=verbose)
+    if verbose:
+        _details(out, comparison, comparison.figures())
+    for sentence in _differences(comparison, verbose=verbose):
+        out.print(sentence, markup=False)
 
 
 def _hybrid_result(out: Console, result: "DemoResult", verbose: bool) -> None:

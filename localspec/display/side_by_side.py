@@ -1,5 +1,7 @@
 """Answers side by side while they grow, by draft length: plain decoding and drafting."""
 
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -18,18 +20,37 @@ Show = Callable[[DraftTokens, Piece], None]
 
 @contextmanager
 def side_by_side(lengths: Sequence[DraftTokens]) -> Iterator[Show]:
-    """A column for each draft length on stdout, whose answers grow by the pieces shown."""
+    """A column for each draft length on stdout, whose answers grow by the pieces shown.
+
+    While the second one grows, the first is shown again as fast as it was decoded: a race.
+    """
     out = console.make_console(stderr=False)
     look = AnswerStyle(origins=visible_origins(out))
     columns = {length: _Column(length, look) for length in lengths}
     out.print(legend(look.origins))
     with console.resizable(Live(console=out, auto_refresh=False)) as live:
+        first, now, recorded = lengths[0], 0.0, deque[Piece]()
 
-        def show(length: DraftTokens, piece: Piece) -> None:
+        def add(length: DraftTokens, piece: Piece) -> None:
             columns[length].add(piece)
             live.update(_table([*columns.values()]), refresh=True)
 
+        def show(length: DraftTokens, piece: Piece) -> None:
+            nonlocal now
+            if length == first:
+                recorded.append(piece)
+            elif not now:
+                columns[first] = _Column(first, look)
+            now = 0.0 if length == first else piece.stats.seconds
+            while now and recorded and recorded[0].stats.seconds <= now:
+                add(first, recorded.popleft())
+            add(length, piece)
+
         yield show
+        while now and recorded:
+            time.sleep(max(0.0, recorded[0].stats.seconds - now))
+            now = recorded[0].stats.seconds
+            add(first, recorded.popleft())
 
 
 class _Column:

@@ -72,6 +72,8 @@ def test_what_was_explained_in_some_prompts_is_spread_over_the_others() -> None:
         ([1.4, 1.5, 1.4, 1.5], 10, False),  # of five kinds
         ([1.4, 1.5, 0.6, 0.7, 1.1], 10, False),
         ([0.6, 0.7, 0.6, 0.5, 0.6], 10, True),
+        ([1.1], 119, False),  # too few for an interval, and not twice as long
+        ([1.4, 1.5, 0.6, 0.7], 60, True),
         ([1.1], 120, True),
     ],
 )

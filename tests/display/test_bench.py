@@ -355,10 +355,9 @@ def test_the_demo_fits(
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     bench_display.demo_result(made_demo(tiny, loops=1, prompts=5))
-    title, _, plain, drafted, loops, advice = streams.read()[0].splitlines()
+    title, _, plain, drafted, loops = streams.read()[0].splitlines()
     assert title.startswith("Q4_0: the 87k target padded to 87k parameters, the 87k draft")
     assert plain.startswith("Q4_0") and drafted.endswith("same") and loops.endswith("Q4_0 1")
-    assert advice.startswith("Fastest here: --draft 3, ")
 
 
 def test_variants_of_the_hybrid_stand_below_one_plain_row(
@@ -380,3 +379,20 @@ def test_variants_of_the_hybrid_stand_below_one_plain_row(
         "  MTP          2.50 tokens a round, cost 1.25",
     ]
     assert verdict.startswith("Fastest here: MTP, ") and why.startswith("draft model: code 1")
+
+
+@pytest.mark.parametrize(
+    ("speedups", "is_busy", "words"),
+    [
+        ((0.7, 1.3, 0.9, 1.1), True, "the same text; this machine is too busy to tell at which"),
+        ((0.7, 1.3, 0.9, 1.1), False, "the same text at 0.95x the speed of plain decoding (90%"),
+        ((1.5, 1.6, 1.5, 1.4), True, "the same text at 1.50x the speed of plain decoding (90%"),
+        ((1.5,), True, "too busy to tell"),
+    ],
+)
+def test_a_busy_machine_decides_nothing(
+    tiny: TinyFiles, streams: Streams, speedups: Sequence[float], is_busy: bool, words: str
+) -> None:
+    found = replace(made_demo(tiny), comparisons=(varied_comparison(speedups),))
+    bench_display.demo_end([found], "localspec chat NAME", is_busy=is_busy)
+    assert words in streams.read()[1]

@@ -11,7 +11,11 @@ from tests.support.programs.streams import Streams
 from tests.support.programs.terminal import Window
 
 
-def test_each_answer_grows_in_its_column(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_grow_in_their_columns_and_race(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("localspec.display.side_by_side.time.sleep", slept.append)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("LINES", "24")
     streams.make_terminals(monkeypatch, sys.stdout)
@@ -21,6 +25,7 @@ def test_each_answer_grows_in_its_column(streams: Streams, monkeypatch: pytest.M
                 stats = GenerationStats(tokens=2 * i, seconds=i * seconds)
                 parts = (TextPart(f"{word} ", "draft", False),)
                 show(length, Piece(parts, (i,), stats, None, 2))  # type: ignore[arg-type]
+    assert slept == [2.0, 4.0]  # the drafted answer took 2 seconds, the plain one 4 and 4
     window = Window(80, 24)
     window.write(streams.read()[0].replace("\n", "\r\n"))
     legend, title, text, *rest = window.text.splitlines()

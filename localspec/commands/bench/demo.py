@@ -68,8 +68,9 @@ def demo(
         console.note(sentence)
     plan = BenchPlan(SamplingParams(temperature=0), (0, length), repeats, max_tokens)
     quantizations = QUANTIZATIONS if all_quantizations else QUANTIZATIONS[:1]
+    is_busy = False
     if not as_json:
-        console.note_other_work()
+        is_busy = console.note_other_work()
         tokens = demo_tokens(model, plan, len(quantizations))
         bench_display.demo_intro(model, length, tokens)
     if model == "pair" and not as_json and console.make_console(stderr=False).is_terminal:
@@ -85,7 +86,7 @@ def demo(
     if as_json:
         console.json_line(_document(model, plan, threads, results))
     else:
-        bench_display.demo_end(results, _next_command())
+        bench_display.demo_end(results, _next_command(), is_busy=is_busy or machine.is_busy())
 
 
 def _watch(plan: "BenchPlan", threads: int | None) -> None:

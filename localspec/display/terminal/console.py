@@ -196,10 +196,11 @@ def note(sentence: str, *, asked: bool = False) -> None:
     out.print(one_line(sentence), style="dim", markup=False)
 
 
-def note_other_work() -> None:
-    """Warn, next to speeds, that other programs use this machine."""
+def note_other_work() -> bool:
+    """Warn, next to speeds, that other programs use this machine; whether they do."""
     if (sentence := machine.other_work()) is not None:
         note(sentence)
+    return sentence is not None
 
 
 def prompt(words: str) -> None:

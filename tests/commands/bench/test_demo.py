@@ -23,7 +23,9 @@ def small_demo(tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_demo")
-def test_demo(localspec: Command) -> None:
+def test_demo(localspec: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("localspec.core.machine.other_work", lambda: None)
+    monkeypatch.setattr("localspec.core.machine.is_busy", lambda: False)
     flags = ("--repeats", "1", "-n", "4", "-t", "1", "--draft", "2")
     done = localspec("demo", *flags)
     assert done.code == 0
@@ -32,6 +34,8 @@ def test_demo(localspec: Command) -> None:
         r"You saw drafting give the same text (up to rounding )?at [\d.]+x the speed .* F16\.",
         done.err,
     )
+    assert f"stay in {paths.cache_folder() / 'demo'}: delete its " in done.err
+    assert "0 bytes" not in done.err and "Fastest here" not in done.out  # one verdict
     assert done.err.splitlines()[-1].startswith("Next, with a real model: localspec ")
     assert "F16: the 87k target" in done.out and "Q4_0" not in done.out
     done = localspec("demo", *flags, "--json", "--all")
