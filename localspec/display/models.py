@@ -18,8 +18,8 @@ from localspec.display.terminal.console import labelled, labelled_rows, make_con
 from localspec.hub.client import RemoteModel
 from localspec.hub.provenance import Verification
 from localspec.library.local_models import Inventory, LocalModel
-from localspec.library.pairs.catalog import MTP, PairSpec
-from localspec.library.pairs.listing import PairRow, recommended
+from localspec.library.pairs.catalog import MTP, Gain, PairSpec
+from localspec.library.pairs.listing import PairRow
 from localspec.library.sidecars import by_model
 from localspec.library.suggest import Suggestions
 from localspec.metadata.findings import counted
@@ -147,9 +147,10 @@ def model_json(model: LocalModel) -> dict[str, object]:
     }
 
 
-def pairs(rows: Sequence[PairRow], *, header: bool = True) -> None:
-    """Known pairs, one a line, the user's own first; the one to try first here is marked."""
-    best = recommended(rows)
+def pairs(
+    rows: Sequence[PairRow], best: PairRow | None, machine: str, *, header: bool = True
+) -> None:
+    """Known pairs, one a line, the user's own first; the ``best`` for the machine is marked."""
     table(
         ("PAIR", "SIZE", "HERE", "FITS", "GAIN", "FAMILY", "LICENCES"),
         (_pair_cells(row, row is best) for row in rows),
@@ -157,7 +158,7 @@ def pairs(rows: Sequence[PairRow], *, header: bool = True) -> None:
         header=header,
     )
     if best is not None:
-        note(f"Recommended for this machine: {chat_command(best)}")
+        note(f"Recommended for {machine}: {chat_command(best)}")
     note(
         "Details: localspec pair show NAME; download both models: localspec download NAME; "
         "chat with them: localspec chat NAME."
@@ -174,7 +175,7 @@ def _pair_cells(row: PairRow, is_best: bool) -> tuple[str, ...]:
     target, draft = row.here
     here = "both" if target and draft else "target" if target else "draft" if draft else "–"
     gain = "" if row.gain is None else row.gain.what
-    if row.gain is not None and row.gain.source is None:
+    if row.gain is not None and (row.gain.source is None or row.gain.standing == "estimated"):
         gain += " (?)"
     if make_console(stderr=False).is_terminal and cell_len(gain) > _MOST_GAIN:
         gain = _fit(gain, _MOST_GAIN)
@@ -191,7 +192,7 @@ def _pair_cells(row: PairRow, is_best: bool) -> tuple[str, ...]:
 
 def pair(row: PairRow, settings: "Mapping[str, Setting]") -> None:
     """Everything about one pair, a fact a line; settings as in its file."""
-    facts = [*_facts(row, settings), *(_known_facts(row.spec) if row.spec else ())]
+    facts = [*_facts(row, settings), *(_known_facts(row.spec, row.gain) if row.spec else ())]
     labelled_rows(make_console(stderr=False), facts)
 
 
@@ -212,13 +213,13 @@ def _facts(row: PairRow, settings: "Mapping[str, Setting]") -> Iterator[tuple[st
         yield "setting", f"{name} = {tomlkit.item(value).as_string()}"
 
 
-def _known_facts(spec: PairSpec) -> Iterator[tuple[str, str]]:
+def _known_facts(spec: PairSpec, gain: Gain | None) -> Iterator[tuple[str, str]]:
     draft = f", draft {spec.draft.license}" if spec.draft else ""
     yield "licences", f"target {spec.target.license}{draft}"
     yield "vocabularies", _VOCABULARIES[spec.vocab]
-    if spec.gain is not None:
-        source = f" ({spec.gain.source})" if spec.gain.source else ""
-        yield "gain", f"{spec.gain.standing}: {spec.gain.what}{source}"
+    if gain is not None:
+        source = f" ({gain.source})" if gain.source else ""
+        yield "gain", f"{gain.standing}: {gain.what}{source}"
     yield "advice", spec.advice
     if spec.unseen:
         yield "note", "The draft is known from public documents; its file was not opened here."

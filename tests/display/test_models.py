@@ -149,7 +149,7 @@ def test_a_model_as_json(in_zoo: zoo.Zoo) -> None:
 
 
 def test_what_is_here_of_a_pair(in_zoo: zoo.Zoo) -> None:
-    text = piped(lambda: lists.pairs(pair_rows(find_models().models)))
+    text = piped(lambda: lists.pairs(pair_rows(find_models().models), None, "this machine"))
     here = {line.split("\t")[0]: line.split("\t")[2] for line in text.splitlines()}
     assert here["llama3.1-8b"] == "both" and here["qwen2.5-7b"] == "draft"
     assert here["gemma3-27b"] == "target" and here["gpt-oss-120b"] == "–"
@@ -158,7 +158,7 @@ def test_what_is_here_of_a_pair(in_zoo: zoo.Zoo) -> None:
 def test_pairs_in_a_pipe(streams: Streams) -> None:
     user_pairs.add("mine", "hf:org/a", "hf:org/b", {})
     rows = pair_rows(find_models().models)
-    lists.pairs([*rows, replace(rows[1], fits=None)])
+    lists.pairs([*rows, replace(rows[1], fits=None)], rows[2], "this machine")
     out, err = streams.read()
     fields = [line.split("\t") for line in out.splitlines()[1:]]
     assert {len(row) for row in fields} == {7}

@@ -30,23 +30,34 @@ def pairs(
     family: Annotated[
         str | None, typer.Option("--family", help="Only pairs of this family, such as qwen.")
     ] = None,
-    fits: Annotated[bool, typer.Option("--fits", help="Only pairs that fit this machine.")] = False,
+    fits: Annotated[bool, typer.Option("--fits", help="Only pairs that fit the memory.")] = False,
+    memory: Annotated[
+        float | None,
+        typer.Option(min=1, max=1e6, metavar="GB", help="RAM of another machine, in GB."),
+    ] = None,
+    vram: Annotated[
+        float | None,
+        typer.Option(min=1, max=1e6, metavar="GB", help="Memory of its GPUs; without: none."),
+    ] = None,
     as_json: JsonFlag = False,
     header: HeaderFlag = True,
 ) -> None:
     """List known pairs of target and draft, your own first."""
     from localspec.display import models as lists
     from localspec.library.local_models import find_models
-    from localspec.library.pairs.listing import pair_rows
+    from localspec.library.pairs.listing import pair_rows, recommended
 
-    rows = [row for row in pair_rows(find_models().files, family) if not fits or row.fits]
+    rooms = [round(gb * 1e9) for gb in (memory or 0, vram or 0)]
+    every = pair_rows(find_models().files, family, sum(rooms) or None)
+    rows = [row for row in every if not fits or row.fits]
     if not rows and not as_json:
-        console.note("No known pair fits this machine's memory.")
+        console.note("No known pair fits this memory.")
         return
     if as_json:
         console.json_line({"pairs": [row.as_json() for row in rows]})
     else:
-        lists.pairs(rows, header=header)
+        best = recommended(rows, max(rooms[0], 2 * rooms[1]) or None)  # a GPU's may be filled
+        lists.pairs(rows, best, "such a machine" if any(rooms) else "this machine", header=header)
 
 
 @pair_app.command("add", cls=LlamaCommand)

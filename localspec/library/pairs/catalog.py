@@ -20,6 +20,11 @@ MAX_BYTES = 2**20
 SHOWN_NAMES = 5
 COMPARED_CHARACTERS = 64  # of a name that is unknown; the longest known one is shorter
 
+# Seconds of passes of 1 to 8 tokens over those of a plain one: Q4_K_M with row kernels
+# (docs/internals/kernels.md), and 8B in Q4_0 on an RTX 3090 (benchmarks/cost_tables.py).
+_CPU = (1, 1.14, 1.24, 1.65, 1.83, 2.02, 2.22, 2.42)
+_GPU = (1, 1.12, 1.20, 1.33, 1.54, 1.74, 1.96, 2.15)
+_ACCEPTED = 0.7  # of drafted tokens: gives the gain that was measured for 1.5B and 6B
 MTP = "mtp"  # in place of a draft: prediction heads, in the target's file or next to it
 
 
@@ -46,11 +51,14 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """The speedup by drafting: measured or reported by `source`, else unconfirmed or expected."""
+    """The speedup by drafting: measured or reported by `source`, else unconfirmed or expected.
+
+    "estimated" is `estimated` from the sizes of the models.
+    """
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
     what: str
-    standing: Literal["measured", "reported", "unconfirmed", "expected"]
+    standing: Literal["measured", "reported", "unconfirmed", "expected", "estimated"]
     source: str | None = None
 
 
@@ -94,6 +102,23 @@ class PairSpec:
             for model in (self.target, self.draft)
         )
         return {**asdict(self), "target": target, "draft": draft, "size_gb": round(self.size_gb, 3)}
+
+
+def estimated(pair: PairSpec) -> Gain | None:
+    """The gain that the sizes of both models let expect; None for heads, which have no size."""
+    from localspec.speculative.limits import usual_best
+
+    if pair.draft is None:
+        return None
+    step, is_block = pair.draft.size_gb / pair.target.size_gb, pair.spec_type == "draft-dflash"
+    cpu, gpu = (
+        usual_best(each, step, _ACCEPTED, drafts_block=is_block)[0] for each in (_CPU, _GPU)
+    )
+    return Gain(
+        f"CPU {cpu:.1f}x, GPU {gpu:.1f}x",
+        "estimated",
+        f"both sizes, {_ACCEPTED:.0%} accepted, pass costs of an EPYC and an RTX 3090",
+    )
 
 
 @cache

@@ -9,7 +9,15 @@ from localspec.core.errors import UnknownPair
 from localspec.hub.reference import parse_reference
 from localspec.library.local_models import LocalModel, model_of
 from localspec.library.pairs import user_pairs
-from localspec.library.pairs.catalog import MTP, Gain, PairSpec, find_pair, load_catalog, of_family
+from localspec.library.pairs.catalog import (
+    MTP,
+    Gain,
+    PairSpec,
+    estimated,
+    find_pair,
+    load_catalog,
+    of_family,
+)
 from localspec.llama.memory.probe import memory_for_models
 from localspec.metadata.filenames import parts_of
 
@@ -45,10 +53,13 @@ class PairRow:
         return row if self.spec is None else self.spec.as_json() | row
 
 
-def pair_rows(local: Sequence[LocalModel], family: str | None = None) -> list[PairRow]:
+def pair_rows(
+    local: Sequence[LocalModel], family: str | None = None, memory: int | None = None
+) -> list[PairRow]:
     """The user's own pairs, then the known ones, of one family if it is given.
 
-    ``local`` are the models on this disk. Raises UnknownPair for an unknown family.
+    ``local`` are the models on this disk; pairs are to fit into ``memory`` bytes, by default this
+    machine's. Raises UnknownPair for an unknown family.
     """
     own, known = user_pairs.names(), load_catalog()
     if family is not None:
@@ -59,7 +70,7 @@ def pair_rows(local: Sequence[LocalModel], family: str | None = None) -> list[Pa
             if not own:
                 raise
             known = ()
-    memory = memory_for_models(total=True)
+    memory = memory or memory_for_models(total=True)
     rows = [_row(user_pairs.load(name), None, local, memory) for name in own]
     return [*rows, *(_row(user_pairs.as_pair(spec), spec, local, memory) for spec in known)]
 
@@ -110,7 +121,7 @@ def _row(
         here=(target is not None, draft is not None),
         fits=None if size is None or memory is None else CACHES * size <= memory,
         licenses=licenses,
-        gain=spec.gain if spec else None,
+        gain=(spec.gain or estimated(spec)) if spec else None,
         spec=spec,
     )
 

@@ -296,3 +296,19 @@ def test_without_a_name_the_models_that_are_here_are_offered(
     assert "1  localspec chat mine" in out and "2  localspec chat alone.gguf" in out
     assert asked == chosen
     assert "3  " not in out  # the models of the pair
+
+
+def test_pairs_for_another_machine(localspec: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "memory", lambda: (10**9, 10**9))
+
+    def fitting(*flags: str) -> list[str]:
+        rows = json.loads(localspec("pairs", "--fits", "--json", *flags).out)["pairs"]
+        return [row["name"] for row in rows]
+
+    assert fitting() == [] and "qwen2.5-7b" in fitting("--memory", "8")
+    assert "qwen2.5-32b" in fitting("--memory", "16", "--vram", "8")
+    assert fitting("--vram", "8") == fitting("--memory", "8")
+    ram, gpu = (localspec("pairs", flag, "8").err for flag in ("--memory", "--vram"))
+    assert "Recommended for such a machine: localspec chat qwen2.5-coder-1.5b" in ram
+    assert "Recommended for such a machine: localspec chat llama3.1-8b" in gpu  # filled by a pair
+    assert localspec("pairs", "--vram", "0").code == 2

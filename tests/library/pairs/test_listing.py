@@ -8,7 +8,7 @@ import pytest
 from localspec.core import machine, paths
 from localspec.core.errors import FileProblem, UnknownPair
 from localspec.library.pairs import user_pairs
-from localspec.library.pairs.catalog import load_catalog
+from localspec.library.pairs.catalog import estimated, find_pair, load_catalog
 from localspec.library.pairs.listing import pair_row, pair_rows, recommended
 from localspec.library.resolve import Resolver
 from localspec.metadata.header import read_header
@@ -145,3 +145,19 @@ def test_the_pair_to_try_first(
     monkeypatch.setattr(machine, "memory", lambda: (memory * 10**9, memory * 10**9))
     best = recommended(pair_rows([]))
     assert (best and best.name) == expected
+
+
+def test_every_known_pair_has_a_gain_with_its_source() -> None:
+    for row in pair_rows([]):
+        assert row.gain is not None, row.name
+        assert row.gain.source or row.gain.standing in ("unconfirmed", "expected")
+    assert pair_row("qwen2.5-coder-1.5b", []).gain == find_pair("qwen2.5-coder-1.5b").gain
+
+
+def test_an_estimate_agrees_with_what_was_measured() -> None:
+    for name, measured in (("qwen2.5-coder-1.5b", 1.19), ("qwen2.5-coder-7b", 1.53)):
+        found = estimated(find_pair(name))
+        assert found is not None
+        times = float(found.what.removeprefix("CPU ").partition("x,")[0])
+        assert times == pytest.approx(measured, abs=0.1)
+    assert estimated(find_pair("qwen3.6-27b-mtp")) is None  # heads in the target's file
