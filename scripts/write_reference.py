@@ -58,7 +58,7 @@ show NAME` names them. For a coding agent a model must call tools and hold a lon
 graphics card with that much memory holds it. *Gain* is a measured or reported speed; (?) stands for
 a claim of one user, an expectation, or an estimate. An estimate, as *CPU 1.5x, GPU 1.6x*, follows
 from the sizes of both files if 70 % of the drafted tokens are accepted and passes cost as much as
-on an EPYC and an RTX 3090. `localspec pairs --memory 16 --vram 8` lists the pairs for a machine with
+on an EPYC and an RTX 3090. `localspec pairs --memory 16 --vram 8` lists pairs for a machine with
 16 GB of RAM and 8 GB on its GPU.
 """
 SHARED = 2  # commands that have an option before it is among the shared ones
