@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from localspec.core.formatting import count, one_line
+from localspec.core.formatting import one_line
 from localspec.metadata.checks.heads import check_embedded, check_heads_of
 from localspec.metadata.checks.model import (
     BYTE,
@@ -368,7 +368,7 @@ def _check_weights(target: ModelHeader, draft: ModelHeader) -> Iterator[Finding]
     n_target, n_draft = target.parameters, draft.parameters
     if not n_target or not n_draft or n_target >= MIN_RATIO * n_draft:
         return
-    sizes = f"the target has {count(n_target)} parameters, the draft {count(n_draft)}"
+    sizes = f"the target has {target.size_label} parameters, the draft {draft.size_label}"
     if n_draft > n_target:
         message = f"The draft is the larger model: {sizes}."
         yield make_finding("draft-not-smaller", message, "Are the roles swapped?")
@@ -394,7 +394,7 @@ def _check_quantization(draft: ModelHeader) -> Iterator[Finding]:
     width, name = draft.embedding_length or 0, draft.quantization
     # Q8_0, Q8_1 and whole floats are fine enough for any draft.
     if 0 < draft.parameters <= SMALL_DRAFT and re.match(r"I?T?Q[1-6]|MXFP4|NVFP4", name):
-        message = f"The draft has {count(draft.parameters)} parameters in {name}."
+        message = f"The draft has {draft.size_label} parameters in {name}."
         yield make_finding("draft-quantization", message)
     if width % 256 and "_K" in name:
         message = f"The draft's width {width:,} is no multiple of 256, which {name} needs."

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from localspec.core.formatting import count, one_line, size
+from localspec.core.formatting import one_line, size
 from localspec.display.terminal.console import labelled, labelled_rows, make_console
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _headline(header: "ModelHeader") -> str:
     if header.trimmed is not None:
         tokens = f"proposes {header.trimmed.describe()}"
     return (
-        f"{header.path.name}: {header.architecture}, {count(header.parameters)} parameters, "
+        f"{header.path.name}: {header.architecture}, {header.size_label} parameters, "
         f"{header.quantization}, {tokens}, context {header.context_length}"
     )
 

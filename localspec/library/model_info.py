@@ -77,7 +77,7 @@ def _model(header: ModelHeader) -> Iterator[tuple[str, str]]:
     if header.parameters:
         n_bytes = header.n_bytes - (header.trimmed.table_bytes if header.trimmed else 0)
         bits = 8 * n_bytes / header.parameters
-        yield "parameters", f"{count(header.parameters)} ({header.parameters:,})"
+        yield "parameters", f"{header.size_label} ({header.parameters:,} in the file)"
         yield "quantisation", f"{header.quantization}, {bits:.1f} bits for each parameter"
     yield "file size", size(header.n_bytes)
     shape = [

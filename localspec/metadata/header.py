@@ -1,10 +1,12 @@
 """GGUF model header: architecture, sizes, tokenizer and tensors; read in stages if remote."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from localspec.core.formatting import count
 from localspec.core.options.load_options import KeyValue
 from localspec.metadata.byte_reader import Source
 from localspec.metadata.gguf_file import HeaderReader, PartHeader, TensorInfo, Value
@@ -30,6 +32,7 @@ FILE_TYPES = {  # general.file_type (`llama_ftype`) -> the name quantizers put i
 }  # fmt: skip
 FILE_TYPE_GUESSED = 1024
 _LONGEST_LABEL = 300  # characters
+_SIZE_LABEL = re.compile(r"[\dxA.]{1,9}[KMBT]")  # also 8x7B, A3B
 _SAMPLING, _MOST_RECOMMENDED = "general.sampling.", 32  # keys
 
 # `llm_arch_is_diffusion`, and architectures that encode or embed instead of continuing a text.
@@ -97,6 +100,15 @@ class ModelHeader:
     def get(self, key: str) -> Value | None:
         """The value of `{architecture}.{key}`, or None."""
         return self.values.get(f"{self.architecture}.{key}")
+
+    @property
+    def size_label(self) -> str:
+        """The size that a model is sold by, such as 1.5B, if its file states it; else its count.
+
+        A count includes an output matrix that is a copy of the token embedding.
+        """
+        label = str(self.values.get("general.size_label"))
+        return label if _SIZE_LABEL.fullmatch(label) else count(self.parameters)
 
     @property
     def has_output(self) -> bool:

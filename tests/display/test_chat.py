@@ -138,7 +138,6 @@ def words(count: int, word: str = "word") -> list[str]:
 def test_an_answer_with_its_meter(columns: int) -> None:
     pieces = [*words(30), "\n", "second line\n", "\n", *words(12, "more")]
     with answering([pieces], columns=columns) as terminal:
-        assert "/help" in terminal.window.text
         shown = next(line for line in terminal.window.view if "tok/s" in line)
         assert "word0" in terminal.window.text  # text and meter at the same time
         assert METER.match(shown) and not terminal.window.cursor_visible

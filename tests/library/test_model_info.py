@@ -27,7 +27,7 @@ def test_the_bundled_target(demo_files: tuple[Path, Path]) -> None:
     found, header = facts(demo_files[0]), read_header(demo_files[0])
     assert found["file"] == str(demo_files[0])
     assert found["architecture"] == "llama"
-    assert found["parameters"] == f"8.9M ({header.parameters:,})"
+    assert found["parameters"] == f"8.9M ({header.parameters:,} in the file)"
     assert found["quantisation"].startswith("F16, 1")
     assert found["context"] == "2,048 tokens"
     assert found["tokenizer"].startswith("4,096 tokens, BPE (gpt2, ")

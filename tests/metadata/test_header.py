@@ -590,3 +590,12 @@ def test_a_replaced_value_is_of_the_type_of_the_file(
     with pytest.raises(UsageError) as caught:
         read_header(path, [KeyValue(key, value)])
     assert key in caught.value.message and caught.value.hint == hint
+
+
+@pytest.mark.parametrize(
+    ("label", "shown"),
+    [("1.5B", "1.5B"), ("8x7B", "8x7B"), ("\x1b[2J9B", "0"), ("bigB", "0"), (5, "0"), (None, "0")],
+)
+def test_the_size_that_a_model_is_sold_by(tmp_path: Path, label: Any, shown: str) -> None:
+    keys = ARCH | ({} if label is None else {"general.size_label": label})
+    assert read_header(write_gguf(tmp_path / "a.gguf", keys)).size_label == shown
