@@ -41,10 +41,10 @@ def choose_model() -> str | None:
 
     None if none is chosen.
     """
-    from localspec.library.local_models import find_models
+    from localspec.library.local_models import current_folder, find_models
     from localspec.library.pairs.listing import pair_rows, recommended
 
-    here = find_models()
+    here = find_models(extra=current_folder())
     known = pair_rows(here.files)
     rows = [row for row in known if all(row.here) and row.fits is not False]
     offered = [*((row.name, row.size) for row in rows), *_single(here, rows)][:_SHOWN]

@@ -273,6 +273,8 @@ def _place(name: str, resolver: Resolver, ui: DownloadUI) -> Place:
     here, reference = resolver.on_disk(name), parse_reference(name)
     if here is None and reference is not None:
         ui.say(f"Asking the Hub for {reference}.")
+        if reference.file and os.path.isfile(same := Path(reference.file).name):
+            ui.say(f"The current folder has a file of this name; to use it, name it: {same}")
         return resolve(reference)
     here = here or Path(name)
     if not os.path.lexists(here):

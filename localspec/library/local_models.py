@@ -77,6 +77,11 @@ def find_models(sources: Collection[Source] | None = None, extra: Sequence[Path]
     )
 
 
+def current_folder() -> list[Path]:
+    """The current folder, if it holds a GGUF file: those below it may be named by their paths."""
+    return [Path()] if any(Path().glob("*.gguf")) else []
+
+
 def _models(scan: Scan, found: Files) -> Iterator[tuple[LocalModel, ...]]:
     """The files of each model: one, or all the parts of a split one in order."""
     split: dict[tuple[Path, str, int], dict[int, LocalModel]] = {}

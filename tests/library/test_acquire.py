@@ -117,6 +117,17 @@ def test_a_header_says_which_name_of_a_pair_to_use(listener: Listener) -> None:
 # --- fetching ---
 
 
+def test_a_file_of_the_same_name_is_pointed_at(
+    stocked: FakeHub, listener: Listener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "big-Q4_K_M.gguf").write_bytes(BIG)
+    header_of("hf:org/big-GGUF/big-Q4_K_M.gguf", Resolver(), listener.ui)
+    assert "to use it, name it: big-Q4_K_M.gguf" in listener.sentences[1]
+    header_of("hf:org/small-GGUF/small-Q8_0.gguf", Resolver(), listener.ui)
+    assert not any("small" in each and "name it" in each for each in listener.sentences)
+
+
 def test_a_pair_is_told_of_fetched_and_recorded(stocked: FakeHub, listener: Listener) -> None:
     files = ensure_local(["org/big-GGUF:Q4_K_M", "org/small-GGUF"], Resolver(), listener.ui)
     folder = paths.models_folder() / "org"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from localspec.commands.start import choose_model
 from localspec.core import paths
 from localspec.hub import client as hub_client
 from localspec.hub.remote_header import FIRST_BYTES
@@ -61,6 +62,22 @@ def test_list_of_some_sources_and_folders(
     assert [line.split()[0] for line in done.out.splitlines()] == [
         *("mamba-2.8b.Q4_0.gguf", "sub/mine.gguf")
     ]
+
+
+def test_models_of_the_current_folder_are_listed_and_offered(
+    localspec: Command, tmp_path: Path, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zoo.put(tmp_path / "mine" / "big.gguf", pair.target.read_bytes())
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setattr("builtins.input", lambda words: "1")
+    for folder, names in ((tmp_path / "mine", ["big.gguf"]), (tmp_path / "empty", [])):
+        monkeypatch.chdir(folder)
+        listed = json.loads(localspec("list", "--json").out.splitlines()[-1])["models"]
+        assert [each["name"] for each in listed] == names
+        assert choose_model() == (names[0] if names else None)
+    monkeypatch.chdir(tmp_path / "mine")
+    listed = localspec("list", "--json", "--source", "jan").out.splitlines()[-1]
+    assert json.loads(listed)["models"] == []
 
 
 def test_list_of_nothing(localspec: Command, tmp_path: Path) -> None:
