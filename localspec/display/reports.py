@@ -1,6 +1,6 @@
 """Facts and findings as labelled lines on stdout: check, inspect, doctor."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from localspec.core.formatting import one_line, size
@@ -39,11 +39,18 @@ def pair_report(report: "PairReport", target: "ModelHeader", draft: "ModelHeader
     )
 
 
-def model_report(shown: "ModelInfo") -> None:
-    """The facts of a model file and the findings on it, on stdout."""
+def model_reports(shown: "Sequence[ModelInfo]", both: "Mapping[int, int]") -> None:
+    """The facts of model files and the findings on them, on stdout.
+
+    ``both`` are bytes of a pair by the context in tokens.
+    """
     out = make_console(stderr=False)
-    labelled_rows(out, shown.facts)
-    _findings(out, shown.findings)
+    for each in shown:
+        labelled_rows(out, each.facts)
+        _findings(out, each.findings)
+    if both:
+        sizes = (f"{size(n_bytes)} for {ctx:,} tokens of context" for ctx, n_bytes in both.items())
+        labelled_rows(out, [("both models", f"about {', '.join(sizes)}")])
 
 
 def _findings(out: "Console", findings: "Iterable[Finding]") -> None:

@@ -1,6 +1,6 @@
 """Facts of a model file for `localspec inspect`: its header in words, memory, and findings."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import starmap
 
@@ -15,6 +15,8 @@ from localspec.metadata.draft_kind import claimed_heads, draft_kind, has_heads
 from localspec.metadata.findings import counted
 from localspec.metadata.header import ModelHeader, Vocab
 from localspec.pairing import MIN_RATIO, Finding, check_usable
+
+_LONG_CTX = 32768  # tokens: what coding agents fill
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,18 @@ def model_info(header: ModelHeader, free: int | None = None) -> ModelInfo:
     facts += [*_heads(header, ctx_size, use), *_use(header, usable)]
     shown = tuple((label, one_line(words)) for label, words in facts)
     return ModelInfo(header, shown, use, findings)
+
+
+def together(headers: Sequence[ModelHeader]) -> dict[int, int]:
+    """Bytes that a target and its draft take, by the context in tokens: the default, and a long."""
+    target = headers[0]
+    trained = target.context_length or _LONG_CTX
+    return {
+        ctx_size: sum(
+            estimate_run(each, ctx_size, LoadOptions(each.path)).use.total for each in headers
+        )
+        for ctx_size in (default_ctx_size(target), min(_LONG_CTX, trained))
+    }
 
 
 def _model(header: ModelHeader) -> Iterator[tuple[str, str]]:

@@ -1,6 +1,7 @@
 """The commands check and inspect: the verdict on a pair, the facts of a file."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -115,6 +116,12 @@ def test_inspect_shows_a_file(localspec: Command, tiny: TinyFiles, tmp_path: Pat
     assert lines[0].startswith("file ") and any(line.startswith("as a draft") for line in lines)
     facts = json.loads(localspec("inspect", tiny.target, "--json").out)["facts"]
     assert facts["architecture"] == "llama"
+    pair = localspec("inspect", "demo")
+    assert pair.code == 0 and pair.out.count("architecture") == 2
+    assert re.search(r"^both models +about .* for 2,048 tokens of context", pair.out, re.M)
+    document = json.loads(localspec("inspect", "demo", "--json").out)
+    least = sum(each["memory"]["total"] for each in document["models"])
+    assert document["together"]["2048"] >= 0.9 * least
     nothing = tmp_path / "nothing.gguf"
     nothing.write_bytes(b"GGUF")
     refused = localspec("inspect", nothing)

@@ -167,7 +167,7 @@ def judge(path: Path, other: ModelHeader) -> str:
         header = read_header(path)
         shown = model_info(header, free=1 << 30)
         with contextlib.redirect_stdout(io.StringIO()):
-            reports.model_report(shown)
+            reports.model_reports([shown], {})
         json.dumps(shown.as_json())
         check_own_heads(header)
         for target, draft in ((header, other), (other, header)):

@@ -109,23 +109,30 @@ def _judge(given: list[str], target: str | None, lenient: bool) -> "PairCheck":
 
 
 def inspect(
-    name: Annotated[str | None, model_argument("MODEL", _MODEL)] = None,
+    name: Annotated[str | None, model_argument("MODEL", f"{_MODEL} Or a pair's name.")] = None,
     target: TargetOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show a model's metadata, memory estimate and problems; reads only the header."""
+    """Show a model's metadata, memory estimate and problems; reads only the header.
+
+    Of a pair both models, and the memory that they take together.
+    """
     from localspec.library.acquire import header_of
-    from localspec.library.model_info import model_info
+    from localspec.library.model_info import model_info, together
     from localspec.library.resolve import Resolver
     from localspec.llama.memory.probe import memory_for_models
 
-    name = _one_model(name, target)
-    shown = model_info(header_of(name, Resolver(), download_ui()), memory_for_models())
+    resolver, ui, free = Resolver(), download_ui(), memory_for_models()
+    models = resolver.choose(_one_model(name, target)).models
+    shown = [model_info(header_of(each, resolver, ui), free) for each in models]
+    both = together([each.header for each in shown]) if len(shown) > 1 else {}
     if as_json:
-        console.json_line(shown.as_json())
+        documents = [each.as_json() for each in shown]
+        document = {"models": documents, "together": both} if both else documents[0]
+        console.json_line(document)
     else:
-        reports.model_report(shown)
-    raise typer.Exit(0 if shown.usable else 1)
+        reports.model_reports(shown, both)
+    raise typer.Exit(0 if all(each.usable for each in shown) else 1)
 
 
 def _one_model(name: str | None, target: str | None) -> str:
@@ -146,17 +153,17 @@ def list_models(
     as_json: JsonFlag = False,
     header: HeaderFlag = True,
 ) -> None:
-    """List GGUF models on this disk, also those of Ollama, LM Studio and other tools.
+    """List GGUF models on this disk, also those of the current folder, Ollama and other tools.
 
     Files that only draft for a model (MTP heads, EAGLE-3, DFlash) are listed below it, with a plus.
     Sources: localspec, hugging-face, llama.cpp, lm-studio, ollama, jan, gpt4all,
     bundled.
     """
     from localspec.display import models as lists
-    from localspec.library.local_models import find_models, parse_source
+    from localspec.library.local_models import current_folder, find_models, parse_source
 
     chosen = [parse_source(text) for text in source or ()] or None
-    inventory = find_models(chosen, folder or ())
+    inventory = find_models(chosen, folder or (() if source else current_folder()))
     if as_json:
         console.json_line(lists.inventory_json(inventory))
     else:
