@@ -64,23 +64,29 @@ def figures_line(
 def _generated(
     stats: GenerationStats, status: DraftStatus, *, full: bool, estimate: bool = True
 ) -> list[str]:
-    """Speed, gain, acceptance, and a reason if drafting is off; without ``full`` the first two."""
-    found = []
+    """Speed, gain, acceptance, and a reason if drafting is off.
+
+    Without ``full`` the first two, and the reason if the draft that was loaded was never used.
+    """
+    found, off = [], []
     if estimate and stats.estimated_speedup is not None:
         found.append(f"about {stats.estimated_speedup:.2f}x plain")
     if stats.drafted:
         found.append(_accepted(stats))
+    is_unused = bool(stats.drafter) and DRAFT not in stats.sources
     if reason := STATUS_WORDS[status]:
         everything = status is DraftStatus.RECENTLY_SLOWER or not stats.drafter
-        what, source = ("drafting", None) if everything else (stats.drafter, DRAFT)
-        began = stats.drafted if source is None else source in stats.sources
-        found.append(f"{what} {'now ' if began else ''}off ({reason})")
+        what, began = ("drafting", stats.drafted) if everything else (stats.drafter, not is_unused)
+        off.append(f"{what} {'now ' if began else ''}off ({reason})")
+        if not (everything or stats.drafted):
+            off.append("nothing drafted by prompt lookup")
     elif not stats.drafted and status is not DraftStatus.OFF:
-        found.append("nothing drafted")
-    if stats.drafted:
-        found.append(f"{number(stats.mean_accepted_length, 2)} tokens/round")
+        off.append("nothing drafted")
     speed = f"{number(stats.generation_tps)} tok/s"
-    return [speed, *(found if full else found[:1])]
+    if not full:
+        return [speed, *found[:1], *(off if is_unused or not found else [])]
+    rounds = [f"{number(stats.mean_accepted_length, 2)} tokens/round"] if stats.drafted else []
+    return [speed, *found, *off, *rounds]
 
 
 def by_position(shares: Sequence[float]) -> str:

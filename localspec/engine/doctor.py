@@ -139,7 +139,7 @@ def _exact(say: Callable[[str], None] | None) -> str:
     """Passes of the bundled target that round alike: those that `--exact` makes."""
     options = LoadOptions(paths.demo_pair()[0], ctx_size=128, threads=1, exact=True)
     with Engine.load(options, None, say=say) as engine:
-        return str(engine.target.rounding or engine.target.passes)
+        return f"with --exact, {engine.target.rounding or engine.target.passes}"
 
 
 def _try_demo(result: DoctorReport) -> str:

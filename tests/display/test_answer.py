@@ -83,7 +83,12 @@ TOO_SLOW = DraftStatus.VERIFICATION_TOO_SLOW
             "383 of 391 drafted tokens accepted (prediction heads 12 of 20, prompt lookup 371 of "
             "371) · prediction heads now off (too often wrong)",
         ),
-        ({}, "draft model", TOO_SLOW, "draft model off (costs more than it can gain here)"),
+        (
+            {},
+            "draft model",
+            TOO_SLOW,
+            "draft model off (costs more than it can gain here) · nothing drafted by prompt lookup",
+        ),
         ({}, "", DraftStatus.RECENTLY_SLOWER, "drafting off (recently slower than plain)"),
         (
             LOOKED_UP,
@@ -124,6 +129,20 @@ def test_by_default_speed_and_gain(streams: Streams) -> None:
         "32.0 tok/s · 30 of 40 drafted tokens accepted",
         "2.0 tok/s",
     ]
+
+
+def test_a_draft_that_was_loaded_in_vain_is_explained(streams: Streams) -> None:
+    stats = made_stats(40, 30)
+    stats.sources, stats.drafter = {"lookup": SourceStats(3, 40, 30)}, "draft model"
+    note(figures_line(stats, "stop", 7, TOO_SLOW, full=False))
+    stats.sources["draft"] = SourceStats(1, 2, 2)
+    note(figures_line(stats, "stop", 7, TOO_SLOW, full=False))
+    first, second = streams.read()[1].splitlines()
+    assert first == (
+        "32.0 tok/s · prompt lookup: 30 of 40 drafted tokens accepted · draft model off (costs "
+        "more than it can gain here)"
+    )
+    assert "off" not in second
 
 
 @pytest.mark.parametrize(
