@@ -166,10 +166,14 @@ class Chat:
             self.autosave = Autosave(None, self.document())
 
     def show_end(self) -> None:
-        """Show the last question and how its answer ends."""
+        """Show how the last question begins, and how its answer ends."""
         for turn in self.turns[-2:]:
-            *_, asked = turn["content"].splitlines() or [""]
-            lines = [f">>> {asked}"] if turn["role"] == "user" else _last_lines(turn["content"])
+            asked, *more = turn["content"].splitlines() or [""]
+            lines = (
+                [f">>> {asked}{' …' if more else ''}"]
+                if turn["role"] == "user"
+                else _last_lines(turn["content"])
+            )
             for line in lines:
                 self.ui.say(line.expandtabs(4))
 

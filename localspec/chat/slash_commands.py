@@ -281,8 +281,8 @@ def _say_ignored(chat: Chat) -> None:
 
 def _set(chat: Chat, rest: str) -> None:
     if not rest:
-        for name in sampling_fields():
-            chat.ui.say(f"{name} {written(chat.options.sampling, name)}")
+        params = chat.options.sampling  # in one paragraph: as a list it is longer than a window
+        chat.ui.say(" · ".join(f"{name} {written(params, name)}" for name in sampling_fields()))
         return
     name, _, value = rest.removeprefix("parameter ").partition(" ")
     if command := COMMANDS.get(f"/{name}"):  # /set system TEXT

@@ -692,7 +692,7 @@ def test_set() -> None:
         chat.options.sampling.seed,
     ) == (0.5, 3, 9)
     assert person.said[:3] == ["temperature 0.5", "top_k 3", "seed 9"]
-    names = [sentence.split()[0] for sentence in person.said[3:]]
+    names = [each.split()[0] for each in person.said[3].split(" · ")]
     _, alone, _ = talked("/set top_p", "/set acceptance")
     assert alone.said[0].startswith("top_p 0.95 ") and "0 to 1" in alone.said[0]
     assert "coupled, match, rejection" in alone.said[1]

@@ -43,6 +43,13 @@ def test_another_conversation_gets_a_file_of_its_own(command: str, tmp_path: Pat
         assert ">>> old" in person.said
 
 
+def test_a_conversation_that_goes_on_shows_how_its_question_begins(tmp_path: Path) -> None:
+    file = tmp_path / "old.json"
+    talked("What is this?\ncode()", f"/save {file}")
+    _, person, _ = talked(f"/load {file}")
+    assert ">>> What is this? …" in person.said
+
+
 def test_nothing_is_written_before_something_changes() -> None:
     talked("one", autosave=Autosave("work"))
     before = store.path_of("work").stat().st_mtime_ns

@@ -163,7 +163,7 @@ def sessions(context: typer.Context, as_json: JsonFlag = False) -> None:
             for each in found
         ]
         names = ("name", "saved", "models", "messages", "begins with")
-        lists.table(names, rows, ("messages", "models", "saved"))
+        lists.table(names, rows, ("messages",))
     else:
         console.note("No conversation is saved yet. Begin one: localspec chat MODEL")
 

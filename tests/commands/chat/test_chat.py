@@ -177,10 +177,10 @@ def test_a_named_conversation_continues_with_its_settings(
 ) -> None:
     chat("--session", "work", "--system", "Be brief", stdin=f"{HELLO}\n/set temperature 0.25\n")
     done = localspec("chat", "--continue", "-n", "4", stdin="more\n/set\n/system\n")
-    assert done.code == 0 and "temperature 0.25\n" in done.err and "Be brief" in done.err
+    assert done.code == 0 and "temperature 0.25 ·" in done.err and "Be brief" in done.err
     (listed,) = json.loads(localspec("sessions", "--json").out)["sessions"]
     assert (listed["name"], listed["messages"], listed["models"]) == ("work", 4, tiny.target.name)
-    assert "temperature 0.75\n" in chat("--continue", "--temp", "0.75", stdin="/set\n").err
+    assert "temperature 0.75 ·" in chat("--continue", "--temp", "0.75", stdin="/set\n").err
     shown = json.loads(localspec("sessions", "show", "work", "--json").out)
     assert shown["pair"]["files"][0]["size"] == tiny.target.stat().st_size
     assert localspec("sessions", "show", "work").out.startswith(f">>> {HELLO}\n\n")
