@@ -80,9 +80,9 @@ class Forecast:
         """Whether the limit is reached, or more prompts are not needed to know the faster side."""
         if self._limit is None:
             return False
-        measured, late = len(so_far.names), self.spent() / self._limit.seconds
-        if late >= 1:
-            return measured >= FEWEST_PROMPTS or late >= _LATEST
+        measured, spent = len(so_far.names), self.spent()
+        if spent >= self._limit.seconds:
+            return measured >= FEWEST_PROMPTS or spent >= _LATEST * self._limit.seconds
         return measured >= self._limit.kinds and so_far.is_clear()
 
     def extent(self) -> str:
