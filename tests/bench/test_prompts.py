@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from localspec.bench.prompts import Prompt, by_task, in_turn, read_prompts
+from localspec.commands.bench.bench import BenchFlags
 from localspec.core.errors import FileProblem, UsageError
+from localspec.core.options.option import options
 
 
 def test_ours_cover_every_kind_of_task_twice() -> None:
@@ -108,3 +110,8 @@ def test_groups_keep_their_order() -> None:
         with pytest.raises(UsageError, match=f"no task '{missing}'") as raised:
             by_task(prompts, wanted)
         assert raised.value.hint == "Tasks here: b, a, c."
+
+
+def test_the_shipped_tasks_are_named_in_help() -> None:
+    (named,) = (each for each in options(BenchFlags).values() if "--tasks" in each.flags)
+    assert ", ".join(sorted({prompt.task for prompt in read_prompts()})) in named.help

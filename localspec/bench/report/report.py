@@ -27,7 +27,8 @@ class Report:
 
     ``prompts`` are by task. Speeds are in tokens per second, seconds end in ``_s``, memory is in
     bytes; ``overall`` is None before the first result, and ``against`` is there with an ``earlier``
-    run. It is written after each task; files are always complete or untouched.
+    run. ``command`` gave it, and ``other_work`` is a sentence on other programs at its start. It is
+    written after each task; files are always complete or untouched.
     """
 
     engine: Engine
@@ -36,6 +37,8 @@ class Report:
     path: Path | None = None
     page: Path | None = None
     earlier: Document | None = None
+    command: str = ""
+    other_work: str | None = None
     document: dict[str, object] = field(default_factory=dict, init=False)
     against: Against | None = field(default=None, init=False)
 
@@ -50,6 +53,8 @@ class Report:
             "version": __version__,
             "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "complete": complete,
+            "command": self.command,
+            "other_work": self.other_work,
             **engine.settings(),
             "text_equality": engine.text_equality,
             "memory": {name: use and use.as_json() for name, use in memory_use(engine).items()},

@@ -1,5 +1,7 @@
 """The command ``bench``: plain decoding against draft lengths, measured and compared."""
 
+import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,6 +20,7 @@ from localspec.commands.session import (
     open_engine,
     use_template,
 )
+from localspec.core import machine
 from localspec.core.errors import LocalspecError, TemplateError, UsageError
 from localspec.core.files import or_stream
 from localspec.core.interrupt import held_interrupt, terminated_as_interrupted
@@ -57,7 +60,12 @@ class BenchFlags:
         "--prompts",
         'Own prompts, one a line: text or JSON, {"task": "code", "prompt": "..."}.',
     )
-    tasks: str | None = _everyday(None, "--tasks", "Only these tasks, separated by commas.")
+    tasks: str | None = _everyday(
+        None,
+        "--tasks",
+        "Only these tasks, separated by commas: answer, code, edit, maths, summarise, translate, "
+        "write.",
+    )
     thorough: bool = _everyday(
         False,
         "--thorough",
@@ -126,12 +134,17 @@ def bench(
     templating.check()
     for path in filter(None, (measuring.output, measuring.report)):
         require_writable(path)
-    console.note_other_work()
+    busy = machine.other_work()
+    if busy is not None:
+        console.note(busy)
     with open_engine(request) as engine:
         lengths = _sides(request, measuring, drafts=engine.draft is not None)
         plan = _plan(engine, request, lengths, measuring)
         use_template(engine, templating)
-        report = Report(engine, plan, groups, measuring.output, measuring.report, earlier)
+        command = shlex.join(["localspec", *sys.argv[1:]])
+        report = Report(
+            engine, plan, groups, measuring.output, measuring.report, earlier, command, busy
+        )
         verbose = request.models.verbose
         limit = None if measuring.thorough else Limit(QUICK_SECONDS, kinds)
         found, problem = _run(engine, plan, groups, report, limit, as_json=as_json, verbose=verbose)

@@ -210,3 +210,13 @@ def test_it_is_readable_at_any_width_in_both_schemes(tmp_path: Path) -> None:
             browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
             assert browser.execute_script("return document.body.scrollWidth") <= width
         assert browser.get_log("browser") == []  # type: ignore[no-untyped-call]
+
+
+def test_a_page_says_how_it_was_measured() -> None:
+    """The command, the other work of the machine, and the prompts, which are folded."""
+    asked = [{"name": "code 1", "task": "code", "messages": [{"role": "user", "content": "<b>?"}]}]
+    busy = "Other programs use 1.5 of 2 cores: figures are uncertain."
+    html = render(
+        document(measured(), command="localspec bench demo", other_work=busy, prompts=asked)
+    )
+    assert "<code>localspec bench demo</code>" in html and busy in html and "&lt;b&gt;?" in html
