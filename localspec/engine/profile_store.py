@@ -229,7 +229,7 @@ class StoredProfile:
             return []
         if not 1 <= cost <= _MOST:
             return [_BUSY]
-        if step > 1:  # also a draft that is as big, of which the check of the pair speaks
+        if step > 1:  # also a draft that is as big, which the check of the pair reports
             return []
         return [
             f"The draft model will not pay on this machine (a pass of {_SHOWN} tokens costs "
