@@ -63,8 +63,7 @@ class BenchFlags:
     tasks: str | None = _everyday(
         None,
         "--tasks",
-        "Only these tasks, separated by commas: answer, code, edit, maths, summarise, translate, "
-        "write.",
+        "Only these: answer, code, edit, maths, summarise, translate, write.",
     )
     thorough: bool = _everyday(
         False,
@@ -105,9 +104,8 @@ def bench(
 ) -> None:
     """Measure draft lengths against plain decoding, and compare the texts.
 
-    Default: greedy, seed 0, auto, all tasks in turn until the result is clear or two minutes are
-    over. Exit code 1 if a text differs from plain for no proven reason. --verbose adds costs,
-    limits and memory.
+    Default: greedy, seed 0, auto, for two minutes at most. Exit code 1 if a text differs from
+    plain for no proven reason. --verbose adds costs and limits.
     """
     from localspec.bench.forecast import Limit
     from localspec.bench.prompts import SHIPPED, by_task, in_turn, read_prompts

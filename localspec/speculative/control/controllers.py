@@ -243,7 +243,9 @@ class Adaptive(Controller):
     def _try_width(self, plan: "_RoundPlan") -> None:
         """Make a plain pass wider to see what that costs: what is known may be of a busy moment."""
         value = self._value
-        if value.is_alone and self._budget.may_spend(value.seconds_added(TRIAL), value.plain, 0.0):
+        if plan.verified or not value.is_alone:
+            return
+        if self._budget.may_spend(value.seconds_added(TRIAL), value.plain, 0.0):
             plan.tried = TRIAL
 
     def _reason(self, otherwise: DraftStatus) -> DraftStatus:
