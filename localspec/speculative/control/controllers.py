@@ -241,7 +241,7 @@ class Adaptive(Controller):
         return self._reason(DraftStatus.DRAFT_TOO_OFTEN_WRONG)
 
     def _try_width(self, plan: "_RoundPlan") -> None:
-        """Make a plain pass wider to see what that costs: what is known may be of a busy moment."""
+        """Widen a plain pass to measure its cost again: it may date from a busy moment."""
         value = self._value
         if plan.verified or not value.is_alone:
             return

@@ -152,7 +152,7 @@ class PairProfile:
         If it was quicker, other work delayed those before; it may have been delayed itself.
         """
         ratio = seconds / self.draft_seconds(1, past)
-        factor = ratio if ratio < 1 else followed(ratio)
+        factor = max(ratio, 0.1) if ratio < 1 else followed(ratio)  # a coarse clock sees no time
         self.draft.rescale(factor)
         self.reading *= factor
         self.longer_reading *= factor

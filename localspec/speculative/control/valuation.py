@@ -141,7 +141,7 @@ class Valuation:
         return count, most
 
     def seconds_added(self, tokens: int) -> float:
-        """Seconds by which so many more tokens make the next pass longer."""
+        """Seconds that this many more tokens add to the next pass."""
         verify = self._marginal
         return verify[tokens] - verify[0] + self._profile.replay
 

@@ -231,3 +231,13 @@ def test_what_goes_on_losing_is_forbidden_in_the_longest_answer() -> None:
         budget.add(seconds, 1, 1.0)
         lost += seconds - 1.0
     assert 40 < lost < 0.0102 * 5000 + 5
+
+
+def test_a_step_for_its_time_changes_all_costs_of_the_draft() -> None:
+    known = toy_profile()
+    known.reading, before = 0.5, known.draft.seconds(1, 0)
+    known.observe_step(0, before / 2)
+    assert known.draft.seconds(1, 0) == pytest.approx(before / 2)
+    assert known.reading == pytest.approx(0.25)
+    known.observe_step(0, 0.0)  # a clock that is too coarse
+    assert known.draft.seconds(1, 0) == pytest.approx(before / 20)
