@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from localspec.chat.answer import Answer
 from localspec.chat.conversation import Chat
 from localspec.chat.input_loop import handle
+from localspec.core.compute import COMPUTE
 from localspec.core.errors import UsageError
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.sampling_params import SamplingParams
@@ -186,7 +187,7 @@ def test_nothing_is_read_twice_that_is_not_new(
     architecture: Files, pair: tuple[str, str | None, str], length: int
 ) -> None:
     """Behind /regen, /undo, thoughts that are left out, and Ctrl-C in an answer."""
-    with opened(architecture, *pair) as engine:
+    with COMPUTE.adopted(), opened(architecture, *pair) as engine:  # as `chat` does
         letters = "root ::= [qxz]*"  # of which tokens become text, and the same tokens again
         options = GenerateOptions(GREEDY, length, max_tokens=12, grammar=letters)
         chat = Chat(engine, Person(), options)
