@@ -160,7 +160,7 @@ def _vllm_length(facts: PairFacts) -> int | None:
     if kind.kind == "mtp":  # more than there are heads must be a multiple of them
         return length if not length or length <= kind.heads else length - length % kind.heads
     if length is None:
-        return kind.block_size - 1 if kind.block_size > 1 else _FIRST_LENGTH
+        return kind.most_drafted if kind.block_size > 1 else _FIRST_LENGTH
     return length
 
 

@@ -13,7 +13,7 @@ from localspec.export.names import LM_STUDIO_SPEC, Dialect
 from localspec.hub.provenance import read_record
 from localspec.metadata.header import ModelHeader
 
-_SIDECARS = ("draftMtpSidecar", "draftDsparkSidecar")  # kinds besides those of the dialect
+_MTP_SIDECAR = "draftMtpSidecar"  # besides the kinds of the dialect
 _PLAIN = ("temperature", "top_k")  # other sampling has a box that switches it on
 _FOLDER = "~/.lmstudio/.internal/user-concrete-model-default-config"
 _SHARED = ("flash_attention", "exact")  # by both models
@@ -48,10 +48,10 @@ def lm_studio(dialect: Dialect, facts: PairFacts) -> Exported:
     """The settings of a model as JSON; the notes name the places of the file and the models."""
     switch = dialect.draft(facts.kind)
     if switch == "draftMtp" and not facts.own_heads:
-        switch = "draftMtpSidecar"
+        switch = _MTP_SIDECAR
     fields: dict[str, object] = {"contextLength": facts.ctx_size}
     # It refuses two kinds at once, and one may be on from before.
-    kinds = (*(dialect.drafts or {}).values(), *_SIDECARS)
+    kinds = (*(dialect.drafts or {}).values(), _MTP_SIDECAR)
     fields |= {f"{LM_STUDIO_SPEC}{each}": each == switch for each in kinds}
     fields[f"{LM_STUDIO_SPEC}draftModel"] = "" if facts.own_heads else _key(facts.draft)
     if facts.length.tokens is not None:

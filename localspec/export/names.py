@@ -53,7 +53,7 @@ class Dialect:
         """Its name of a kind of draft; raises IncompatiblePair for one that it cannot run."""
         if self.drafts is None:
             return kind.spec_type
-        if kind.spec_type in self.drafts:
+        if kind.spec_type in self.drafts and not kind.selected:  # only llama.cpp knows DFlash2
             return self.drafts[kind.spec_type]
         words = "an ordinary draft model" if kind.is_model else kind.words
         raise IncompatiblePair(
@@ -163,6 +163,7 @@ DIALECTS: Mapping[str, Dialect] = {
             "draft-simple": "draftSimple",
             "draft-mtp": "draftMtp",
             "draft-dflash": "draftDflashSidecar",
+            "draft-dspark": "draftDsparkSidecar",
         },
         {"ctx_size": "contextLength", "draft_tokens": f"{LM_STUDIO_SPEC}draftMaxTokens"},
         _LM_STUDIO_SAMPLING,

@@ -123,7 +123,8 @@ def _heads(header: ModelHeader, ctx_size: int, use: MemoryUse) -> Iterator[tuple
     yield "heads", f"{kind.words} ({kind.spec_type})"
     yield "reads", f"of its target {', '.join(reads)}"
     if kind.block_size:
-        yield "drafts", f"blocks of {kind.block_size} tokens in one pass"
+        sure = ", with a confidence for each" if kind.has_confidence else ""
+        yield "drafts", f"blocks of {kind.block_size} tokens in one pass{sure}"
     if kind.reduced_vocabulary:
         yield "chooses", f"among {kind.reduced_vocabulary:,} tokens of the vocabulary"
 

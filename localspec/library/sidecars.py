@@ -1,4 +1,4 @@
-"""Sidecars that draft (MTP heads, EAGLE-3, DFlash): which of them belong to which model.
+"""Sidecars that draft (MTP heads, EAGLE-3, DFlash, DSpark): which of them belong to which model.
 
 By their names and places; only a check of both headers is certain.
 """
@@ -21,11 +21,8 @@ from localspec.pairing import check_pair
 SHOWN_REASONS = 3  # why sidecars do not fit, in one sentence each
 MAX_NEAR = 1_000  # models of one folder that a sidecar's name is compared with
 _FINEST = ("Q8_0", "F16", "BF16")  # heads are small: best quality first
-_ORDER = (
-    "mtp",
-    "dflash",
-    "eagle3",
-)  # in which llama.cpp takes them (`common_params_handle_models`)
+# In which llama.cpp takes them (`common_params_handle_models`).
+_ORDER = ("mtp", "dspark", "dflash", "eagle3")
 
 
 def by_model(inventory: Inventory) -> tuple[list[list[LocalModel]], list[LocalModel]]:

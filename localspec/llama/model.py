@@ -87,6 +87,7 @@ class LlamaModel:
     """
 
     block_size: int | None = None  # each token of a proposal costs a step
+    confidences = None
     follows_target = False
     batch_share = ALONE
 

@@ -23,7 +23,7 @@ _MASK = "tokenizer.ggml.mask_token_id"
 _NEXTN = ("eh_proj", "enorm", "hnorm")
 _BLOCK_TENSOR = re.compile(r"blk\.(\d{1,4})\.")
 # Extensions of DFlash, by a tensor (common/speculative.cpp).
-_VARIANTS = {"markov_w1.weight": "DSpark", "selector_hidden.weight": "DFlash2"}
+VARIANTS = {"markov_w1.weight": "DSpark", "selector_hidden.weight": "DFlash2"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,9 @@ class DraftKind:
     ``target_layers`` are read, numbered from 0; the number of layers stands for the output of the
     last one. ``target_width`` is the number of floats in a hidden state of the target;
     ``block_size`` counts the tokens of a DFlash pass: the first is known and all others are
-    ``mask_token``; if ``causal``, they see no later ones. ``reduced_vocabulary`` is the number
+    ``mask_token``; if ``causal``, they see no later ones. ``variant`` names an extension of DFlash.
+    If ``anchored``, the known token's place drafts too; ``selected`` counts the candidates of each
+    place in DFlash2. ``reduced_vocabulary`` is the number
     of tokens that a draft with a map (`d2t`) or a trimmed vocabulary can propose. Facts that do not
     apply are 0, empty or None.
     """
@@ -48,6 +50,9 @@ class DraftKind:
     causal: bool = False
     reduced_vocabulary: int | None = None
     variant: str = ""
+    anchored: bool = False
+    has_confidence: bool = False
+    selected: int = 0
 
     @property
     def is_model(self) -> bool:
@@ -67,7 +72,14 @@ class DraftKind:
     @property
     def spec_type(self) -> str:
         """llama.cpp's name (`common_speculative_type`)."""
-        return "draft-simple" if self.is_model else f"draft-{self.variant.lower() or self.kind}"
+        if self.is_model:
+            return "draft-simple"
+        return "draft-dspark" if self.variant == "DSpark" else f"draft-{self.kind}"
+
+    @property
+    def most_drafted(self) -> int:
+        """Most tokens that a DFlash pass drafts."""
+        return self.block_size - (not self.anchored)
 
     @property
     def words(self) -> str:
@@ -76,7 +88,7 @@ class DraftKind:
             return f"{self.heads} multi-token prediction head{'' if self.heads == 1 else 's'}"
         if self.is_trimmed:
             return "a draft with a trimmed vocabulary"
-        return HEADS.get(self.kind, "a model")
+        return f"a {self.variant} head" if self.variant else HEADS.get(self.kind, "a model")
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -92,7 +104,7 @@ class DraftKind:
 def draft_kind(header: ModelHeader) -> DraftKind:
     """Kind of a file as a draft; by its architecture alone if the header is not complete."""
     architecture = header.architecture
-    if architecture in HEADS and architecture != "mtp":
+    if architecture in ("eagle3", "dflash"):
         return _tapping(header, architecture)
     if architecture in ASSISTANTS:  # their NextN layers form one head
         return DraftKind("mtp", 1, target_width=output_width(header))
@@ -159,23 +171,32 @@ def _holds_only_heads(header: ModelHeader) -> bool:
 
 
 def _tapping(header: ModelHeader, kind: str) -> DraftKind:
-    """EAGLE-3 or DFlash, which read the inputs of their target's layers."""
+    """EAGLE-3 or DFlash, which read the inputs of their target's layers.
+
+    By the rules of `common_speculative_impl_draft_dflash` and src/models/dflash.cpp.
+    """
     is_eagle3, layers = kind == "eagle3", header.get("target_layers")
     numbers = layers if isinstance(layers, tuple) else ()
     tensors = {tensor.name: tensor for tensor in header.tensors}
     mapped = tensors.get("d2t")
     width = whole_number(header, "target_hidden_size") if is_eagle3 else header.embedding_length
-    variant = next((name for tensor, name in _VARIANTS.items() if tensor in tensors), "")
-    if whole_number(header, "hyper_connection.count"):
-        variant = "DSpark"
-    mask = header.values.get(_MASK)
+    variants = (name for tensor, name in VARIANTS.items() if tensor in tensors)
+    variant = "" if is_eagle3 else next(variants, "")
+    is_dspark, mask = variant == "DSpark", header.values.get(_MASK)
+    # llama.cpp ends the process for a DSpark head without a block size.
+    block_size = whole_number(header, "block_size") or (0 if is_dspark else DEFAULT_BLOCK)
     return DraftKind(
         kind,
         target_layers=tuple(n for n in numbers if type(n) is int),
         target_width=width,
-        block_size=0 if is_eagle3 else whole_number(header, "block_size") or DEFAULT_BLOCK,
+        block_size=0 if is_eagle3 else block_size,
         mask_token=mask if type(mask) is int and not is_eagle3 else None,
         causal=not is_eagle3 and header.get("attention.causal") is True,
         reduced_vocabulary=mapped.n_elements if mapped else None,
-        variant="" if is_eagle3 else variant,
+        variant=variant,
+        anchored=is_dspark and header.get("sample_from_anchor") is not False,
+        has_confidence=is_dspark
+        and "conf_proj.weight" in tensors
+        and header.get("has_confidence_head") is not False,
+        selected=(whole_number(header, "selector_top_k") or 0) if variant == "DFlash2" else 0,
     )

@@ -14,12 +14,13 @@ _CUT_NAME = re.compile(
 )
 QUANTISATION = re.compile(r"(?:I?Q|TQ)\d\w*|B?F\d\d|F32|(?:MX|NV)FP4\w*", re.IGNORECASE)
 
-# Kinds of prediction heads by name: in file names, as an architecture, and after "draft-" in
-# llama.cpp (`common_speculative_type`); with a description for sentences.
+# Kinds of prediction heads by name: in file names, as an architecture (DSpark's is dflash), and
+# after "draft-" in llama.cpp (`common_speculative_type`); with a description for sentences.
 HEADS = {
     "mtp": "multi-token prediction heads",
     "eagle3": "an EAGLE-3 head",
     "dflash": "a DFlash head",
+    "dspark": "a DSpark head",
 }
 
 MAX_PARTS = 1000  # of a split model; real ones have some dozens
@@ -27,10 +28,7 @@ MAX_PARTS = 1000  # of a split model; real ones have some dozens
 # Heads inside a target put "-MTP-" into its name, so only a leading "mtp-" marks a lone head; in
 # flat caches the repository and "_" stand before it.
 _NO_DRAFT = re.compile(r"mmproj|imatrix", re.IGNORECASE)
-_HEADS = re.compile(
-    rf"(?:^|_)(mtp)-|(?:^|[-_.])(?!mtp)({'|'.join((*HEADS, 'dspark'))})(?=[-_.])", re.IGNORECASE
-)
-_ALSO = {"dspark": "dflash"}  # an extension of it
+_HEADS = re.compile(rf"(?:^|_)(mtp)-|(?:^|[-_.])(?!mtp)({'|'.join(HEADS)})(?=[-_.])", re.IGNORECASE)
 
 
 def is_sidecar(path: str) -> bool:
@@ -46,8 +44,7 @@ def heads_kind(path: str) -> str | None:
     folder, _, name = path.rpartition("/")
     found = None if _NO_DRAFT.search(name) else _HEADS.search(name)
     if found is not None:
-        kind = (found[1] or found[2]).lower()
-        return _ALSO.get(kind, kind)
+        return (found[1] or found[2]).lower()
     return "mtp" if folder.rpartition("/")[2].lower() == "mtp" else None
 
 

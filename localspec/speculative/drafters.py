@@ -59,7 +59,8 @@ class ModelDrafter:
     TAG_SPEC_AVOID_DRAFT_REEVAL). Any context may be passed; the same list, which may only grow, is
     not compared again. Of one longer than the draft's it sees a window: its first token (an
     attention sink) and the most recent ones. ``n_target_vocab`` is the target's number of ids; the
-    draft may have more or fewer. With ``branches`` of 2 or 3, each candidate has 1 or 2 rivals.
+    draft may have more or fewer. Its own ``confidences`` take the place of the sampler's lead. With
+    ``branches`` of 2 or 3, each candidate has 1 or 2 rivals.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class ModelDrafter:
         most = self._model.block_size
         for count in itertools.count(1):
             # The model's tokens are the end of the text: they serve as the history.
-            candidate = self._candidate(rows[0], position, self._model.tokens)
+            candidate = self._candidate(rows, 0, position, self._model.tokens)
             position += 1
             yield candidate
             if self._is_stop(candidate.token) or len(self._model.tokens) >= self._model.n_ctx:
@@ -166,17 +167,20 @@ class ModelDrafter:
             return []
         rows = self._model.decode(unread[:-1], rows_wanted)
         reviewed = []
-        for row, position in zip(rows, range(end - rows_wanted, end), strict=True):
+        for row, position in enumerate(range(end - rows_wanted, end)):
             history = context[max(0, position - self._sampler.memory) : position]
-            reviewed.append((self._candidate(row, position, history), context[position]))
+            reviewed.append((self._candidate(rows, row, position, history), context[position]))
         return reviewed
 
-    def _candidate(self, row: "Logits", position: int, history: Sequence[int]) -> Candidate:
-        """The candidate for a place, from a row of logits."""
-        row = row[: self._n_shared]  # ids that the target lacks are never picked
-        chosen = self._sampler.choose(row, position, history, self._n_rivals)
+    def _candidate(
+        self, rows: "Logits", row: int, position: int, history: Sequence[int]
+    ) -> Candidate:
+        """The candidate for a place, from a row of the logits decoded last."""
+        logits = rows[row, : self._n_shared]  # ids that the target lacks are never picked
+        chosen, known = self._sampler.choose(logits, position, history, self._n_rivals), self._model
+        confidence = chosen.lead if known.confidences is None else known.confidences[row]
         rivals = tuple(Candidate(token, -distance, MODEL) for token, distance in chosen.runners_up)
-        return Candidate(chosen.token, chosen.lead, MODEL, chosen.distribution, rivals)
+        return Candidate(chosen.token, confidence, MODEL, chosen.distribution, rivals)
 
     def _knows(self, tokens: list[int]) -> bool:
         return max(tokens) < self._model.n_vocab

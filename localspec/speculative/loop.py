@@ -126,6 +126,10 @@ class TokenModel(Protocol):
     def block_size(self) -> int | None:
         """Most tokens of one proposal, if its first step pays for all of them; else None."""
 
+    @property
+    def confidences(self) -> Sequence[float] | None:
+        """Log-odds that a token by each row decoded last is accepted; None without such a head."""
+
     def truncate(self, length: int) -> None:
         """Forget every token at position ``length`` and beyond; nothing when already shorter.
 

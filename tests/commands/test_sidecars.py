@@ -13,7 +13,9 @@ from tests.support.command import Command
 from tests.support.fake_hub import FakeHub
 from tests.support.files.head_files import (
     assistant_bytes,
+    dflash2_bytes,
     dflash_bytes,
+    dspark_bytes,
     eagle3_bytes,
     mtp_bytes,
     target_bytes,
@@ -59,6 +61,9 @@ def test_heads_that_fit_and_others(localspec: Command, models: Path) -> None:
     assert verdict == "compatible as draft-dflash; llama.cpp's own rule accepts this pair"
     document = json.loads(localspec("check", *names, "--json").out)
     assert document["compatible"] is True and document["spec_type"] == "draft-dflash"
+    for name, data in (("draft-dspark", dspark_bytes()), ("draft-dflash", dflash2_bytes())):
+        done = localspec("check", names[0], zoo.put(models / "variant.gguf", data))
+        assert done.out.splitlines()[-1].startswith(f"compatible as {name};"), done.out
     done = localspec("check", models / "llama.gguf", models / "heads" / "mtp-plain.gguf")
     assert (done.code, done.err) == (1, "") and "architecture qwen35, not llama" in done.out
     assert done.out.splitlines()[-1].startswith("not compatible")
@@ -94,6 +99,10 @@ def test_inspect_shows_what_a_file_of_heads_is(localspec: Command, models: Path)
     ):
         done = localspec("inspect", models / f"{name}.gguf")
         assert (done.code, done.err) == (0, "") and words in done.out, name
+    variant = zoo.put(models / "dspark-x.gguf", dspark_bytes())
+    done = localspec("inspect", variant)
+    assert done.code == 0 and "a DSpark head (draft-dspark)" in done.out
+    assert "blocks of 8 tokens in one pass, with a confidence for each" in done.out
     broken = localspec("inspect", models / "heads" / "broken.gguf")
     assert broken.code == 1 and "error   broken.gguf names 2 layers" in broken.out
     document = json.loads(localspec("inspect", models / "heads" / "dflash-x.gguf", "--json").out)

@@ -35,6 +35,7 @@ def settings(made: Exported, part: str) -> dict[str, object]:
         ("mtp", "draftMtpSidecar"),
         ("assistant", "draftMtpSidecar"),
         ("dflash", "draftDflashSidecar"),
+        ("dspark", "draftDsparkSidecar"),
     ],
 )
 def test_one_kind_of_draft_is_on(facts: Facts, kind: str, switch: str) -> None:

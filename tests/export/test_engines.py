@@ -12,7 +12,7 @@ from localspec.export.names import DIALECTS
 from tests.support.library.exports import Facts
 
 PAGE = Path(__file__).parents[2] / "docs" / "serve" / "export.md"
-COLUMNS = ("model", "own heads", "mtp", "eagle3", "dflash")
+COLUMNS = ("model", "own heads", "mtp", "eagle3", "dflash", "dspark", "dflash2")
 
 
 def page() -> dict[str, list[bool]]:

@@ -35,7 +35,7 @@ from tests.support.library.model_folders import some_model
         ("dflash-Qwen3-8B-Q8_0.gguf", "dflash", "qwen38b"),
         ("Qwen3-8B-MTP-Q8_0.gguf", None, "qwen38bmtp"),
         ("mmproj-dflash-x.gguf", None, "mmprojx"),
-        ("dspark-x.gguf", "dflash", "x"),
+        ("dspark-x.gguf", "dspark", "x"),
         ("mtp.gguf", None, "mtp"),
     ],
 )
@@ -186,5 +186,6 @@ def test_in_a_repository_the_finest_of_its_name_comes_first() -> None:
         return [each.files[0].path for each in sidecars.ranked("bigit", heads)]
 
     assert ranked() == []
-    order = ["mtp-Big-it-Q8_0.gguf", "mtp-Big-it-Q4_0.gguf", "dflash-Big-it.gguf", "mtp-Other.gguf"]
+    order = ["mtp-Big-it-Q8_0.gguf", "mtp-Big-it-Q4_0.gguf", "dspark-Big-it.gguf"]
+    order += ["dflash-Big-it.gguf", "mtp-Other.gguf"]
     assert ranked("eagle3-Other.gguf", *reversed(order)) == order

@@ -21,7 +21,9 @@ from tests.support.files.head_files import (
     N_TOKENS,
     WIDTH,
     assistant_bytes,
+    dflash2_bytes,
     dflash_bytes,
+    dspark_bytes,
     eagle3_bytes,
     header_of,
     mtp_bytes,
@@ -77,6 +79,31 @@ KINDS: dict[str, tuple[bytes, DraftKind]] = {
             mask_token=N_TOKENS - 1,
             causal=True,
             variant="DSpark",
+            anchored=True,
+        ),
+    ),
+    "dspark with a bonus token": (
+        dspark_bytes(keys={"sample_from_anchor": False}),
+        DraftKind(
+            "dflash",
+            target_layers=(0, 2),
+            target_width=WIDTH,
+            block_size=8,
+            mask_token=N_TOKENS - 1,
+            variant="DSpark",
+            has_confidence=True,
+        ),
+    ),
+    "dflash2": (
+        dflash2_bytes(keys={"sample_from_anchor": True}),  # of DSpark only
+        DraftKind(
+            "dflash",
+            target_layers=(0, 2),
+            target_width=WIDTH,
+            block_size=8,
+            mask_token=N_TOKENS - 1,
+            variant="DFlash2",
+            selected=4,
         ),
     ),
 }  # fmt: skip
@@ -93,6 +120,7 @@ def test_names_of_llama_cpp(tmp_path: Path) -> None:
     assert found == [
         *("draft-simple", "draft-simple", *["draft-mtp"] * 5),
         *("draft-eagle3", "draft-eagle3", "draft-dflash", "draft-dflash", "draft-dspark"),
+        *("draft-dspark", "draft-dflash"),
     ]
 
 

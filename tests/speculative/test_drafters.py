@@ -96,6 +96,17 @@ def test_confidence_is_the_lead_over_the_runner_up() -> None:
     assert first.token == int(model.row([1, 2, 3]).argmax()) and first.group == MODEL
 
 
+def test_confidence_is_the_drafts_own_if_it_gives_one() -> None:
+    model = ToyModel()
+    plain = [each.token for each in islice(drafter(model).propose([1, 2, 3]), 3)]
+    model.confidences = [0.25, -1.5]
+    proposed = list(islice(drafter(model).propose([1, 2, 3]), 3))
+    assert [each.token for each in proposed] == plain
+    assert [each.confidence for each in proposed] == [0.25] * 3  # of the first row each time
+    reviewed = drafter(model).score_past_tokens([9, 8, 7, 6, 5], 2)
+    assert [each.confidence for each, _ in reviewed] == [0.25, -1.5]
+
+
 @pytest.mark.parametrize("sampler", [GREEDY, WARM])
 @pytest.mark.parametrize("branches", [1, 2, 3])
 def test_rivals_are_behind_the_candidate(sampler: Sampler, branches: int) -> None:

@@ -76,7 +76,7 @@ class PairOptions:
     draft_model: str | None = _everyday(
         None,
         "--draft-model -md",
-        "Draft model, or a sidecar (EAGLE-3, DFlash, MTP).",
+        "Draft model, or a sidecar (EAGLE-3, DFlash, DSpark, MTP).",
         metavar="MODEL",
     )
     draft_tokens: str | None = _everyday(

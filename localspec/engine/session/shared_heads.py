@@ -34,9 +34,13 @@ class HeadEntry(BatchEntry):
         return not self.rows
 
     @property
-    def kind(self) -> tuple[bool, bool, bool, int]:
-        """Properties that all rows of one pass have in common."""
-        return self.is_bare, self.states is None, not self.rows, self.layer
+    def kind(self) -> tuple[bool, int, bool, int]:
+        """Properties that all rows of one pass have in common.
+
+        Blocks have one width: llama.cpp cuts a pass of DSpark or DFlash2 into equal parts.
+        """
+        block = len(self.tokens) if self.states is None else 0
+        return self.is_bare, block, not self.rows, self.layer
 
     @property
     def part(self) -> HeadRows:
@@ -63,7 +67,7 @@ class HeadEntry(BatchEntry):
 class SharedHeads:
     """The sequences of a head's context; the head itself is not used any more.
 
-    ``own_states`` holds the head's own state after the last token that each sequence read.
+    ``own_states`` holds the head's own states of the last outputs of each sequence.
     """
 
     most_rows = MAX_ROWS
@@ -114,13 +118,12 @@ class SharedHeads:
             self.context.use_layer(self._layer)
         self.context.compute([entry.part for entry in entries])
         rows = [entry.rows for entry in entries]
-        logits = np.split(self.context.logits(sum(rows)).copy(), np.cumsum(rows)[:-1])
-        end = 0
-        for entry in entries:
-            end += len(entry.tokens)
-            if entry.rows and entry.states is not None and not entry.is_bare:
-                self.own_states[entry.sequence] = self.context.own_state(end - 1)
-        return {entry.sequence: own for entry, own in zip(entries, logits, strict=True)}
+        count, ends = sum(rows), np.cumsum(rows)[:-1]
+        logits = np.split(self.context.logits(count).copy(), ends)
+        states = np.split(self.context.own_states(count).copy(), ends)
+        sequences = [entry.sequence for entry in entries]
+        self.own_states.update(zip(sequences, states, strict=True))
+        return dict(zip(sequences, logits, strict=True))
 
     def filled(self, entries: Sequence[HeadEntry]) -> int:
         """Width to which rounds are padded: 0, they are not."""
@@ -180,9 +183,9 @@ class HeadSequence:
         """Logits of the first ``rows`` outputs of the last pass."""
         return self._found[:rows]
 
-    def own_state(self, index: int) -> States:
-        """The head's own state after the last token of the last pass, whose index it is."""
-        return self._shared.own_states[self._sequence]
+    def own_states(self, rows: int) -> States:
+        """See `HeadContext.own_states`."""
+        return self._shared.own_states[self._sequence][:rows]
 
     def forget(self, position: int) -> None:
         """Forget the tokens at ``position`` and beyond."""

@@ -18,6 +18,7 @@ class SlotModel:
     """A TokenModel on one sequence of a shared context; passes are batched with other slots'."""
 
     block_size: int | None = None
+    confidences = None
     follows_target = False
 
     def __init__(self, context: SharedContext, sequence: int, handle: SequenceHandle) -> None:

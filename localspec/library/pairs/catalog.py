@@ -25,6 +25,7 @@ COMPARED_CHARACTERS = 64  # of a name that is unknown; the longest known one is 
 _CPU = (1, 1.14, 1.24, 1.65, 1.83, 2.02, 2.22, 2.42)
 _GPU = (1, 1.12, 1.20, 1.33, 1.54, 1.74, 1.96, 2.15)
 _ACCEPTED = 0.7  # of drafted tokens: gives the gain that was measured for 1.5B and 6B
+_BLOCKS = ("draft-dflash", "draft-dspark")  # kinds that draft a block in one step
 MTP = "mtp"  # in place of a draft: prediction heads, in the target's file or next to it
 
 
@@ -110,7 +111,7 @@ def estimated(pair: PairSpec) -> Gain | None:
 
     if pair.draft is None:
         return None
-    step, is_block = pair.draft.size_gb / pair.target.size_gb, pair.spec_type == "draft-dflash"
+    step, is_block = pair.draft.size_gb / pair.target.size_gb, pair.spec_type in _BLOCKS
     cpu, gpu = (
         usual_best(each, step, _ACCEPTED, drafts_block=is_block)[0] for each in (_CPU, _GPU)
     )

@@ -19,7 +19,7 @@ from localspec.metadata.filenames import heads_kind
 from localspec.metadata.header import read_header
 
 _SIDECAR = "Draft: the prediction heads of {} ({}), next to the target."
-_KINDS = {"mtp": "MTP", "eagle3": "EAGLE-3", "dflash": "DFlash"}
+_KINDS = {"mtp": "MTP", "eagle3": "EAGLE-3", "dflash": "DFlash", "dspark": "DSpark"}
 _UNUSED = "No heads are used. {}"
 
 

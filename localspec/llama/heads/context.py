@@ -123,8 +123,7 @@ class HeadContext:
         parts = [HeadRows(None, range(end, end + len(features)), features, len(features), sequence)]
         self._fill(parts)
         self._process(self._llama.LLAMA_PROCESS_TYPE_ENCODE, parts)
-        rows = unstable().llama_get_embeddings_nextn(self.handle)
-        return np.ctypeslib.as_array(rows, (len(features), self.width))
+        return self.own_states(len(features))
 
     def use_layer(self, layer: int) -> None:
         """Let this one of several heads compute the next passes."""
@@ -140,10 +139,15 @@ class HeadContext:
         found = read_logits(self._llama, self.handle, rows, self._weights.n_vocab)
         return found if self._kept is None else self._kept.by_id(found)
 
-    def own_state(self, index: int) -> States:
-        """The head's own state after the token at ``index`` of the last pass; a copy."""
-        row = unstable().llama_get_embeddings_nextn_ith(self.handle, index)
-        return np.ctypeslib.as_array(row, (self.width,)).copy()
+    def own_states(self, rows: int) -> States:
+        """The head's own states of the first ``rows`` outputs of the last pass, until the next.
+
+        Shape (rows, width). DSpark and DFlash2 give other numbers here, see `DFlashHead`.
+        """
+        if rows == 0:
+            return np.empty((0, self.width), np.float32)
+        first = unstable().llama_get_embeddings_nextn(self.handle)
+        return np.ctypeslib.as_array(first, (rows, self.width))
 
     def synchronize(self) -> None:
         """Wait until all passes are computed, as reading logits or states does."""

@@ -63,7 +63,7 @@ class HeadCache(Protocol):
 
     def logits(self, rows: int) -> Logits: ...
 
-    def own_state(self, index: int) -> States: ...
+    def own_states(self, rows: int) -> States: ...
 
     def synchronize(self) -> None: ...
 
@@ -130,6 +130,7 @@ class Head:
         return len(self.tokens)
 
     block_size: int | None = None  # most tokens of a proposal that is paid with its first
+    confidences: Sequence[float] | None = None
     offset = 0  # difference between a token's position and that in llama.cpp's cache
 
     has_cache = True  # of its own
@@ -310,7 +311,7 @@ class Head:
         positions = range(at, at + len(tokens))
         self.context.decode(HeadRows(tokens, positions, states, self._outputs))
         if outputs:
-            self._ahead = self.context.own_state(len(tokens) - 1)
+            self._ahead = self.context.own_states(len(tokens))[-1].copy()
 
     def _logits(self, rows: int) -> Logits:
         """Logits after the last ``rows`` tokens of those just read."""

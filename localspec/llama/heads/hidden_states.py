@@ -38,8 +38,8 @@ _UNBOUND: dict[str, tuple[Any, list[Any], tuple[str, str]]] = {
     ),
 }
 _BOUND = (
-    "llama_set_embeddings_nextn llama_get_embeddings_nextn llama_get_embeddings_nextn_ith "
-    "llama_set_nextn_layer_offset llama_get_ctx_other"
+    "llama_set_embeddings_nextn llama_get_embeddings_nextn llama_set_nextn_layer_offset "
+    "llama_get_ctx_other"
 ).split()
 
 

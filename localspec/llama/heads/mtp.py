@@ -75,7 +75,7 @@ class SharedHead(Head):
             at = max(1, len(self._target.tokens))  # at 0 there is no token to attend to
             self.context.decode(HeadRows(tokens[-1:], [at], states[-1:], 1))
             self._outputs = 1
-            self._ahead = self.context.own_state(0)
+            self._ahead = self.context.own_states(1)[0].copy()
 
     def _forget(self, length: int) -> None:
         """Nothing: it has no cache of its own."""

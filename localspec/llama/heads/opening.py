@@ -96,10 +96,9 @@ def _make_head(
         last = llama.llama_model_n_layer(model)
         taken = [None if layer == last else layer for layer in kind.target_layers]
         return Eagle3Head(target, context, Tap(target.context, taken, each))
-    assert kind.mask_token is not None  # else it was refused above
     llama.llama_set_causal_attn(context.handle, kind.causal)
     tap = Tap(target.context, kind.target_layers, each)
-    return DFlashHead(target, context, tap, kind.block_size, kind.mask_token)
+    return DFlashHead(target, context, tap, kind)
 
 
 def _layers_of_chain(header: ModelHeader) -> int:

@@ -13,6 +13,7 @@ from localspec.metadata.draft_kind import (
     ASSISTANTS,
     MTP_CHAINS,
     MTP_GRAPHS,
+    VARIANTS,
     DraftKind,
     claimed_heads,
     draft_kind,
@@ -44,6 +45,9 @@ NEXTN_TAPS = MTP_GRAPHS | frozenset(
 
 EAGLE3_LAYERS = 3  # whose inputs an EAGLE-3 head reads (`llama_model_eagle3::load_arch_hparams`)
 MAX_BLOCK = 1024  # tokens of a DFlash pass; known ones have 8 to 16
+# The same for DSpark, whose graph grows with each: for too many llama.cpp has no room, and ends the
+# process.
+MAX_MARKOV_BLOCK = 32
 MAX_MAP = 2_000_000  # tokens of a reduced vocabulary
 _WIDTH_UNKNOWN = "does not say how wide the hidden states of its target are"
 # Of a NextN layer as of the model's own layers; llama.cpp asserts some of it.
@@ -80,10 +84,7 @@ def check_embedded(target: ModelHeader) -> Iterator[Finding]:
 
 def check_heads(header: ModelHeader, kind: DraftKind) -> Iterator[Finding]:
     """Findings against a file of prediction heads alone."""
-    if kind.variant:
-        message = f"The draft is a {kind.variant} head, which localspec cannot run."
-        yield make_finding("heads-unsupported", message)
-    elif kind.kind == "mtp":
+    if kind.kind == "mtp":
         yield from _check_nextn(header)
     else:
         faults = {"eagle3": _eagle3_faults, "dflash": _dflash_faults}
@@ -166,10 +167,15 @@ def _dflash_faults(header: ModelHeader, kind: DraftKind) -> Iterator[str]:
     """Values without which a block cannot be drafted."""
     if not kind.target_layers:
         yield "names no layers of its target"
-    if not 2 <= kind.block_size <= MAX_BLOCK:
-        yield f"has blocks of {kind.block_size:,} tokens, expected 2 to {MAX_BLOCK:,}"
+    most = MAX_MARKOV_BLOCK if kind.variant == "DSpark" else MAX_BLOCK
+    if not 2 <= kind.block_size <= most:
+        yield f"has blocks of {kind.block_size:,} tokens, expected 2 to {most:,}"
     if kind.mask_token is None or not kind.mask_token < n_tokens(header):
         yield "names no mask token of its vocabulary"
+    if kind.variant == "DFlash2" and not 0 < kind.selected <= n_tokens(header):
+        yield f"selects among {kind.selected:,} tokens for each place"
+    if {tensor.name for tensor in header.tensors}.issuperset(VARIANTS):
+        yield "is both a DSpark and a DFlash2 head"
 
 
 def _map_faults(header: ModelHeader) -> Iterator[str]:

@@ -14,8 +14,13 @@ from localspec.library.acquire import DownloadUI, ensure_local
 from localspec.library.pairs.files import PairFiles, PairFinder
 from localspec.library.resolve import Resolver
 from tests.support.fake_hub import FakeHub
-from tests.support.files.gguf_files import Tensor
-from tests.support.files.head_files import dflash_bytes, eagle3_bytes, mtp_bytes, target_bytes
+from tests.support.files.head_files import (
+    dflash_bytes,
+    dspark_bytes,
+    eagle3_bytes,
+    mtp_bytes,
+    target_bytes,
+)
 from tests.support.library import zoo
 
 pytestmark = pytest.mark.llama
@@ -52,6 +57,7 @@ def target(tmp_path: Path) -> Path:
         ("mtp-Big.gguf", mtp_bytes(), "MTP"),
         ("MTP/Big-Q8_0.gguf", mtp_bytes(), "MTP"),
         ("Big-DFlash.Q8_0.gguf", dflash_bytes(), "DFlash"),
+        ("dspark-Big.gguf", dspark_bytes(), "DSpark"),
         ("eagle3-Big.gguf", eagle3_bytes(), "EAGLE-3"),
     ],
 )
@@ -78,8 +84,8 @@ def test_heads_inside_come_before_a_sidecar(tmp_path: Path) -> None:
         ("eagle3-Big.gguf", target_bytes(heads=0), "holds no heads: it is a model"),
         (
             "dspark-Big.gguf",
-            dflash_bytes(tensors=[Tensor("markov_w1.weight", (64, 64))]),
-            "DSpark",
+            dspark_bytes(keys={"block_size": None}),
+            "blocks of 0 tokens",
         ),
     ],
 )

@@ -9,8 +9,9 @@ import pytest
 
 from localspec.llama.heads.context import HeadRows
 from localspec.llama.heads.dflash import DFlashHead
-from tests.support.files.architectures.specs import MASK_TOKEN
-from tests.support.llama.heads import head_pair
+from tests.support.files.architectures.specs import MASK_TOKEN, N_VOCAB, SELECTED, SIDECARS, WIDTH
+from tests.support.files.architectures.writer import weights
+from tests.support.llama.heads import HeadPair, Row, head_pair
 from tests.support.real_pair import random_ids
 
 pytestmark = pytest.mark.llama
@@ -76,3 +77,88 @@ def test_a_block_is_not_copied(architecture: Files) -> None:
         logits = pair.head.context.logits(1 + BLOCK)
         assert np.shares_memory(first, logits)
         assert np.shares_memory(pair.head.decode(random_ids(1), 1), logits)
+
+
+def hidden(logits: Row) -> Row:
+    """The hidden states that the output matrix of the target turned into these logits."""
+    return np.linalg.lstsq(weights("output.weight", (N_VOCAB, WIDTH)), logits.T, rcond=None)[0].T
+
+
+def steps(pair: HeadPair, context: list[int], count: int) -> list[tuple[Row, float | None]]:
+    """A greedy block: the logits of each place, and the head's own log-odds if it has them."""
+    pair.target.decode(context[:-1], 0)
+    pair.head.truncate(0)
+    found, tokens = list[tuple[Row, float | None]](), context
+    for _ in range(count):
+        row = pair.head.decode(tokens, 1)[0].copy()
+        found.append((row, pair.head.confidences[0] if pair.head.confidences else None))
+        tokens = [int(row.argmax())]
+    return found
+
+
+@pytest.mark.parametrize(("name", "first"), [("dspark", 0), ("dspark-bonus", 1)])
+def test_dspark_adds_to_each_place_by_the_likeliest_token_before_it(
+    architecture: Files, name: str, first: int
+) -> None:
+    context, given = random_ids(20), SIDECARS[name].given
+    with head_pair(architecture, "llama", "dflash") as pair:  # the same weights but for the head
+        pair.target.decode(context[:-1], 0)
+        pair.head.truncate(0)
+        pair.head.decode(context, 1)
+        base = pair.head.context.logits(1 + BLOCK).copy()[first:]
+    w1, w2 = given["markov_w1.weight"], given["markov_w2.weight"]
+    with head_pair(architecture, "llama", name) as pair:
+        assert type(pair.head) is DFlashHead and pair.head.block_size == len(base)
+        found, before, changed = steps(pair, context, len(base)), context[-1], 0
+        for (row, sure), plain, state in zip(found, base, hidden(base), strict=True):
+            np.testing.assert_allclose(row, plain + w2 @ w1[before], atol=2e-3)
+            if name == "dspark":
+                read = np.concatenate((state, w1[before]))
+                expected = given["conf_proj.weight"][0] @ read + given["conf_proj.bias"][0]
+                assert sure == pytest.approx(expected, abs=1e-2)
+            else:
+                assert sure is None
+            before = int(row.argmax())
+            changed += before != plain.argmax()
+        assert changed
+
+
+@pytest.mark.parametrize("name", ["dspark", "dflash2"])
+def test_a_review_judges_each_token_as_a_review_of_it_alone(architecture: Files, name: str) -> None:
+    with head_pair(architecture, "llama", name) as pair:
+        context = random_ids(20)
+        pair.target.decode(context[:-1], 0)
+        pair.head.truncate(0)
+        reviewed, sure = pair.head.decode(context, 3).copy(), pair.head.confidences
+        for i, row in enumerate(reviewed):
+            pair.head.truncate(0)
+            np.testing.assert_allclose(row, pair.head.decode(context[: 18 + i], 2)[1], atol=2e-3)
+            if name == "dspark":
+                assert sure is not None and pair.head.confidences is not None
+                assert sure[i] == pytest.approx(pair.head.confidences[1], abs=1e-2)
+
+
+@pytest.mark.parametrize("name", ["dflash2", "dflash2-causal"])
+def test_dflash2_scores_the_candidates_of_a_place_after_the_token_before_it(
+    architecture: Files, name: str
+) -> None:
+    given, context = SIDECARS[name].given, random_ids(20)
+    names = ("predecessor", "successor", "hidden")
+    before_of, after_of, gate = (given[f"selector_{each}.weight"] for each in names)
+    with head_pair(architecture, "llama", name) as pair:
+        pair.target.decode(context[:-1], 0)
+        pair.head.truncate(0)
+        row = pair.head.decode(context, 1)[0].copy()
+        logits = pair.head.context.logits(1 + BLOCK).copy()[1:]
+        token = read = context[-1]
+        for place, (unary, state) in enumerate(zip(logits, hidden(logits), strict=True)):
+            ids = np.sort(np.argsort(-unary)[:SELECTED])
+            scores = unary[ids] + after_of[ids] @ (before_of[read] * (gate @ state))
+            assert np.flatnonzero(np.isfinite(row)).tolist() == ids.tolist()
+            np.testing.assert_allclose(row[ids], scores, atol=5e-3)
+            best, *others = ids[np.argsort(-scores)].tolist()
+            # The next token is the best, another candidate, or none: then as after the best.
+            token = (best, others[0], others[-1], MASK_TOKEN)[place % 4]
+            read = best if token == MASK_TOKEN else token
+            row = pair.head.decode([token], 1)[0].copy()
+        assert not row.any()  # behind the block

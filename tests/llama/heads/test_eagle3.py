@@ -33,7 +33,7 @@ def test_a_token_is_read_with_the_features_before_it(architecture: Files, target
             head.decode(HeadRows([token], [i], state, 1))
         np.testing.assert_allclose(found[0], head.logits(1)[0], atol=2e-3)
         for i, token in enumerate(drafted):
-            head.decode(HeadRows([token], [19 + i], head.own_state(0)[None], 1))
+            head.decode(HeadRows([token], [19 + i], head.own_states(1), 1))
             np.testing.assert_allclose(found[1 + i], head.logits(1)[0], atol=2e-3)
 
 

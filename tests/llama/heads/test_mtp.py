@@ -35,7 +35,7 @@ def step(
     context.use_layer(layer)
     for i, token in enumerate(tokens):
         context.decode(HeadRows([token], [begin + i], states[i : i + 1], 1))
-    return context.logits(1)[0].copy(), context.own_state(0)
+    return context.logits(1)[0].copy(), context.own_states(1)[0].copy()
 
 
 @pytest.mark.parametrize("name", ["glm4moe-mtp", "qwen3next-mtp", "nemotron_h_moe-mtp"])
@@ -51,7 +51,7 @@ def test_one_layer_goes_on_with_its_own_state(architecture: Files, name: str) ->
             pair.head.context.decode(HeadRows([token], [20 + i], own[None], 1))
             expected = pair.head.context.logits(1)[0]
             np.testing.assert_allclose(found[1 + i], expected, atol=2e-3)
-            own = pair.head.context.own_state(0)
+            own = pair.head.context.own_states(1)[0].copy()
 
 
 def test_layers_in_a_chain_draft_one_token_each(architecture: Files) -> None:
@@ -82,7 +82,7 @@ def test_a_head_on_the_targets_cache_stays_at_one_position(architecture: Files) 
             pair.head.context.decode(HeadRows([token], [59], own[None], 1))
             expected = pair.head.context.logits(1)[0].copy()
             np.testing.assert_allclose(found[i], expected, atol=1e-5)
-            own = pair.head.context.own_state(0)
+            own = pair.head.context.own_states(1)[0].copy()
 
 
 def test_a_head_on_the_targets_cache_has_nothing_to_catch_up_with(architecture: Files) -> None:

@@ -25,7 +25,9 @@ from tests.support.files.head_files import (
     N_TOKENS,
     WIDTH,
     assistant_bytes,
+    dflash2_bytes,
     dflash_bytes,
+    dspark_bytes,
     eagle3_bytes,
     header_of,
     mtp_bytes,
@@ -70,6 +72,8 @@ FIT: dict[str, tuple[bytes, bytes]] = {
         target_bytes("nemotron_h", heads=0),
         dflash_bytes(layers=(0, LAYERS)),
     ),
+    "dspark": (target_bytes("llama", heads=0), dspark_bytes()),
+    "dflash2": (target_bytes("llama", heads=0), dflash2_bytes()),
     "blocks of two": (target_bytes("llama", heads=0), dflash_bytes(keys={"block_size": 2})),
 }
 FIT_NOT: dict[str, tuple[bytes, bytes, str, str]] = {
@@ -278,15 +282,22 @@ BROKEN: dict[str, tuple[bytes, str, str]] = {
         "heads-header",
         "no mask token of its vocabulary",
     ),
-    "dspark": (
-        dflash_bytes(tensors=[Tensor("markov_w1.weight", (8, 8))]),
-        "heads-unsupported",
-        "a DSpark head, which localspec cannot run",
+    "a dspark without a block size": (
+        dspark_bytes(keys={"block_size": None}), "heads-header", "blocks of 0 tokens"
     ),
-    "dflash2": (
-        dflash_bytes(tensors=[Tensor("selector_hidden.weight", (8, 8))]),
-        "heads-unsupported",
-        "a DFlash2 head",
+    "a huge block of dspark": (
+        dspark_bytes(keys={"block_size": 33}), "heads-header", "33 tokens, expected 2 to 32"
+    ),
+    "a selector among none": (
+        dflash2_bytes(keys={"selector_top_k": None}), "heads-header", "selects among 0 tokens"
+    ),
+    "a selector among too many": (
+        dflash2_bytes(keys={"selector_top_k": N_TOKENS + 1}), "heads-header", "among 301 tokens"
+    ),
+    "both variants": (
+        dspark_bytes(tensors=[Tensor("selector_hidden.weight", (8, 8))]),
+        "heads-header",
+        "both a DSpark and a DFlash2 head",
     ),
     "a map without an output matrix": (
         eagle3_bytes(mapped=MAP, tensors=[Tensor("output.weight", (0,))]),

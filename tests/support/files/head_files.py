@@ -104,6 +104,24 @@ def dflash_bytes(
     return _file("dflash", {**sizes, **(keys or {})}, [*own, *tensors], tokens)
 
 
+def dspark_bytes(
+    *, tensors: Sequence[Tensor] = (), keys: Mapping[str, object] | None = None
+) -> bytes:
+    """A DSpark draft: DFlash with a Markov head and a confidence head."""
+    own = [
+        Tensor("markov_w1.weight", (8, N_TOKENS)),
+        Tensor("markov_w2.weight", (8, N_TOKENS)),
+        Tensor("conf_proj.weight", (WIDTH + 8, 1)),
+    ]
+    return dflash_bytes(tensors=[*own, *tensors], keys=keys)
+
+
+def dflash2_bytes(*, keys: Mapping[str, object] | None = None) -> bytes:
+    """A DFlash2 draft: DFlash with a selector of four candidates."""
+    selector = Tensor("selector_hidden.weight", (WIDTH, 8))
+    return dflash_bytes(tensors=[selector], keys={"selector_top_k": 4, **(keys or {})})
+
+
 def header_of(folder: Path, data: bytes, name: str = "file.gguf") -> ModelHeader:
     """The header of a file with these bytes, which is written."""
     path = folder / name

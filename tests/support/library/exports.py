@@ -24,7 +24,9 @@ from tests.support.files.gguf_files import (
 )
 from tests.support.files.head_files import (
     assistant_bytes,
+    dflash2_bytes,
     dflash_bytes,
+    dspark_bytes,
     eagle3_bytes,
     header_of,
     mtp_bytes,
@@ -36,7 +38,7 @@ LENGTH = DraftLength(4, "4, as given", given=True)
 _TELLS = """#!/bin/sh
 {{ for word in {program} "$@"; do printf '%s\\0' "$word"; done; printf '\\1'; }} >> {log}
 """
-KINDS = ("model", "own heads", "mtp", "assistant", "eagle3", "dflash")
+KINDS = ("model", "own heads", "mtp", "assistant", "eagle3", "dflash", "dspark", "dflash2")
 
 
 def facts_of(target: ModelHeader, draft: ModelHeader | None = None, **more: Any) -> PairFacts:
@@ -63,11 +65,13 @@ def facts(tmp_path: Path) -> Facts:
             return facts_of(big, small, **more)
         if kind == "own heads":
             return facts_of(header_of(folder, target_bytes(), "big.gguf"), **more)
-        files = {
+        files: dict[str, Callable[[], bytes]] = {
             "mtp": mtp_bytes,
             "assistant": assistant_bytes,
             "eagle3": eagle3_bytes,
             "dflash": dflash_bytes,
+            "dspark": dspark_bytes,
+            "dflash2": dflash2_bytes,
         }
         architecture = "gemma4" if kind == "assistant" else "qwen35"
         big = header_of(folder, target_bytes(architecture, heads=0), "big.gguf")

@@ -28,6 +28,8 @@ PAIRS = (
     ("llama", "eagle3-reduced"),
     ("llama", "dflash"),
     ("qwen3next", "dflash"),
+    ("llama", "dspark"),
+    ("llama", "dflash2"),
 )
 
 

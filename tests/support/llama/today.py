@@ -67,7 +67,14 @@ WITH_MTP = [
 ]
 _TAPPED = "llama qwen35 qwen35moe qwen3next nemotron_h nemotron_h_moe lfm2 gemma4".split()
 WITH_EAGLE3 = [*(Pair(name, "eagle3") for name in _TAPPED), Pair("llama", "eagle3-reduced")]
-WITH_DFLASH = [Pair(name, "dflash") for name in _TAPPED]
+WITH_DFLASH = [
+    *(Pair(name, "dflash") for name in _TAPPED),
+    *(
+        Pair("llama", draft)
+        for draft in ("dspark", "dspark-reduced", "dspark-deepseek4", "dflash2")
+    ),
+    *(Pair("qwen35", draft) for draft in ("dspark-bonus", "dflash2-causal")),
+]
 
 
 def table() -> list[str]:

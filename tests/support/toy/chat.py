@@ -99,6 +99,7 @@ class Reciter:
         return len(self.tokens)
 
     block_size: int | None = None
+    confidences: Sequence[float] | None = None
     follows_target = False
     batch_share = ALONE
     tree = None

@@ -160,6 +160,7 @@ class ToyModel:
         return len(self.tokens)
 
     block_size: int | None = None
+    confidences: Sequence[float] | None = None
     follows_target = False
     gives_prompt_row = False
     batch_share = ALONE

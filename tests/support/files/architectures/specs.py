@@ -2,7 +2,8 @@
 
 A name that ends with `-mtp` has a NextN head behind its own layers, or as many as the number says;
 `mtp-` is the sidecar that has only those. EAGLE3 and DFlash draft for any model of this width, the
-assistant for gemma4.
+assistant for gemma4. DSpark is DFlash with a Markov head, and `-bonus` one whose anchor drafts
+nothing; DFlash2 has convolutions and a selector.
 """
 
 import functools
@@ -233,6 +234,74 @@ _DFLASH: Keys = {
     "block_size": 8,
     "tokenizer.ggml.mask_token_id": MASK_TOKEN,
 }
+_DFLASH_SIDECAR = Architecture(
+    "dflash",
+    {**_transformer(layers=2), **_DFLASH},
+    without=r"(token_embd|output)\.weight|.*(post_|sinks|output_scale).*",
+)
+RANK, SELECTED = 8, 4  # of the matrices of DSpark and DFlash2; candidates of a place
+_GROUP, _KERNEL = 16, 3  # of DFlash2's convolutions
+
+
+def _given(shapes: Mapping[str, Shape]) -> Mapping[str, Any]:
+    return {name: weights(name, shape) for name, shape in shapes.items()}
+
+
+_MARKOV = _given({"markov_w1.weight": (N_VOCAB, RANK), "markov_w2.weight": (N_VOCAB, RANK)})
+_MARKOV = {name: 2 * matrix for name, matrix in _MARKOV.items()}  # else no token depends on it
+_CONFIDENCE = _given({"conf_proj.weight": (1, WIDTH + RANK), "conf_proj.bias": (1,)})
+_SELECTOR = {
+    name: 3 * matrix
+    for name, matrix in _given(
+        {
+            "selector_predecessor.weight": (N_VOCAB, RANK),
+            "selector_successor.weight": (N_VOCAB, RANK),
+            "selector_hidden.weight": (RANK, WIDTH),
+        }
+    ).items()
+}
+_CONVOLUTIONS = _given(
+    {
+        f"blk.{i}.{part}_conv_{name}": shape
+        for i in range(2)
+        for part in ("attn", "ffn")
+        for name, shape in {
+            "base": (2, _KERNEL, WIDTH),
+            "proj.weight": (2 * _KERNEL * WIDTH // _GROUP, WIDTH),
+        }.items()
+    }
+)
+_DFLASH2: Keys = {
+    "conv_kernel_size": _KERNEL,
+    "conv_group_size": _GROUP,
+    "selector_rank": RANK,
+    "selector_top_k": SELECTED,
+}
+
+
+_DEEPSEEK4: Keys = {  # DSpark's layers if its target is DeepSeek V4
+    **_EXPERTS,
+    "expert_gating_func": 4,
+    "expert_weights_norm": True,
+    "swiglu_clamp_exp": [10.0] * 2,
+    "hyper_connection.count": 4,
+    "hyper_connection.sinkhorn_iterations": 2,
+    "hyper_connection.epsilon": 1e-6,
+    "attention.head_count_kv": 1,
+    "attention.q_lora_rank": 32,
+    "attention.sliding_window": 32,
+    "attention.output_group_count": 2,
+    "attention.output_lora_rank": 16,
+    "attention.compress_ratios": [0] * 2,
+    "rope.dimension_count": 16,
+}
+
+
+def _block(given: Mapping[str, Any], keys: Keys) -> Architecture:
+    """A variant of the DFlash head by its own tensors and keys."""
+    return replace(_DFLASH_SIDECAR, keys={**_DFLASH_SIDECAR.keys, **keys}, given=given)
+
+
 _ASSISTANT: Keys = {
     "embedding_length_out": WIDTH,
     "nextn_predict_layers": ASSISTANT_LAYERS,
@@ -271,10 +340,26 @@ SIDECARS: dict[str, Architecture] = {
     "mtp-step35": _sidecar(_WITH_HEADS["step35-mtp3"]),
     "eagle3": replace(_EAGLE3, without=r"output\.weight"),  # says the target's tokens
     "eagle3-reduced": replace(_EAGLE3, given=_REDUCED),
-    "dflash": Architecture(
-        "dflash",
-        {**_transformer(layers=2), **_DFLASH},
-        without=r"(token_embd|output)\.weight|.*(post_|sinks|output_scale).*",
+    "dflash": _DFLASH_SIDECAR,
+    "dspark": _block(
+        {**_MARKOV, **_CONFIDENCE}, {"sample_from_anchor": True, "has_confidence_head": True}
+    ),
+    "dspark-deepseek4": replace(
+        _block({**_MARKOV, "conf_proj.weight": _CONFIDENCE["conf_proj.weight"]}, _DEEPSEEK4),
+        without=r"(token_embd|output)\.weight",
+    ),
+    "dspark-reduced": _block(
+        {
+            **_REDUCED,
+            "markov_w1.weight": _MARKOV["markov_w1.weight"],
+            "markov_w2.weight": _MARKOV["markov_w2.weight"][:REDUCED_VOCAB],
+        },
+        {"has_confidence_head": False},
+    ),
+    "dspark-bonus": _block(_MARKOV, {"sample_from_anchor": False, "has_confidence_head": False}),
+    "dflash2": _block({**_SELECTOR, **_CONVOLUTIONS}, _DFLASH2),
+    "dflash2-causal": _block(
+        {**_SELECTOR, **_CONVOLUTIONS}, {**_DFLASH2, "attention.causal": True}
     ),
     "gemma4-assistant": Architecture(
         "gemma4-assistant",
