@@ -206,7 +206,9 @@ def test_heads_that_nobody_asked_for_end_no_command(
     assert asked.code == 1 and "This build of llama-cpp-python cannot" in asked.err
 
 
-@pytest.mark.parametrize(("heads", "kind"), [("eagle3", "EAGLE-3"), ("dflash", "DFlash")])
+@pytest.mark.parametrize(
+    ("heads", "kind"), [("eagle3", "EAGLE-3"), ("dflash", "DFlash"), ("dspark", "DSpark")]
+)
 def test_sidecars_of_all_kinds_are_found(
     localspec: Command, architecture: Files, tmp_path: Path, heads: str, kind: str
 ) -> None:

@@ -511,7 +511,8 @@ def test_where_no_way_works_all_is_read_again(
 @pytest.mark.parametrize(
     ("target", "heads", "kind"),
     [("qwen35-mtp", None, "draft-mtp"), ("qwen35", "mtp-qwen35", "draft-mtp"),
-     ("llama", "eagle3", "draft-eagle3"), ("llama", "dflash", "draft-dflash")],
+     ("llama", "eagle3", "draft-eagle3"), ("llama", "dflash", "draft-dflash"),
+     ("llama", "dspark", "draft-dspark"), ("llama", "dflash2", "draft-dflash")],
 )  # fmt: skip
 def test_settings_tell_the_kind_of_draft(
     architecture: Callable[[str], Path], target: str, heads: str | None, kind: str

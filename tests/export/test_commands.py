@@ -42,6 +42,8 @@ def command(engine: str, known: PairFacts, folder: Path) -> list[str]:
         ("assistant", "draft-mtp"),
         ("eagle3", "draft-eagle3"),
         ("dflash", "draft-dflash"),
+        ("dspark", "draft-dspark"),
+        ("dflash2", "draft-dflash"),
     ],
 )
 def test_each_kind_has_its_type(facts: Facts, tmp_path: Path, kind: str, spec_type: str) -> None:

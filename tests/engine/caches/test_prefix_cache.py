@@ -574,7 +574,8 @@ def test_an_engine_of_llama_cpp_keeps_prefixes(engine: Engine) -> None:
 @pytest.mark.parametrize(
     ("target", "heads"),
     [("glm4moe-mtp", None), ("qwen35-mtp", None), ("step35-mtp3", None)]
-    + [("qwen35", "mtp-qwen35"), ("llama", "eagle3"), ("llama", "dflash")],
+    + [("qwen35", "mtp-qwen35"), ("llama", "eagle3"), ("llama", "dflash")]
+    + [("llama", "dspark"), ("llama", "dflash2")],
 )
 def test_heads_draft_after_a_swap_as_if_the_conversation_had_stayed(
     architecture: Callable[[str], Path], target: str, heads: str | None, slots: int
