@@ -21,6 +21,7 @@ from localspec.llama.model import LlamaModel
 from localspec.llama.parameters import context_parameters
 from localspec.llama.vocabulary.trimmed import KeptRows
 from localspec.llama.weights import Weights
+from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.header import ModelHeader
 from localspec.speculative.loop import ALONE, Logits
 
@@ -91,7 +92,9 @@ class HeadContext:
             self.width: int = self._llama.llama_model_n_embd_out(self._weights.handle)
             self._memory = self._llama.llama_get_memory(self.handle)
             self._batch = self._llama.llama_batch_ext_init(self.handle)
-            unstable().llama_set_embeddings_nextn(self.handle, True, True)
+            # Of DFlash2 nobody needs the logits: they would only be copied from the device.
+            self._selects = header is not None and draft_kind(header).selected > 0
+            unstable().llama_set_embeddings_nextn(self.handle, True, not self._selects)
         except BaseException:
             self.close()
             raise
@@ -132,10 +135,10 @@ class HeadContext:
     def logits(self, rows: int) -> Logits:
         """Of the first ``rows`` outputs of the last pass, by the target's ids, until the next.
 
-        A trimmed vocabulary has -inf for the tokens without a row.
+        A trimmed vocabulary has -inf for the tokens without a row. DFlash2 has no logits at all.
         """
-        if rows == 0:
-            return np.empty((0, self.n_vocab), np.float32)
+        if rows == 0 or self._selects:
+            return np.empty((rows, 0 if self._selects else self.n_vocab), np.float32)
         found = read_logits(self._llama, self.handle, rows, self._weights.n_vocab)
         return found if self._kept is None else self._kept.by_id(found)
 
@@ -216,7 +219,8 @@ class HeadContext:
                 )
             where = (llama.llama_pos * 4)(position, position, position, 0)
             llama.llama_batch_ext_set_pos(batch, index, where)
-            llama.llama_batch_ext_set_output_logits(batch, index, i >= count - part.outputs)
+            wanted = i >= count - part.outputs and not self._selects
+            llama.llama_batch_ext_set_output_logits(batch, index, wanted)
 
     def _process(self, kind: int, parts: Sequence[HeadRows]) -> None:
         count = sum(len(part.positions) for part in parts)

@@ -49,9 +49,9 @@ class DFlashHead(Head):
 
     def _pass(self, tokens: Sequence[int], begin: int, states: States, outputs: int) -> None:
         """See `Head._pass`. Of several rows each takes a pass of its own, for one place."""
-        self._own, self._place, self._before, self.confidences = [], 0, 0, None
+        self._found, self.confidences = self._found[:0], None
+        self._own, self._place, self._before = [], 0, 0
         if 0 < self._written < begin - 1:  # after drafted tokens, which have no features
-            self._found = np.zeros((outputs, self.n_vocab), np.float32)
             return
         quiet = len(tokens) - outputs
         self._write(begin, states[:quiet])
@@ -60,7 +60,8 @@ class DFlashHead(Head):
             self._write(begin + i, states[i : i + 1])
             block = self._fill(tokens[i], begin + i, self.block_size if outputs == 1 else 1)
             blocks.append(block if outputs == 1 else block.copy())  # the next pass overwrites it
-        self._found = blocks[0] if outputs == 1 else np.concatenate((self._found[:0], *blocks))
+        if outputs:
+            self._found = blocks[0] if outputs == 1 else np.concatenate(blocks)
         self._ahead = self._found if outputs == 1 else None
         if self._kind.has_confidence:
             self.confidences = [_log_odds(float(own[0])) for own in self._own]
@@ -71,7 +72,7 @@ class DFlashHead(Head):
         self._place += 1
         self._ahead = ahead
         if self.confidences:
-            self.confidences = self.confidences[1:]
+            self.confidences = self.confidences[1:] or None
 
     def _write(self, begin: int, states: States) -> None:
         """Write the features before each position from ``begin`` on; the first token has none."""
@@ -103,11 +104,11 @@ class DFlashHead(Head):
         self._written = min(self._written, max(0, length - self.offset))
 
     def _logits(self, rows: int) -> Logits:
-        """See `Head._logits`; zeros after the block."""
+        """See `Head._logits`; zeros after the block, and without features."""
         known = self._found[self._place : self._place + rows]
         if len(known) < rows:
             return np.zeros((rows, self.n_vocab), np.float32)
-        if not self._kind.selected or not self._own:
+        if not self._kind.selected:
             return known
         found = np.full((rows, self.n_vocab), -np.inf, np.float32)
         for row, place in zip(found, self._own[self._place :], strict=False):
