@@ -92,7 +92,7 @@ class HeadContext:
             self.width: int = self._llama.llama_model_n_embd_out(self._weights.handle)
             self._memory = self._llama.llama_get_memory(self.handle)
             self._batch = self._llama.llama_batch_ext_init(self.handle)
-            # Of DFlash2 nobody needs the logits: they would only be copied from the device.
+            # DFlash2's logits are not read; an output would copy them from the device.
             self._selects = header is not None and draft_kind(header).selected > 0
             unstable().llama_set_embeddings_nextn(self.handle, True, not self._selects)
         except BaseException:

@@ -23,11 +23,12 @@ class DFlashHead(Head):
     last token and masks, and is forgotten (`common_speculative_impl_draft_dflash`).
 
     DSpark adds to the logits of a place by the likeliest token of the place before it, in
-    llama.cpp's graph, and its last token may stand in the first place itself (``kind.anchored``).
-    Its confidence head gives each place's probability of acceptance, in all columns of the own
-    states. In those DFlash2 gives the ids of ``kind.selected`` candidates for each place, and for
-    each candidate of the place before it their scores: the logits of a place follow from the token
-    before it, and all other tokens have none.
+    llama.cpp's graph; if it is ``anchored``, the last token's row drafts the first token. A
+    confidence head gives each place's probability of acceptance, in all columns of the own states.
+
+    DFlash2 gives there the ids of ``selected`` candidates for each place, then their scores after
+    each candidate of the place before it. The token drafted there decides which scores are the
+    logits of the place; all other tokens have none.
     """
 
     offset = 1
