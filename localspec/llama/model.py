@@ -24,17 +24,8 @@ from localspec.llama.batch import (
     with_unknown_rows,
 )
 from localspec.llama.cache.branches import LlamaTrees
-from localspec.llama.cache.copies import (
-    EVERY,
-    LONGEST_REPLAY,
-    TEXT_SEQUENCE,
-    Copy,
-    ReusableLengths,
-    StateCheckpoints,
-    copy_state,
-    places_to_return,
-    restore_state,
-)
+from localspec.llama.cache.cached_text import CachedText, CacheSequence
+from localspec.llama.cache.copies import EVERY, TEXT_SEQUENCE, StateCheckpoints
 from localspec.llama.cache.rollback import Fork, Rollback, Snapshots, Trim
 from localspec.llama.memory.attention import with_attention
 from localspec.llama.memory.layer_cache import ANCHORS, window_cells
@@ -54,15 +45,15 @@ from localspec.llama.vocabulary.tokenizer import SHORT, require_text_fits, token
 from localspec.llama.weights import Weights
 from localspec.metadata.header import ModelHeader
 from localspec.pairing import CONTROL, UNKNOWN
-from localspec.speculative.loop import ALONE, Logits, PassListener
+from localspec.speculative.loop import ALONE, Logits
 
 _CONTROL_ATTRIBUTES = 1 << 3 | 1 << 0  # LLAMA_TOKEN_ATTR_CONTROL and _UNKNOWN
 _FIM = ("pre", "suf", "mid", "rep", "sep")
 _ALIKE = 0.05  # of the greatest logit: a state that is wrong changes them far more
 
 
-class LlamaModel:
-    """One GGUF model with its context: a TokenModel of the loop.
+class LlamaModel(CachedText):
+    """One GGUF model with its context, which holds one text.
 
     Passes are padded to a multiple of ``min_width``; the padding is rolled back immediately. They
     are no wider than ``max_width``: llama.cpp's kernels round differently at different widths; see
@@ -71,25 +62,16 @@ class LlamaModel:
     ``context`` and ``vocab`` are llama.cpp's handles, valid until this is closed; ``overridden``
     are the keys whose values it took from ``options.override_kv`` instead of the file.
     ``rounding`` shows whether passes of all widths round alike, if that was measured.
-    ``listener`` is called after each pass with its tokens, the position of the first and how many
-    rows of logits it gave, and when all tokens are replaced, with no tokens and how many
-    there are now; see `heads`.
     ``rollback`` is the first of the ``strategies`` that works, after `Trim`.
-
-    Between two calls llama.cpp's cache holds the first ``_held`` of ``tokens`` and nothing else;
-    the others are ``pending``, and the next pass decodes them again. ``_torn`` suspends that: an
-    operation is under way, or failed, and may have changed the cache, which `_recover` restores
-    before anything else is read. The first ``_alike`` tokens were read in passes of the class.
+    The first ``_alike`` tokens were read in passes of the class.
     Only the compute thread calls it, for one owner: an engine with one slot, or a SharedContext,
     which takes the context over for good.
 
     Raises EngineError, with llama.cpp's own reason, when the model cannot be loaded.
     """
 
-    block_size: int | None = None  # each token of a proposal costs a step
-    confidences = None
-    follows_target = False
     batch_share = ALONE
+    doubted: Callable[[], None] | None = None
 
     def __init__(
         self,
@@ -99,6 +81,7 @@ class LlamaModel:
         strategies: Sequence[str] = (Fork.name,),
         weightless: bool = False,
     ) -> None:
+        super().__init__()
         self._llama = llama_library.library()
         self.header = header
         self.n_ctx = asked_ctx_size(header, options.ctx_size) or default_ctx_size(header)
@@ -113,17 +96,12 @@ class LlamaModel:
         self.remedies = width_remedies(options)
         self.threads = options.threads or machine.physical_cores()
         self.prompt_step = prompt_step(header, options, self.threads)
-        self.tokens: list[int] = []  # in the cache; not to be changed by others
-        self._held = 0  # how many of the tokens are in llama.cpp's cache
-        self._torn = False  # true while our list and llama.cpp's cache may differ
         self._first_row = 0  # of the logits that were asked for, among those of the last pass
-        self.listener: PassListener | None = None
         self.passes = NATURAL
         self.rounding: Rounding | None = None
         self.min_width, self.max_width = 1, options.batch_size
         self._alike = 0  # tokens at the beginning that were read in passes of the class
         self.keeps_prompts = False
-        self.doubted: Callable[[], None] | None = None
         self._weightless = weightless
         self.context: Any = None
         self._batch: AnyBatch | None = None
@@ -135,7 +113,7 @@ class LlamaModel:
         self.overridden = self.weights.overridden
         try:
             self._batch = self.make_batch()
-            self.rollback: Rollback = self._choose_rollback(strategies)
+            self._choose_rollback(strategies)
         except BaseException:
             self.close()
             raise
@@ -153,9 +131,9 @@ class LlamaModel:
         return self.rollback.name != Rollback.name and not self.passes.alone
 
     @property
-    def trims(self) -> bool:
-        """Whether tokens are forgotten at no cost."""
-        return self.rollback.name == Trim.name
+    def rollback(self) -> Rollback:
+        """How its last tokens are undone."""
+        return self.cells.end
 
     @property
     def fills_passes(self) -> bool:
@@ -211,11 +189,6 @@ class LlamaModel:
         return self.trims and not (fixed or self.keeps_prompts)
 
     @property
-    def pending(self) -> int:
-        """How many of the tokens the next pass decodes again, because a rollback undid them."""
-        return len(self.tokens) - self._held
-
-    @property
     def most_tokens(self) -> int:
         """Most tokens of a pass: a small context bounds the batch."""
         return int(self._llama.llama_n_batch(self.context))
@@ -259,28 +232,16 @@ class LlamaModel:
         return row
 
     def _decode(self, tokens: Sequence[int], rows: int) -> Logits:
-        """`decode` without a check of the logits."""
         self._recover()
         if rows > self.max_width:
             return self._decode_in_parts(tokens, rows)
-        if rows > 1 and self.pending > max(LONGEST_REPLAY, self.min_width):
-            self._read([], 0)
-        if rows == 0:
-            self.rollback.anchor(self._held)
-        before, begin = len(self.tokens), self._held
-        try:
-            self._read(tokens, rows)
-        except EngineError:
-            self._torn = True
-            del self.tokens[before:]
-            raise
+        begin = self.cells.held
+        logits = super()._decode(tokens, rows)
         if rows == 0:
             if self._alike == begin:
-                self._alike = self._held
-            if not self.pending:
-                self.rollback.anchor(self._held)
+                self._alike = self.cells.held
             self._llama.llama_synchronize(self.context)  # a GPU may be at work; logits wait for it
-        return self._logits(rows)
+        return logits
 
     def _decode_in_parts(self, tokens: Sequence[int], rows: int) -> Logits:
         """`decode` in passes that are no wider than ``max_width``."""
@@ -290,29 +251,14 @@ class LlamaModel:
         parts = [tokens[i : i + self.max_width] for i in range(begin, len(tokens), self.max_width)]
         return np.concatenate([self.decode(part, len(part)).copy() for part in parts])
 
-    def checkpoint(self) -> None:
-        """Prepare for a rollback to here: later tokens may be rejected."""
-        if not self.pending:
-            self.rollback.checkpoint(self._held, self.n_ctx)
-
-    def truncate(self, length: int) -> None:
-        """Forget every token at ``length`` and beyond; those before may have to be read again."""
-        if self._torn or length < len(self.tokens):
-            with held_interrupt():
-                held = None if self._torn else self._held
-                self._torn = True
-                del self.tokens[length:]  # first: an error leaves a cache that is torn, not short
-                self._undo(len(self.tokens), held)
-                self._torn = False
-
     def begin_tree(self) -> int:
         """Let `LlamaTrees` write after the text until `commit_tree`, or else that is undone.
 
         Returns the length of the text; raises EngineError as `decode` does.
         """
         self._read_pending()
-        self._torn = True
-        return self._held
+        self.cells.is_torn = True
+        return self.cells.held
 
     def decode_tree(self, batch: Any, position: int) -> Logits:
         """Decode a llama_batch after the text; logits of all its tokens, valid until the next."""
@@ -324,55 +270,9 @@ class LlamaModel:
     def commit_tree(self, tokens: Sequence[int]) -> None:
         """Count these as read: the cache holds them after the text, and nothing else."""
         self.tokens += tokens
-        self._held = len(self.tokens)
-        self._torn = False
-
-    def returns_to(self, length: int) -> int:
-        """How many tokens need not be read again, at least, after `truncate` to this length."""
-        self._recover()
-        if length >= self._held:
-            return self._held
-        return self.rollback.returns_to(length, self._held)
-
-    def reusable_lengths(self) -> ReusableLengths:
-        """Lengths to which a copy of its `state` can return."""
-        self._recover()
-        return self.rollback.reusable_lengths(len(self.tokens))
-
-    def state_bytes(self) -> int:
-        """Size of `state`, without the tokens that it reads again first."""
-        return int(self._llama.llama_state_seq_get_size(self.context, TEXT_SEQUENCE))
-
-    def state(self) -> NDArray[np.uint8]:
-        """llama.cpp's state of all tokens in the cache, as large as their part of the cache."""
-        self._read_pending()
-        return copy_state(self._llama, self.context, TEXT_SEQUENCE)
-
-    def restore(
-        self, tokens: Sequence[int], state: NDArray[np.uint8], copies: Sequence[Copy] = ()
-    ) -> bool:
-        """Restore a saved `state` of ``tokens``; False, and an empty cache, if it does not fit.
-
-        ``copies`` are those of `reusable_lengths` when the state was taken.
-        """
-        self._torn = True
-        self.tokens.clear()
-        self._undo(0, None)
-        taken = restore_state(self._llama, self.context, TEXT_SEQUENCE, state, len(tokens))
-        if taken and self.rollback.is_whole(len(tokens)):
-            self.tokens.extend(tokens)
-            self._held = len(tokens)
-            self.rollback.restore_copies(copies)
-            self.rollback.anchor(self._held)
-        else:
-            self._undo(0, None)
-        self._torn = False
-        if self.listener is not None:
-            self.listener((), len(self.tokens), 0)
-        return bool(self.tokens)
+        self.cells.held, self.cells.is_torn = len(self.tokens), False
 
     def doubt(self, report: Callable[[], None]) -> None:
-        """See `state_file.StateHolder`."""
         self.doubted = report
 
     # -- vocabulary ------------------------------------------------------------------------
@@ -464,41 +364,40 @@ class LlamaModel:
 
     # -- rollback --------------------------------------------------------------------------
 
-    def _choose_rollback(self, strategies: Sequence[str]) -> Rollback:
-        """The first strategy that works on a real context of this model; the context stays.
+    def _choose_rollback(self, strategies: Sequence[str]) -> None:
+        """Take the first strategy that works on a real context of this model; the context stays.
 
         A context for trees comes first, if they are wanted; if they do not work, none are used.
         """
         if self.weights.is_stateful or self.weights.is_sliding:
             self.options = replace(self.options, branches=1)
         if has_branches(self.options, Trim.name):
-            self.rollback = self._make_context(Trim.name)
+            self._make_context(Trim.name)
             if self._weightless or self._trees_work():
-                return self.rollback
+                return
             self.options = replace(self.options, branches=1)
         trim = () if self.weights.is_stateful else (Trim.name,)
         for strategy in (*trim, *strategies, Fork.name):
-            found = self._make_context(strategy)
-            if self._weightless or (found.name == strategy and self._works(found)):
-                return found
-        return Rollback(self._llama, self.context)
+            self._make_context(strategy)
+            if self._weightless or (self.rollback.name == strategy and self._works()):
+                return
+        self.cells.end = Rollback(self._llama, self.context)
 
-    def _works(self, strategy: Rollback) -> bool:
+    def _works(self) -> bool:
         """Whether it can undo tokens, as a few passes show; a list would go out of date.
 
         Dropping cells needs no further test; a restored state is tested by comparing logits.
         """
-        self.rollback = strategy
         first, others = ([(7919 * i + 1) % self.n_vocab for i in pair] for pair in ((0, 1), (2, 3)))
         # As an answer: a prompt's end would be copied to return to.
         self.require_numbers(self.decode(first, 1)[0])
-        if strategy.name == Trim.name:
+        if self.trims:
             self.truncate(1)
-            works = self._held == 1
+            works = self.cells.held == 1
         else:
             before = self.decode(others, 2)[1].copy()
             self.truncate(3)
-            works = self._held >= 2
+            works = self.cells.held >= 2
             again = self.decode(others[1:], 1)[0]
             works = works and _alike(before, again)
         self.truncate(0)
@@ -513,7 +412,7 @@ class LlamaModel:
         chain = self.decode([first, second, last], 1)[0].copy()
         self.require_numbers(chain)
         self.truncate(1)
-        works = self._held == 1
+        works = self.cells.held == 1
         assert self._trees is not None
         try:
             row = self._trees.decode([second, other, last], (0, 0))[2]
@@ -533,7 +432,7 @@ class LlamaModel:
                 "Run without --lora." if adapters else "Get the file again, or convert it again.",
             )
 
-    def _make_context(self, strategy: str) -> Rollback:
+    def _make_context(self, strategy: str) -> None:
         """A new context in place of the present one."""
         self._free_context()
         params = context_parameters(self.options, self.n_ctx, self.threads, strategy)
@@ -543,7 +442,8 @@ class LlamaModel:
         if has_branches(self.options, strategy):
             self._trees = LlamaTrees(self, self.context, self.options.branches)
             sequence = EVERY
-        return self.make_rollback(strategy, sequence)
+        end = self.make_rollback(strategy, sequence)
+        self.cells = CacheSequence(self._llama, self.context, TEXT_SEQUENCE, end)
 
     def make_rollback(self, strategy: str, sequence: int) -> Rollback:
         """A strategy for a sequence of the context, which was configured for it.
@@ -574,26 +474,17 @@ class LlamaModel:
 
     # -- passes ----------------------------------------------------------------------------
 
-    def _read(self, tokens: Sequence[int], rows: int) -> None:
-        """Read the pending tokens, then ``tokens``.
+    def _read_passes(self, tokens: Sequence[int], rows: int) -> Logits:
+        """See `CachedText`.
 
         Ctrl-C ends a slow pass in the middle, and waits for the end of others: the results of a
-        short pass are known then, and need not be computed again. In a prompt there are places to
-        return to, for the next one.
+        short pass are known then, and need not be computed again.
         """
-        unread, read = [*self.tokens[self._held :], *tokens], 0
-        if self.rollback.keeps_copies and rows <= int(self.trims):  # else a step, not a prompt
-            for offset, shared in places_to_return(self.pending, len(tokens), self.min_width):
-                self._read_passes(unread[read:offset], 0)
-                self.rollback.keep(self._held, shared=shared)
-                read = offset
-        self._read_passes(unread[read:], rows)
-
-    def _read_passes(self, tokens: Sequence[int], rows: int) -> None:
         for chunk, outputs in self._chunks(tokens, rows):
             slow = len(chunk) > MAX_DRAFT_TOKENS + 1
             with nullcontext() if slow else held_interrupt():
                 self._read_chunk(chunk, outputs, slow)
+        return self._logits(rows)
 
     def _chunks(self, tokens: Sequence[int], rows: int) -> list[tuple[Sequence[int], int]]:
         """Passes of these tokens, with the rows wanted of each.
@@ -622,40 +513,26 @@ class LlamaModel:
         added = min(-width % self.min_width, self.most_tokens - width)
         return min(added, max(0, MAX_ROWS - rows)) if rows else added
 
-    def _read_pending(self) -> None:
-        """Let llama.cpp's cache hold all the tokens."""
-        self._recover()
-        if self.pending:
-            self._read([], 0)
-
     def _read_chunk(self, chunk: Sequence[int], outputs: int, slow: bool) -> None:
         """One pass; all of it may be undone if Ctrl-C may end it."""
-        self._torn = True  # until the list agrees with llama.cpp's cache again
-        begin, added = self._held, self._added(len(chunk), outputs)
+        self.cells.is_torn = True  # until the list agrees with llama.cpp's cache again
+        begin, added = self.cells.held, self._added(len(chunk), outputs)
         if outputs != 1 or added:  # else nothing of it is rolled back
-            self.rollback.checkpoint(begin, len(chunk) if slow else max(0, outputs - 1, added))
+            most = len(chunk) if slow else max(0, outputs - 1, added)
+            self.rollback.checkpoint(begin, most)
         self._decode_chunk(chunk, begin, outputs, added)
-        self._held += len(chunk)
-        self.tokens += chunk[len(chunk) - max(0, self._held - len(self.tokens)) :]
+        self._take(chunk, begin)
+        self.cells.read(len(chunk), added)
         if added:
-            self._undo(self._held, self._held + added)
-        self._torn = False
+            self._rewind(self.cells.held)
         if self.listener is not None:
             self.listener(chunk, begin, outputs)
 
-    def _undo(self, length: int, held: int | None) -> None:
-        """Let llama.cpp's cache, which holds ``held`` tokens, hold no more than ``length``."""
-        if held is None or length < held:
-            self._held = self.rollback.rewind(length, held)
-            if not self._held:
-                self.doubted = None
-        self._alike = min(self._alike, self._held)
-
-    def _recover(self) -> None:
-        """Agree with llama.cpp's cache again after an interrupted pass."""
-        if self._torn:
-            self._undo(len(self.tokens), None)
-            self._torn = False
+    def _rewind(self, length: int) -> None:
+        super()._rewind(length)
+        if not self.cells.held:
+            self.doubted = None
+        self._alike = min(self._alike, self.cells.held)
 
     def _decode_chunk(self, tokens: Sequence[int], position: int, rows: int, added: int) -> None:
         """One llama_decode, in which the last token is repeated ``added`` times.
@@ -674,7 +551,6 @@ class LlamaModel:
         with llama_library.interruptible(self.context) if slow else nullcontext():
             code = decode(self._llama, self.context, self._batch.native)
         self._require_decoded(code, len(tokens), position)  # after Ctrl-C was raised
-        self.rollback.observe(len(filled))
 
     def _require_decoded(self, code: int, count: int, position: int) -> None:
         """Raise EngineError if llama.cpp's code of a pass reports a failure."""

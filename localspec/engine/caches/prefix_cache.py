@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from localspec.core.formatting import size
 from localspec.engine.generate import TextEngine
+from localspec.llama.cache.cached_text import CachedText
 from localspec.llama.cache.copies import ReusableLengths
-from localspec.llama.cache.state_file import StateHolder
 from localspec.llama.heads.head import Head, HeadState
 from localspec.speculative.prefix import common_prefix
 
@@ -43,7 +43,7 @@ class _State:
     tokens: list[int]
     state: "NDArray[np.uint8]"
     reach: ReusableLengths
-    doubted: Callable[[], None] | None  # see `StateHolder`
+    doubted: Callable[[], None] | None  # see `CachedText`
     head: HeadState | None
 
     @property
@@ -106,7 +106,7 @@ class PrefixCache:
 
     def _take_up(
         self,
-        models: Sequence[tuple[str, StateHolder]],
+        models: Sequence[tuple[str, CachedText]],
         head: Head | None,
         wanted: list[int],
         owner: str,
@@ -136,7 +136,7 @@ class PrefixCache:
             self._add(best)
 
     def _save(
-        self, models: Sequence[tuple[str, StateHolder]], head: Head | None, owner: str
+        self, models: Sequence[tuple[str, CachedText]], head: Head | None, owner: str
     ) -> None:
         """Save the first model's state, unless a saved one covers it, or it is too large."""
         sizes = [model.state_bytes() + model.reusable_lengths().n_bytes for _, model in models]
@@ -190,12 +190,12 @@ class PrefixCache:
         return [each for each in self._states if (each.owner, each.role) == (owner, role)]
 
 
-def _restorable(engine: TextEngine, length: int) -> list[tuple[str, StateHolder]]:
+def _restorable(engine: TextEngine, length: int) -> list[tuple[str, CachedText]]:
     """The models whose states are kept, with their roles, for a text of this length."""
-    found = list[tuple[str, StateHolder]]()
+    found = list[tuple[str, CachedText]]()
     for role, model in (("target", engine.target), ("draft", engine.draft)):
         # A draft whose context is shorter sees a window of the prompt, and no prefix.
-        if isinstance(model, StateHolder) and length <= model.n_ctx:
+        if isinstance(model, CachedText) and length <= model.n_ctx:
             found.append((role, model))
     return found
 

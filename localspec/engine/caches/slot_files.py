@@ -9,8 +9,8 @@ from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import appearing_when_complete, remove_abandoned
 from localspec.engine.engine import Engine
 from localspec.engine.generate import TextEngine
+from localspec.llama.cache.cached_text import CachedText
 from localspec.llama.cache.state_file import (
-    StateHolder,
     read_state,
     require_state_file,
     write_partial,
@@ -94,16 +94,16 @@ class SlotFiles:
 
     def _states(
         self, slot: TextEngine, path: Path
-    ) -> Iterator[tuple[Path, LlamaModel, StateHolder]]:
+    ) -> Iterator[tuple[Path, LlamaModel, CachedText]]:
         """Each file with its model, and the model's sequence in the slot."""
         engine = self._engine
-        if isinstance(slot.target, StateHolder):
+        if isinstance(slot.target, CachedText):
             yield path, engine.target, slot.target
-        if isinstance(engine.draft, LlamaModel) and isinstance(slot.draft, StateHolder):
+        if isinstance(engine.draft, LlamaModel) and isinstance(slot.draft, CachedText):
             yield path.with_name(f"{path.name}.draft"), engine.draft, slot.draft
 
 
-def _write(states: Sequence[tuple[Path, LlamaModel, StateHolder]]) -> int:
+def _write(states: Sequence[tuple[Path, LlamaModel, CachedText]]) -> int:
     """Replace all files, or none; returns the bytes written."""
     for file, _, _ in states:
         require_state_file(file)

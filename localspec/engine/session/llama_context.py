@@ -5,14 +5,12 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from localspec.core.errors import EngineError
 from localspec.core.options.load_options import MAX_ROWS
 from localspec.llama import llama_library
 from localspec.llama.batch import are_numbers, decode, longest, read_logits
-from localspec.llama.cache.copies import Copy, ReusableLengths, copy_state, restore_state
-from localspec.llama.cache.rollback import Rollback
+from localspec.llama.cache.cached_text import CacheSequence
 from localspec.llama.heads.hidden_states import States, Tap
 from localspec.llama.model import LlamaModel
 from localspec.speculative.loop import Logits
@@ -80,37 +78,6 @@ class BatchEntry:
         return replace(self, tokens=self.tokens[: min(count, len(self.tokens) - self.rows)], rows=0)
 
 
-class _Sequence:
-    """The tokens that a sequence of the context holds, and how they are undone.
-
-    ``held`` tokens, and after them ``surplus`` ones that padded its last pass: they are undone
-    together with those that were rejected, because a snapshot allows one rollback. ``is_torn``
-    if a failed pass may have changed it.
-    """
-
-    def __init__(self, end: Rollback) -> None:
-        self.end = end
-        self.held = self.surplus = 0
-        self.is_torn = False
-
-    def rewind(self, length: int) -> int:
-        """Hold ``length`` tokens, or fewer if necessary; returns how many."""
-        length, in_cache = min(length, self.held), self.held + self.surplus
-        if self.is_torn or length < in_cache:
-            self.held = self.end.rewind(length, None if self.is_torn else in_cache)
-            self.surplus, self.is_torn = 0, False
-        return self.held
-
-    def settle(self) -> None:
-        """Undo the padding of its last pass."""
-        self.rewind(self.held)
-
-    def read(self, count: int, surplus: int) -> None:
-        """Count a pass: ``count`` tokens of its own, then ``surplus`` ones that padded it."""
-        self.end.observe(count + surplus)
-        self.held, self.surplus, self.is_torn = self.held + count, surplus, False
-
-
 class SharedContext:
     """The sequences of a model's context; the model itself is not used any more.
 
@@ -142,7 +109,6 @@ class SharedContext:
         self.n_vocab = model.n_vocab
         self.most_tokens = model.most_tokens
         self.prompt_step = model.prompt_step
-        self.trims = model.trims
         self._ubatch = int(self._llama.llama_n_ubatch(self._context))
         self._doubted: dict[int, Callable[[], None]] = {}  # by the sequence that was restored
         self._suspects: set[int] = set()
@@ -150,11 +116,12 @@ class SharedContext:
         self._batch = model.make_batch()
         model.truncate(0)
         strategy = model.rollback.name
-        self._sequences = [
-            _Sequence(model.make_rollback(strategy, i)) for i in range(model.options.parallel)
+        self.sequences = [
+            CacheSequence(self._llama, self._context, i, model.make_rollback(strategy, i))
+            for i in range(model.options.parallel)
         ]
-        self.widest_filled = self._sequences[0].end.widest_filled
-        self._empty_bytes = self.state_bytes(0)
+        self.widest_filled = self.sequences[0].end.widest_filled
+        self._empty_bytes = self.sequences[0].state_bytes()
 
     def read(self, entries: Sequence[BatchEntry]) -> list[Logits]:
         """Read all entries; for each its rows of logits, valid until the next call.
@@ -164,7 +131,7 @@ class SharedContext:
         if all sequences were emptied; NotNumbers for a text whose logits are not numbers.
         """
         self._settle(entries)
-        if any(entry.position != self.held(entry.sequence) for entry in entries):
+        if any(entry.position != self.sequences[entry.sequence].held for entry in entries):
             raise CacheEmptied("The text must be read again.")
         if len(entries) > 1 and any(entry.sequence in self._suspects for entry in entries):
             raise EngineError("A suspect is read alone.")  # as after any pass that failed
@@ -189,7 +156,7 @@ class SharedContext:
         Unless a state from a file may be to blame: that is gone with the tokens.
         """
         is_guilty = not self._doubted and entries[0].sequence in self._suspects
-        self._suspects |= {i for i, each in enumerate(self._sequences) if each.held}
+        self._suspects |= {i for i, each in enumerate(self.sequences) if each.held}
         self._empty()
         if is_guilty:
             for row in every[0]:
@@ -203,7 +170,7 @@ class SharedContext:
     def _settle(self, entries: Sequence[BatchEntry]) -> None:
         """Undo the padding of passes: in the sequences to be read, or in all if they may move."""
         read = {entry.sequence for entry in entries}
-        for i, sequence in enumerate(self._sequences):
+        for i, sequence in enumerate(self.sequences):
             if len(read) > 1 or i in read:
                 sequence.settle()
 
@@ -229,7 +196,7 @@ class SharedContext:
         self._batch.clear()
         for entry in entries:
             added = max(0, width - len(entry.tokens))
-            sequence = self._sequences[entry.sequence]
+            sequence = self.sequences[entry.sequence]
             if entry.rows > 1 or added:
                 sequence.end.checkpoint(entry.position, len(entry.tokens) + added - 1)
             self._batch.add(entry.tokens, entry.position, entry.rows, entry.sequence)
@@ -248,7 +215,7 @@ class SharedContext:
             )
         for entry in entries:
             count = len(entry.tokens)
-            self._sequences[entry.sequence].read(count, max(0, width - count))
+            self.sequences[entry.sequence].read(count, max(0, width - count))
         if len(entries) > 1:
             self._disturb(entries)
         if self.tap is not None:
@@ -266,25 +233,9 @@ class SharedContext:
     def _disturb(self, entries: Sequence[BatchEntry]) -> None:
         """Record that a pass may have moved the sequences without an entry."""
         read = {entry.sequence for entry in entries}
-        for i, sequence in enumerate(self._sequences):
+        for i, sequence in enumerate(self.sequences):
             if i not in read:
                 sequence.end.disturb()
-
-    def held(self, sequence: int) -> int:
-        """How many tokens of its text a sequence holds."""
-        return self._sequences[sequence].held
-
-    def checkpoint(self, sequence: int) -> None:
-        """Prepare for a rollback to the present tokens of a sequence."""
-        each = self._sequences[sequence]
-        each.settle()
-        each.end.checkpoint(each.held, self.n_ctx)
-
-    def anchor(self, sequence: int) -> None:
-        """A sequence holds the end of a prompt or of an answer, to which a prompt may return."""
-        each = self._sequences[sequence]
-        each.settle()
-        each.end.anchor(each.held)
 
     def doubted(self, sequence: int) -> Callable[[], None] | None:
         """The report for a sequence's state, or for another one that may have spoilt it."""
@@ -294,74 +245,24 @@ class SharedContext:
         """Call ``report`` when a pass gives no numbers: the sequence has a state from a file."""
         self._doubted[sequence] = report
 
-    def _sweep(self, sequence: int) -> None:
+    def sweep(self, sequence: int) -> None:
         """Clear the cache if a sequence without tokens has cells, left by a file's state."""
-        if self.state_bytes(sequence) != self._empty_bytes:
+        if self.sequences[sequence].state_bytes() != self._empty_bytes:
             self._empty()
 
     def _empty(self) -> None:
         """Clear the cache of all sequences, and report the states that came from files."""
         reports, self._doubted = self._doubted, {}
-        for sequence in self._sequences:
+        for sequence in self.sequences:
             sequence.rewind(0)
         self._llama.llama_memory_clear(self._llama.llama_get_memory(self._context), True)
         for report in dict.fromkeys(reports.values()):  # of two slots it may be one file
             report()
 
-    @property
-    def keeps_copies(self) -> bool:
-        """Whether a sequence needs copies to return to: see `Rollback.keep`."""
-        return self._sequences[0].end.keeps_copies
-
-    def keep(self, sequence: int, length: int, *, shared: bool) -> None:
-        """Copy the state of a sequence that holds ``length`` tokens, for later prompts."""
-        self._sequences[sequence].settle()
-        self._sequences[sequence].end.keep(length, shared=shared)
-
-    def rewind(self, sequence: int, length: int) -> int:
-        """Truncate a sequence to ``length`` tokens, or fewer; returns how many it holds then."""
-        held = self._sequences[sequence].rewind(length)
-        if not held and self._doubted:
-            self._sweep(sequence)
-        return held
-
-    def returns_to(self, sequence: int, length: int) -> int:
-        """How many tokens `rewind` would leave at least."""
-        each = self._sequences[sequence]
-        if length >= each.held + each.surplus:
-            return each.held
-        return each.end.returns_to(length, each.held + each.surplus)
-
-    def reusable_lengths(self, sequence: int, held: int) -> ReusableLengths:
-        """Lengths to which a state of ``held`` tokens can be truncated."""
-        return self._sequences[sequence].end.reusable_lengths(held)
-
-    def state_bytes(self, sequence: int) -> int:
-        """Size of `state`."""
-        return int(self._llama.llama_state_seq_get_size(self._context, sequence))
-
-    def state(self, sequence: int) -> NDArray[np.uint8]:
-        """llama.cpp's state of a sequence."""
-        self._sequences[sequence].settle()
-        return copy_state(self._llama, self._context, sequence)
-
-    def restore(
-        self, sequence: int, length: int, state: NDArray[np.uint8], copies: Sequence[Copy]
-    ) -> bool:
-        """Load a `state` of ``length`` tokens; False, and no tokens, if it does not fit."""
-        each = self._sequences[sequence]
-        each.is_torn = True
-        each.rewind(0)
-        each.is_torn = True
-        taken = restore_state(self._llama, self._context, sequence, state, length)
-        if taken and each.end.is_whole(length):
-            each.held, each.is_torn = length, False
-            each.end.restore_copies(copies)
-            each.end.anchor(length)
-            return True
-        each.rewind(0)
-        self._sweep(sequence)
-        return False
+    def rewind(self, sequence: int, length: int) -> None:
+        """Truncate a sequence to ``length`` tokens, or fewer."""
+        if not self.sequences[sequence].rewind(length) and self._doubted:
+            self.sweep(sequence)
 
     def close(self) -> None:
         """Free the batch; the context is the model's."""

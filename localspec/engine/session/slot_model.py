@@ -5,55 +5,37 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.core.errors import EngineError, NotNumbers
+from localspec.core.errors import NotNumbers
 from localspec.core.interrupt import require_wanted
 from localspec.engine.session.batching import SequenceHandle
 from localspec.engine.session.llama_context import BatchEntry, CacheEmptied, SharedContext
 from localspec.llama.batch import with_unknown_rows
-from localspec.llama.cache.copies import LONGEST_REPLAY, Copy, ReusableLengths, places_to_return
+from localspec.llama.cache.cached_text import CachedText
+from localspec.llama.cache.copies import Copy
 from localspec.speculative.loop import BatchShare, Logits, PassListener
 
 
-class SlotModel:
-    """A TokenModel on one sequence of a shared context; passes are batched with other slots'."""
-
-    block_size: int | None = None
-    confidences = None
-    follows_target = False
+class SlotModel(CachedText):
+    """A text on one sequence of a shared context; passes are batched with other slots'."""
 
     def __init__(self, context: SharedContext, sequence: int, handle: SequenceHandle) -> None:
+        super().__init__()
         self._context = context
         self._sequence = sequence
         self._handle = handle
-        self._tokens: list[int] = []
-        self.listener: PassListener | None = None  # see `LlamaModel`
+        self.cells = context.sequences[sequence]
         self.n_ctx = context.n_ctx
         self.n_vocab = context.n_vocab
 
     @property
-    def tokens(self) -> list[int]:
-        """The tokens of the sequence; not to be changed."""
-        return self._tokens
-
-    @property
     def reusable(self) -> int:
         """All its tokens: `--exact` has slots only if passes of all widths round alike."""
-        return len(self._tokens)
-
-    @property
-    def pending(self) -> int:
-        """How many of the tokens the next pass decodes again, because a rollback undid them."""
-        return len(self._tokens) - self._held
+        return len(self.tokens)
 
     @property
     def gives_prompt_row(self) -> bool:
         """Whether the prompt's last token may be undone without reading others again."""
-        return self._context.trims
-
-    @property
-    def _held(self) -> int:
-        """How many of the tokens are in the cache."""
-        return self._context.held(self._sequence)
+        return self.trims
 
     tree = None  # the sequences that branches need are those of other slots
 
@@ -80,51 +62,36 @@ class SlotModel:
             raise
 
     def _decode(self, tokens: Sequence[int], rows: int) -> Logits:
-        """`decode`, as `LlamaModel` does it; raises CacheEmptied if the text is lost."""
-        before = len(self._tokens)
+        """See `CachedText._decode`; raises CacheEmptied if the text is lost."""
         try:
-            if rows > 1 and self.pending > LONGEST_REPLAY:
-                self._read(self._tokens[self._held :], 0)
-            if rows == 0:
-                self._context.anchor(self._sequence)
-            logits = self._read_all(tokens, rows)
-            if rows == 0 and not self.pending:
-                self._context.anchor(self._sequence)
-            return logits
-        except BaseException as error:
-            if isinstance(error, EngineError):
-                del self._tokens[before:]
-            # A pass that was not reported to this slot may have been made.
-            self._context.rewind(self._sequence, len(self._tokens))
+            return super()._decode(tokens, rows)
+        except BaseException:
+            self._rewind(len(self.tokens))  # a pass that was not reported may have been made
             raise
 
-    def _read_all(self, tokens: Sequence[int], rows: int) -> Logits:
-        """Read pending tokens, then ``tokens``; keep copies of the state within a prompt."""
-        unread, read = [*self._tokens[self._held :], *tokens], 0
-        if self._context.keeps_copies and rows <= int(self._context.trims):
-            for offset, shared in places_to_return(self.pending, len(tokens)):
-                self._read(unread[read:offset], 0)
-                self._context.keep(self._sequence, self._held, shared=shared)
-                read = offset
-        return self._read(unread[read:], rows)
-
-    def _read(self, unread: Sequence[int], rows: int) -> Logits:
-        """Decode tokens after those in the cache; return the logits of the last pass."""
+    def _read_passes(self, tokens: Sequence[int], rows: int) -> Logits:
         logits: Logits = np.empty((0, self.n_vocab), np.float32)
-        every = len(unread)
+        unread, every = tokens, len(tokens)
         while unread:
             require_wanted()
-            position, is_rest = self._held, len(unread) < every
+            position, is_rest = self.cells.held, len(unread) < every
             entry = BatchEntry(self._context, self._sequence, unread, position, rows, is_rest)
             count, logits = self._handle.read(entry)
-            if self._held != position + count:  # a later pass of the batch emptied the cache
+            if self.cells.held != position + count:  # a later pass of the batch emptied the cache
                 raise CacheEmptied("The text must be read again.")
-            self._tokens += unread[count - max(0, self._held - len(self._tokens)) : count]
+            self._take(unread[:count], position)
             if self.listener is not None:
                 logits = logits.copy()  # a head may wait for a pass of its own meanwhile
                 self._tell(self.listener, unread[:count], position, len(logits))
             unread = unread[count:]
         return logits
+
+    def _read_pending(self) -> None:
+        if self.pending:
+            self.decode([], 0)
+
+    def _rewind(self, length: int) -> None:
+        self._context.rewind(self._sequence, length)
 
     def _tell(
         self, listener: PassListener, tokens: Sequence[int], position: int, rows: int
@@ -135,52 +102,17 @@ class SlotModel:
         after = self._handle.batch_share
         self._handle.batch_share = share._replace(waited=after.waited, prompts=after.prompts)
 
-    def truncate(self, length: int) -> None:
-        """Forget every token at ``length`` and beyond; those before may have to be read again."""
-        del self._tokens[length:]
-        self._context.rewind(self._sequence, length)
-
-    def checkpoint(self) -> None:
-        """Prepare for a rollback to here: later tokens may be rejected."""
-        if not self.pending:
-            self._context.checkpoint(self._sequence)
-
-    def returns_to(self, length: int) -> int:
-        """How many tokens need not be read again, at least, after `truncate` to this length."""
-        return self._context.returns_to(self._sequence, length)
-
-    def reusable_lengths(self) -> ReusableLengths:
-        """Lengths to which a copy of its `state` can be truncated."""
-        return self._context.reusable_lengths(self._sequence, len(self._tokens))
-
-    def state_bytes(self) -> int:
-        """Size of `state`, without tokens that it reads again first."""
-        return self._context.state_bytes(self._sequence)
-
-    def state(self) -> NDArray[np.uint8]:
-        """llama.cpp's state of all tokens of the sequence."""
-        if self.pending:
-            self.decode([], 0)
-        return self._context.state(self._sequence)
-
     def restore(
         self, tokens: Sequence[int], state: NDArray[np.uint8], copies: Sequence[Copy] = ()
     ) -> bool:
-        """Load a `state` of ``tokens``; False, and empty, if it does not fit.
-
-        ``copies`` are those of `reusable_lengths` when the state was taken.
-        """
-        taken = self._context.restore(self._sequence, len(tokens), state, copies)
-        self._tokens[:] = tokens if taken else []
-        if self.listener is not None:
-            self.listener((), len(self._tokens), 0)
+        taken = super().restore(tokens, state, copies)
+        if not taken:
+            self._context.sweep(self._sequence)
         return taken
 
     @property
     def doubted(self) -> Callable[[], None] | None:
-        """See `state_file.StateHolder`."""
         return self._context.doubted(self._sequence)
 
     def doubt(self, report: Callable[[], None]) -> None:
-        """See `state_file.StateHolder`."""
         self._context.doubt(self._sequence, report)

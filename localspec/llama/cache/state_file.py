@@ -14,7 +14,7 @@ import os
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, runtime_checkable
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,8 @@ from localspec.core.errors import FileProblem
 from localspec.core.files import appearing_when_complete, fingerprint, open_regular, require_kind
 from localspec.core.options.load_options import LoadOptions
 from localspec.core.options.option import options
-from localspec.llama.cache.copies import Copy, ReusableLengths
+from localspec.llama.cache.cached_text import CachedText
+from localspec.llama.cache.copies import Copy
 from localspec.llama.cache.state_layout import learn_layout, require_cells, require_copy
 from localspec.llama.model import LlamaModel
 from localspec.metadata.header import ModelHeader
@@ -43,48 +44,6 @@ _FREE = {"file", "name", "parameters", "quantization", "rollback", "branches"}.u
 )
 
 
-@runtime_checkable
-class StateHolder(Protocol):
-    """Tokens and their state: a model, or one of the sequences of its context; no head."""
-
-    @property
-    def n_ctx(self) -> int: ...
-
-    @property
-    def tokens(self) -> list[int]: ...
-
-    def decode(self, tokens: Sequence[int], rows: int) -> NDArray[np.float32]: ...
-
-    def truncate(self, length: int) -> None: ...
-
-    def state(self) -> NDArray[np.uint8]:
-        """The state of all its tokens."""
-
-    def state_bytes(self) -> int:
-        """Size of `state`."""
-
-    def returns_to(self, length: int) -> int:
-        """How many tokens need not be read again, at least, after `truncate` to this length."""
-
-    def reusable_lengths(self) -> ReusableLengths:
-        """Lengths to which a copy of its `state` can be truncated."""
-
-    def restore(
-        self, tokens: Sequence[int], state: NDArray[np.uint8], copies: Sequence[Copy] = ()
-    ) -> bool:
-        """Load a state; False, and no tokens, if it does not fit."""
-
-    @property
-    def doubted(self) -> Callable[[], None] | None:
-        """Callback for a state from a file that turns out to be bad; None without one."""
-
-    def doubt(self, report: Callable[[], None]) -> None:
-        """Call ``report`` if later logits are not numbers, after all tokens are read again.
-
-        To be called after `restore`.
-        """
-
-
 def require_state_file(path: Path) -> None:
     """Raise FileProblem for a path that must not be replaced by a state, or cannot be."""
     if not os.path.isdir(path.parent):
@@ -93,7 +52,7 @@ def require_state_file(path: Path) -> None:
     require_kind(path, _MAGIC, FileProblem(refusal, "Name another file."))
 
 
-def write_state(path: Path, model: LlamaModel, holder: StateHolder | None = None) -> int:
+def write_state(path: Path, model: LlamaModel, holder: CachedText | None = None) -> int:
     """Write the tokens and state of the model, or of ``holder``, one of its sequences.
 
     Returns the bytes. Only the user may read a new file. Raises OSError when it cannot be written;
@@ -103,7 +62,7 @@ def write_state(path: Path, model: LlamaModel, holder: StateHolder | None = None
         return write_partial(partial, model, holder or model)
 
 
-def write_partial(path: Path, model: LlamaModel, holder: StateHolder) -> int:
+def write_partial(path: Path, model: LlamaModel, holder: CachedText) -> int:
     """`write_state` into an empty file."""
     state = holder.state()
     tokens = np.array(holder.tokens, "<i4")
@@ -122,7 +81,7 @@ def write_partial(path: Path, model: LlamaModel, holder: StateHolder) -> int:
 def read_state(
     path: Path,
     model: LlamaModel,
-    holder: StateHolder | None = None,
+    holder: CachedText | None = None,
     report: Callable[[], None] = lambda: None,
 ) -> int:
     """Restore the model, or ``holder``, from the file; returns the bytes.
@@ -167,7 +126,7 @@ def read_state(
 
 
 def _require_layout(
-    holder: StateHolder,
+    holder: CachedText,
     model: LlamaModel,
     tokens: Sequence[int],
     state: NDArray[np.uint8],
@@ -190,7 +149,7 @@ def _require_layout(
         raise ValueError("states of this model cannot be checked; restart with --parallel 1")
 
 
-def _require_numbers(holder: StateHolder) -> None:
+def _require_numbers(holder: CachedText) -> None:
     """Raise ValueError, and leave no tokens, if the next tokens have no logits.
 
     NaN or infinity anywhere spoils all later tokens. Several tokens are tried: an infinite key

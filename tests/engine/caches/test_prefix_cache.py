@@ -18,6 +18,7 @@ from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.caches.prefix_cache import WORTH_KEEPING, PrefixCache, default_limit
 from localspec.engine.engine import Engine
 from localspec.engine.generate import TextEngine, stream_generate
+from localspec.llama.cache.cached_text import CachedText
 from localspec.llama.cache.copies import Copy, ReusableLengths
 from localspec.llama.cache.rollback import STRATEGIES
 from localspec.llama.heads.head import Head
@@ -79,6 +80,9 @@ class KeepingToy(ReplayingToy):
             del self._cache[length:]
         else:
             super().truncate(length)
+
+
+CachedText.register(KeepingToy)
 
 
 def toy_engine(*, whole: bool = False, draft: bool = True) -> ToyEngine:

@@ -210,8 +210,8 @@ def test_llama_cpp_agrees_to_a_rollback_that_no_snapshot_was_written_for(
     llama = llama_library.library()
     memory = llama.llama_get_memory(model.context)
     assert llama.llama_memory_seq_rm(memory, 0, len(PROMPT) + 1, -1)
-    model._held = len(PROMPT) + 1
-    del model.tokens[model._held :]
+    model.cells.held = len(PROMPT) + 1
+    del model.tokens[model.cells.held :]
     expected = oracle.decode([11, 7], 1)[0]
     wrong = model.decode([7], 1)[0]
     assert np.abs(wrong - expected).max() > 0.1 * np.abs(expected).max()

@@ -59,7 +59,7 @@ def reciting(*answers: str) -> Iterator[list[str]]:
 
     def decode(model: LlamaModel, tokens: Sequence[int], rows: int) -> NDArray[np.float32]:
         model.tokens.extend(tokens)
-        model._held = len(model.tokens)
+        model.cells.held = len(model.tokens)
         vocab = model.header.vocab
         assert vocab is not None and vocab.eos_id is not None
         answer = answers[min(len(prompts), len(answers)) - 1]
@@ -72,7 +72,7 @@ def reciting(*answers: str) -> Iterator[list[str]]:
 
     def truncate(model: LlamaModel, length: int) -> None:
         del model.tokens[length:]
-        model._held = len(model.tokens)
+        model.cells.held = len(model.tokens)
 
     with (
         patch.object(Engine, "encode_chat", encode_chat),

@@ -15,12 +15,61 @@ from localspec.engine.session.batching import Batcher
 from localspec.engine.session.llama_context import BatchEntry, SharedContext
 from localspec.engine.session.session import Session
 from localspec.engine.session.slot import Slot, make_slots
+from localspec.llama.cache.cached_text import CacheSequence
 from localspec.llama.cache.copies import Copy, ReusableLengths
 from localspec.speculative.loop import Logits
 from tests.support.toy.engine import ToyEngine
 from tests.support.toy.models import ContractBroken, FakeClock, ToyModel
 
 N_VOCAB = 257
+
+
+class ToySequence(CacheSequence):
+    """A sequence that a `ToyModel` holds; of a cache with a window it goes back to nothing."""
+
+    keeps_copies = False
+    trims = True
+    is_unsettled = False
+
+    def __init__(self, model: ToyModel, window: int | None) -> None:
+        self._model, self._window = model, window
+
+    @property
+    def held(self) -> int:  # type: ignore[override]
+        return len(self._model.tokens)
+
+    def anchor(self) -> None:
+        """Nothing: it is truncated at no cost."""
+
+    def checkpoint(self, most: int) -> None:
+        """Nothing either."""
+
+    def rewind(self, length: int) -> int:
+        if length < self.held:
+            moved = self._window is not None and self.held - length > self._window
+            self._model.truncate(0 if moved else length)
+        return self.held
+
+    def state(self) -> NDArray[np.uint8]:
+        return np.array(self._model.tokens, np.int32).view(np.uint8)
+
+    def returns_to(self, length: int) -> int:
+        return length
+
+    def reusable_lengths(self, held: int) -> ReusableLengths:
+        return ReusableLengths()
+
+    def state_bytes(self) -> int:
+        return self.state().nbytes
+
+    def restore(self, length: int, state: NDArray[np.uint8], copies: Sequence[Copy]) -> bool:
+        tokens = state.view(np.int32).tolist()
+        self._model.truncate(0)
+        if len(tokens) != length:
+            return False
+        if tokens:
+            self._model.decode(tokens, 0)
+        return True
 
 
 class ToyContext(SharedContext):
@@ -32,8 +81,6 @@ class ToyContext(SharedContext):
     """
 
     n_vocab = N_VOCAB
-    keeps_copies = False
-    trims = True
     widest_filled = 1
 
     def __init__(
@@ -50,12 +97,12 @@ class ToyContext(SharedContext):
         token_seconds: float = 0.0,
     ) -> None:
         self.models = [make() for _ in range(count)]
+        self.sequences = [ToySequence(model, window) for model in self.models]
         self.n_ctx = self.models[0].n_ctx
         self.most_tokens, self.most_rows = most_tokens, most_rows
         self.prompt_step = 64
         self.passes: list[list[tuple[int, int, int]]] = []
         self._refused = set(refused)
-        self._window = window
         self._clock, self._seconds, self._token_seconds = clock, seconds, token_seconds
         self._doubted = {}
         self._reading = threading.Lock()
@@ -100,48 +147,11 @@ class ToyContext(SharedContext):
             ):
                 raise ContractBroken("an entry that does not follow what its sequence holds")
 
-    def held(self, sequence: int) -> int:
-        return len(self.models[sequence].tokens)
-
-    def anchor(self, sequence: int) -> None:
-        """Nothing: it is truncated at no cost."""
-
-    checkpoint = anchor
-
     def filled(self, entries: Sequence[BatchEntry]) -> int:
         return 0
 
-    def rewind(self, sequence: int, length: int) -> int:
-        """Back to the length; of a cache with a window, to nothing where that is far."""
-        model = self.models[sequence]
-        if length >= len(model.tokens):
-            return len(model.tokens)
-        moved = self._window is not None and len(model.tokens) - length > self._window
-        model.truncate(0 if moved else length)
-        return len(model.tokens)
-
-    def state(self, sequence: int) -> NDArray[np.uint8]:
-        return np.array(self.models[sequence].tokens, np.int32).view(np.uint8)
-
-    def returns_to(self, sequence: int, length: int) -> int:
-        return length
-
-    def reusable_lengths(self, sequence: int, held: int) -> ReusableLengths:
-        return ReusableLengths()
-
-    def state_bytes(self, sequence: int) -> int:
-        return self.state(sequence).nbytes
-
-    def restore(
-        self, sequence: int, length: int, state: NDArray[np.uint8], copies: Sequence[Copy]
-    ) -> bool:
-        tokens = state.view(np.int32).tolist()
-        self.models[sequence].truncate(0)
-        if len(tokens) != length:
-            return False
-        if tokens:
-            self.models[sequence].decode(tokens, 0)
-        return True
+    def sweep(self, sequence: int) -> None:
+        """Nothing is left."""
 
 
 def shared(
