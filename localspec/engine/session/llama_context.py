@@ -1,8 +1,9 @@
 """SharedContext: one llama.cpp context with several sequences, and the entries of its batches."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -22,7 +23,7 @@ class CacheEmptied(EngineError):
     """A sequence must be read again: a bad state may have spoilt it, or a pass that failed."""
 
 
-class PassContext(Protocol):
+class PassContext(ABC):
     """A context that makes passes of several sequences, each of `BatchEntry`s of its own kind.
 
     A pass has at most ``most_tokens`` tokens and ``most_rows`` rows of logits; a prompt that is
@@ -30,17 +31,19 @@ class PassContext(Protocol):
     """
 
     most_tokens: int
-    most_rows: int
+    most_rows = MAX_ROWS
     prompt_step: int
-    widest_filled: int  # width up to which the rounds of a pass may be padded
+    widest_filled = 1  # width up to which the rounds of a pass may be padded
 
+    @abstractmethod
     def read(self, entries: Sequence[Any]) -> list[Logits]:
         """Read all entries; for each its rows of logits, valid until the next call."""
 
     def filled(self, entries: Sequence[Any]) -> int:
         """Width to which shorter ones of these rounds are padded; 0 for none."""
+        return 0
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Free the batch, not the model."""
 
 
@@ -51,7 +54,7 @@ class BatchEntry:
     ``is_rest`` where passes have read tokens before these.
     """
 
-    context: "PassContext"
+    context: PassContext
     sequence: int
     tokens: Sequence[int]
     position: int
@@ -78,7 +81,7 @@ class BatchEntry:
         return replace(self, tokens=self.tokens[: min(count, len(self.tokens) - self.rows)], rows=0)
 
 
-class SharedContext:
+class SharedContext(PassContext):
     """The sequences of a model's context; the model itself is not used any more.
 
     All share their cells (`kv_unified`), so that a pass with different numbers of tokens is a
@@ -98,7 +101,6 @@ class SharedContext:
     With a ``tap``, ``states`` holds the hidden states of the tokens that a sequence read last.
     """
 
-    most_rows = MAX_ROWS
     tap: Tap | None = None
 
     def __init__(self, model: LlamaModel) -> None:
@@ -164,7 +166,6 @@ class SharedContext:
         raise CacheEmptied("Logits were not numbers: the text must be read again.")
 
     def filled(self, entries: Sequence[BatchEntry]) -> int:
-        """Width to which shorter ones of these rounds are padded; 0 for none."""
         return self._passes(entries)[0][1]
 
     def _settle(self, entries: Sequence[BatchEntry]) -> None:
@@ -265,7 +266,6 @@ class SharedContext:
             self.sweep(sequence)
 
     def close(self) -> None:
-        """Free the batch; the context is the model's."""
         self._batch.free()
 
     def _logits(self, rows: Sequence[int]) -> list[Logits]:

@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from localspec.core.options.load_options import MAX_ROWS
 from localspec.engine.session.batching import SequenceHandle
-from localspec.engine.session.llama_context import BatchEntry, SharedContext
+from localspec.engine.session.llama_context import BatchEntry, PassContext, SharedContext
+from localspec.llama.cache.cached_text import CachedText
 from localspec.llama.heads.context import HeadContext, HeadRows
-from localspec.llama.heads.head import Head, HeardTarget
+from localspec.llama.heads.head import Head
 from localspec.llama.heads.hidden_states import States, Tap
 from localspec.speculative.loop import BatchShare, Logits
 
@@ -64,22 +63,18 @@ class HeadEntry(BatchEntry):
         )
 
 
-class SharedHeads:
+class SharedHeads(PassContext):
     """The sequences of a head's context; the head itself is not used any more.
 
     ``own_states`` holds the head's own states of the last outputs of each sequence.
     """
 
-    most_rows = MAX_ROWS
-    widest_filled = 1
-
     def __init__(self, head: Head) -> None:
-        context, tap = head.context, head.tap
-        assert isinstance(context, HeadContext) and isinstance(tap, Tap)
         self._head = head
-        self.context = context
-        self.tap = tap
+        self.context = context = head.context
+        self.tap = head.tap
         self.most_tokens = self.prompt_step = context.size
+        self._sequences: dict[int, HeadSequence] = {}
         self.own_states: dict[int, States] = {}
         self._layer = 0
         head.truncate(0)
@@ -88,10 +83,10 @@ class SharedHeads:
         context.use_layer(0)
 
     def head(
-        self, model: HeardTarget, target: SharedContext, sequence: int, handle: SequenceHandle
+        self, model: CachedText, target: SharedContext, sequence: int, handle: SequenceHandle
     ) -> Head:
         """The head of a slot, which reads along with ``model``, a sequence of ``target``."""
-        cache = HeadSequence(self, sequence, handle)
+        cache = self._sequences[sequence] = HeadSequence(self, sequence, handle)
         return self._head.for_text(model, cache, _SlotTap(self.tap, target, sequence))
 
     def read(self, entries: Sequence[HeadEntry]) -> list[Logits]:
@@ -107,7 +102,7 @@ class SharedHeads:
         except BaseException:
             if self._head.has_cache:
                 for entry in entries:
-                    self.context.forget(entry.position, entry.sequence)
+                    self._sequences[entry.sequence].forget(entry.position)
             raise
         return [found[entry.sequence] for entry in entries]
 
@@ -125,40 +120,28 @@ class SharedHeads:
         self.own_states.update(zip(sequences, states, strict=True))
         return dict(zip(sequences, logits, strict=True))
 
-    def filled(self, entries: Sequence[HeadEntry]) -> int:
-        """Width to which rounds are padded: 0, they are not."""
-        return 0
 
-    def close(self) -> None:
-        """Nothing: the context is the head's."""
-
-
-class HeadSequence:
-    """One sequence of `SharedHeads`, for the head of a slot: see `llama.heads.head.HeadCache`."""
+class HeadSequence(HeadContext):
+    """The context of `SharedHeads` on another sequence, for the head of a slot."""
 
     def __init__(self, shared: SharedHeads, sequence: int, handle: SequenceHandle) -> None:
-        context = shared.context
+        vars(self).update(vars(shared.context))
         self._shared = shared
-        self._sequence = sequence
+        self.sequence = sequence
         self._handle = handle
         self._layer = 0
-        self._found = np.empty((0, context.n_vocab), np.float32)
-        self.header, self.memory = context.header, context.memory
-        self.size, self.n_vocab = context.size, context.n_vocab
-        self.settings = context.settings
-        self.synchronize = context.synchronize
+        self._found = np.empty((0, self.n_vocab), np.float32)
 
     @property
     def batch_share(self) -> BatchShare:
-        """How the last pass was batched."""
         return self._handle.batch_share
 
     def decode(self, rows: HeadRows) -> None:
-        """See `HeadContext.decode`; rows without logits may take several passes."""
+        """See `HeadContext`; rows without logits may take several passes."""
         counted = rows.positions if rows.tokens is None else rows.tokens
         entry = HeadEntry(
             self._shared,
-            self._sequence,
+            self.sequence,
             counted,
             rows.positions[0],
             rows.outputs,
@@ -171,47 +154,20 @@ class HeadSequence:
             count, self._found = self._handle.read(entry)
             entry = entry.after(count)
 
-    def encode(self, features: States) -> States:
-        """See `HeadContext.encode`; it takes a pass of its own."""
-        return self._shared.context.encode(features, self._sequence)
-
     def use_layer(self, layer: int) -> None:
-        """See `HeadContext.use_layer`."""
         self._layer = layer
 
     def logits(self, rows: int) -> Logits:
-        """Logits of the first ``rows`` outputs of the last pass."""
         return self._found[:rows]
 
     def own_states(self, rows: int) -> States:
-        """See `HeadContext.own_states`."""
-        return self._shared.own_states[self._sequence][:rows]
-
-    def forget(self, position: int) -> None:
-        """Forget the tokens at ``position`` and beyond."""
-        self._shared.context.forget(position, self._sequence)
-
-    def state_bytes(self) -> int:
-        """Size of `state`."""
-        return self._shared.context.state_bytes(self._sequence)
-
-    def state(self) -> NDArray[np.uint8]:
-        """llama.cpp's state of the sequence."""
-        return self._shared.context.state(self._sequence)
-
-    def restore(self, state: NDArray[np.uint8]) -> bool:
-        """See `HeadContext.restore`."""
-        return self._shared.context.restore(state, self._sequence)
-
-    def clear(self) -> None:
-        """Clear the cache of all slots; heads of other slots draft worse until they read again."""
-        self._shared.context.clear()
+        return self._shared.own_states[self.sequence][:rows]
 
     def close(self) -> None:
         """Nothing: the context is that of all slots."""
 
 
-class _SlotTap:
+class _SlotTap(Tap):
     """The target's hidden states of the tokens that one slot read last: see `Tap`."""
 
     def __init__(self, tap: Tap, target: SharedContext, sequence: int) -> None:

@@ -23,7 +23,7 @@ from localspec.llama.vocabulary.trimmed import KeptRows
 from localspec.llama.weights import Weights
 from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.header import ModelHeader
-from localspec.speculative.loop import ALONE, Logits
+from localspec.speculative.loop import ALONE, BatchShare, Logits
 
 _HINT = "See the whole log with --verbose."
 _OF_CONTEXT = ("flash_attention", "cache_type_k", "cache_type_v")  # the target's file has others
@@ -45,11 +45,16 @@ class HeadContext:
 
     ``memory`` is what llama.cpp allocated for it. ``mtp``: it computes the MTP layers of the file,
     not the whole of it. The target must live longer. It has as many sequences as
-    ``options.parallel``, which share their cells unless each has ``own_cells``. Raises EngineError,
-    with llama.cpp's reason, when it cannot be made.
+    ``options.parallel``, which share their cells unless each has ``own_cells``; this one is on
+    ``sequence``. Raises EngineError, with llama.cpp's reason, when it cannot be made.
     """
 
-    batch_share = ALONE
+    sequence = TEXT_SEQUENCE
+
+    @property
+    def batch_share(self) -> BatchShare:
+        """How the last pass was batched."""
+        return ALONE
 
     def __init__(
         self,
@@ -120,10 +125,11 @@ class HeadContext:
         self._fill(parts)
         self._process(self._llama.LLAMA_PROCESS_TYPE_DECODE, parts)
 
-    def encode(self, features: States, sequence: int = TEXT_SEQUENCE) -> States:
+    def encode(self, features: States) -> States:
         """The encoder's output for each row, valid until the next pass: shape (rows, width)."""
-        end = self._llama.llama_memory_seq_pos_max(self._memory, sequence) + 1  # it ignores them
-        parts = [HeadRows(None, range(end, end + len(features)), features, len(features), sequence)]
+        end = self._llama.llama_memory_seq_pos_max(self._memory, self.sequence) + 1
+        places = range(end, end + len(features))  # it ignores them
+        parts = [HeadRows(None, places, features, len(features), self.sequence)]
         self._fill(parts)
         self._process(self._llama.LLAMA_PROCESS_TYPE_ENCODE, parts)
         return self.own_states(len(features))
@@ -156,25 +162,25 @@ class HeadContext:
         """Wait until all passes are computed, as reading logits or states does."""
         self._llama.llama_synchronize(self.handle)
 
-    def state_bytes(self, sequence: int = TEXT_SEQUENCE) -> int:
+    def state_bytes(self) -> int:
         """Size of `state`."""
-        return int(self._llama.llama_state_seq_get_size(self.handle, sequence))
+        return int(self._llama.llama_state_seq_get_size(self.handle, self.sequence))
 
-    def state(self, sequence: int = TEXT_SEQUENCE) -> NDArray[np.uint8]:
-        """llama.cpp's state of a sequence."""
-        return copy_state(self._llama, self.handle, sequence)
+    def state(self) -> NDArray[np.uint8]:
+        """llama.cpp's state of the sequence."""
+        return copy_state(self._llama, self.handle, self.sequence)
 
-    def restore(self, state: NDArray[np.uint8], sequence: int = TEXT_SEQUENCE) -> bool:
-        """Let an empty sequence hold a `state`; whether llama.cpp took it."""
-        return write_state(self._llama, self.handle, sequence, state)
+    def restore(self, state: NDArray[np.uint8]) -> bool:
+        """Let the empty sequence hold a `state`; whether llama.cpp took it."""
+        return write_state(self._llama, self.handle, self.sequence, state)
 
     def clear(self) -> None:
-        """Forget all sequences, and the contents of their cells."""
+        """Forget all sequences, and the contents of their cells; those that drafted read again."""
         self._llama.llama_memory_clear(self._memory, True)
 
-    def forget(self, position: int, sequence: int = TEXT_SEQUENCE) -> None:
+    def forget(self, position: int) -> None:
         """Forget the tokens at ``position`` and beyond."""
-        if not self._llama.llama_memory_seq_rm(self._memory, sequence, position, -1):
+        if not self._llama.llama_memory_seq_rm(self._memory, self.sequence, position, -1):
             raise EngineError(
                 f"llama.cpp cannot drop the tokens after position {position} of this head.",
                 "Run without a draft: --draft off.",

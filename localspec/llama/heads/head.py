@@ -1,7 +1,7 @@
 """Prediction heads as a TokenModel: which tokens were read, and with whose hidden states."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,12 +9,11 @@ from numpy.typing import NDArray
 from localspec.core.errors import NotNumbers
 from localspec.core.options.load_options import MAX_DRAFT_TOKENS
 from localspec.llama.batch import are_numbers, chunks
-from localspec.llama.heads.context import HeadRows
-from localspec.llama.heads.hidden_states import KEPT, HiddenStates, States, require_states
-from localspec.llama.memory.use import MemoryUse
+from localspec.llama.cache.cached_text import CachedText
+from localspec.llama.heads.context import HeadContext, HeadRows
+from localspec.llama.heads.hidden_states import KEPT, HiddenStates, States, Tap, require_states
 from localspec.metadata.draft_kind import draft_kind
-from localspec.metadata.header import ModelHeader
-from localspec.speculative.loop import BatchShare, Logits, PassListener
+from localspec.speculative.loop import BatchShare, Logits
 from localspec.speculative.prefix import common_prefix
 
 LOST = 32  # tokens whose states are forgotten that may still count as unread
@@ -23,71 +22,9 @@ _NARROW = 16  # tokens that cost less in the next pass with logits than in one o
 _WIDEST_VERIFICATION = MAX_DRAFT_TOKENS + 10  # with tokens that are read again in front of it
 
 
-class HeardTarget(Protocol):
-    """A target that a head reads along with: a model, or one of its slots."""
-
-    listener: PassListener | None
-
-    @property
-    def n_ctx(self) -> int: ...
-
-    @property
-    def tokens(self) -> list[int]: ...
-
-
-class HeadCache(Protocol):
-    """Context that computes a head for one text: a `HeadContext`, or one of its sequences."""
-
-    @property
-    def header(self) -> ModelHeader: ...
-
-    @property
-    def memory(self) -> MemoryUse: ...
-
-    @property
-    def size(self) -> int: ...
-
-    @property
-    def n_vocab(self) -> int: ...
-
-    @property
-    def batch_share(self) -> BatchShare: ...
-
-    def settings(self) -> dict[str, object]: ...
-
-    def decode(self, rows: HeadRows) -> None: ...
-
-    def encode(self, features: States) -> States: ...
-
-    def use_layer(self, layer: int) -> None: ...
-
-    def logits(self, rows: int) -> Logits: ...
-
-    def own_states(self, rows: int) -> States: ...
-
-    def synchronize(self) -> None: ...
-
-    def forget(self, position: int) -> None: ...
-
-    def clear(self) -> None: ...
-
-    def state_bytes(self) -> int: ...
-
-    def state(self) -> NDArray[np.uint8]: ...
-
-    def restore(self, state: NDArray[np.uint8]) -> bool: ...
-
-    def close(self) -> None: ...
-
-
-class StateSource(Protocol):
-    """Source of the target's states: see `Tap`."""
-
-    width: int
-
-    def switch(self, on: bool) -> None: ...
-
-    def rows(self, count: int) -> States: ...
+HeardTarget = CachedText  # that it reads along with
+HeadCache = HeadContext  # or one of its sequences, for a slot
+StateSource = Tap  # of the target's states, or of those of one slot
 
 
 class HeadState(NamedTuple):
