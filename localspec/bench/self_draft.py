@@ -14,7 +14,7 @@ from localspec.bench.figures import FEWEST_PROMPTS, Side, side_figures, speedup_
 from localspec.bench.plan import BenchPlan, PromptIds, Variant
 from localspec.bench.prompts import by_task, read_prompts
 from localspec.bench.run import compare_variants
-from localspec.chat.stats import GenerationStats, SourceStats
+from localspec.chat.stats import GenerationStats
 from localspec.core.errors import IncompatiblePair, PromptTooLong
 from localspec.core.files import appearing_when_complete, file_problem
 from localspec.core.options.load_options import LoadOptions
@@ -342,9 +342,7 @@ def _verdict(lookup: Comparison, drafted: Comparison, memory: int, most: float) 
 
 def _accepted(side: Side, prompts: Sequence[int]) -> float | None:
     """The share of the draft model's tokens that were accepted; prompt lookup's do not count."""
-    total = SourceStats()
-    for row in side.stats(prompts):
-        for stats in row:
-            if DRAFT in stats.sources:
-                total = total.plus(*stats.sources[DRAFT])
-    return total.accepted / total.drafted if total.drafted else None
+    every = (stats.sources for row in side.stats(prompts) for stats in row)
+    found = [sources[DRAFT] for sources in every if DRAFT in sources]
+    drafted = sum(each.drafted for each in found)
+    return sum(each.accepted for each in found) / drafted if drafted else None

@@ -36,12 +36,16 @@ _FENCE = re.compile(r"(?ms)^ *(`{3,}|~{3,})[^\n]*\n(.*?)(?:^ *\1[`~]*[ \t]*$|\Z)
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A slash command; ``usage`` shows its arguments, ``words`` are those that it completes."""
+    """A slash command; ``usage`` shows its arguments, and ``names`` that it takes are completed."""
 
     usage: str
     help: str
     run: Callable[[Chat, str], None]
-    words: Callable[[], Iterable[str]] = tuple
+    names: Callable[[], Iterable[str]] = tuple
+
+    def words(self) -> list[str]:
+        """The words that it completes: those that the usage spells, and the names."""
+        return [*re.findall("[a-z]+", self.usage), *self.names()]
 
 
 def _help(chat: Chat, rest: str) -> None:
@@ -354,30 +358,23 @@ COMMANDS = {
     ),
     "/undo": Command("", "forget the last question and its answer", _undo),
     "/read": Command(
-        "FILE|off",
-        "begin the next message with a text file; off: without one",
-        _read,
-        lambda: ["off"],
+        "FILE|off", "begin the next message with a text file; off: without one", _read
     ),
     "/copy": Command(
-        "[code]",
-        "copy the last answer, or its last code block, to the clipboard",
-        _copy,
-        lambda: ["code"],
+        "[code]", "copy the last answer, or its last code block, to the clipboard", _copy
     ),
     "/think": Command(
         "[show|hide]",
         "show the thoughts of the last answer; show or fold those to come",
         _think,
-        lambda: ["show", "hide"],
     ),
     "/compare": Command("", "answer the last question drafted and plain: speed, text", _compare),
     "/trace": Command("FILE", "write a page about the last answer, by rounds", _trace),
     "/model": Command("[NAME]", "show the pair, or continue with another one", _model),
     "/stats": Command("", "figures of the whole conversation", _stats),
     "/context": Command("", "how full the context is", _context),
-    "/draft": Command("N|auto|off", "change the draft length", _draft, lambda: ["auto", "off"]),
-    "/system": Command("TEXT|off", "change the system message", _system, lambda: ["off"]),
+    "/draft": Command("N|auto|off", "change the draft length", _draft),
+    "/system": Command("TEXT|off", "change the system message", _system),
     "/set": Command(
         "NAME [VALUE]",
         "show or change sampling, such as: /set temperature 0.7",

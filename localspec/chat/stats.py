@@ -1,9 +1,10 @@
 """Statistics of answers: tokens per second, acceptance, time to the first token."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from itertools import zip_longest
-from operator import attrgetter
-from typing import Literal, NamedTuple
+from operator import add, attrgetter
+from typing import Literal, NamedTuple, TypeVar
 
 from localspec.speculative.loop import Prefill, Round
 
@@ -12,6 +13,8 @@ Interval = tuple[float, float]  # of a speedup, between which it lies by 90 %
 # Whether drafted and plain texts agree: up to rounding, not at all, or as rejection draws.
 SameText = Literal["same", "rounding", "different", "redrawn"]
 _ESTIMATED_FROM = 32  # tokens: one pause weighs more in fewer
+K = TypeVar("K", int, str)
+V = TypeVar("V", "PassStats", "SourceStats")
 
 
 class SourceStats(NamedTuple):
@@ -21,20 +24,12 @@ class SourceStats(NamedTuple):
     drafted: int = 0
     accepted: int = 0
 
-    def plus(self, rounds: int = 0, drafted: int = 0, accepted: int = 0) -> "SourceStats":
-        """The sums."""
-        return SourceStats(self.rounds + rounds, self.drafted + drafted, self.accepted + accepted)
-
 
 class PassStats(NamedTuple):
     """The target's passes of one width (drafted tokens + 1) and their seconds."""
 
     passes: int = 0
     seconds: float = 0.0
-
-    def plus(self, passes: int, seconds: float) -> "PassStats":
-        """The sums."""
-        return PassStats(self.passes + passes, self.seconds + seconds)
 
 
 @dataclass(slots=True)
@@ -105,16 +100,14 @@ class GenerationStats:
             found = outcome.drafted, outcome.accepted
             self.outcomes[found] = self.outcomes.get(found, 0) + 1
         if outcome.width:
-            passes = self.passes.get(outcome.width, PassStats())
-            self.passes[outcome.width] = passes.plus(1, outcome.verify_seconds)
+            _add(self.passes, {outcome.width: PassStats(1, outcome.verify_seconds)})
             self.own_passes += 1 / outcome.sequences
         else:
             self.first_tokens += len(outcome.tokens)
         for source in set(outcome.sources):
             drafted = outcome.sources.count(source)
             accepted = outcome.sources[: outcome.accepted].count(source)
-            before = self.sources.get(source, SourceStats())
-            self.sources[source] = before.plus(1, drafted, accepted)
+            _add(self.sources, {source: SourceStats(1, drafted, accepted)})
 
     def snapshot(self) -> "GenerationStats":
         """A copy that later rounds do not change; made in each, faster than by `replace`."""
@@ -140,10 +133,8 @@ class GenerationStats:
             self.ttft_s = other.ttft_s
         for outcome, rounds in other.outcomes.items():
             self.outcomes[outcome] = self.outcomes.get(outcome, 0) + rounds
-        for source, contribution in other.sources.items():
-            self.sources[source] = self.sources.get(source, SourceStats()).plus(*contribution)
-        for width, passes in other.passes.items():
-            self.passes[width] = self.passes.get(width, PassStats()).plus(*passes)
+        _add(self.sources, other.sources)
+        _add(self.passes, other.passes)
 
     @property
     def timed_tokens(self) -> int:
@@ -223,6 +214,12 @@ class GenerationStats:
     def mean_accepted_length(self) -> float | None:
         """Tokens per round, the bonus token included; None before the first."""
         return self.tokens / self.rounds if self.rounds else None
+
+
+def _add(sums: dict[K, V], more: Mapping[K, V]) -> None:
+    """Add figures to those of the same key."""
+    for key, each in more.items():
+        sums[key] = type(each)(*map(add, sums.get(key, type(each)()), each))
 
 
 # Fields that are sums over answers.

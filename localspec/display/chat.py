@@ -63,7 +63,7 @@ def open_screen(
         return
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
-    commands = {**COMMANDS, "/model": replace(COMMANDS["/model"], words=models)}
+    commands = {**COMMANDS, "/model": replace(COMMANDS["/model"], names=models)}
     commands |= {alias: commands[name] for alias, name in ALIASES.items()}
     history, redraws = paths.history_file(), _redraws(markdown)
     screen = ChatScreen(commands, history, look, markdown, keep_input, redraws)

@@ -26,7 +26,7 @@ from localspec.engine.caches.written_calls import WrittenCalls
 from localspec.engine.grammar.constraint import GrammarConstraint, Vocabulary
 from localspec.engine.grammar.matcher import tokenize_within
 from localspec.engine.grammar.tool_calls import free_or_call, tool_grammar
-from localspec.engine.loading.pair import load_pair
+from localspec.engine.loading.pair import load_pair, usable_pair
 from localspec.engine.loading.pair_file import Model, PairFile, open_pair_file
 from localspec.engine.profile_store import StoredProfile
 from localspec.engine.session.batching import Batcher
@@ -138,8 +138,8 @@ class Engine:
         """
         first, second = _load_options(target), None if draft is None else _load_options(draft)
         renderer.SHARED.prepare()
-        load = partial(load_pair, first, second, lenient=lenient, say=say, trial=trial)
-        engine = COMPUTE.call(lambda: cls(*load()))
+        find = partial(usable_pair, first, second, lenient=lenient, say=say, trial=trial)
+        engine = COMPUTE.call(lambda: cls(*load_pair(find(), say)))
         engine._owns_models = True
         return engine
 

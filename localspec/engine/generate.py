@@ -56,58 +56,37 @@ class Profile(Protocol):
     """The profile of a pair on this machine; see `profile_store.StoredProfile`."""
 
     @property
-    def known(self) -> PairProfile | None:
-        """The profile as it is, without measuring; None if there is none."""
-
-    def learnt(self, clock: Clock) -> PairProfile:
-        """The profile; measured first if none is saved."""
-
-    def save(self) -> None:
-        """Save the profile."""
+    def known(self) -> PairProfile | None: ...
+    def learnt(self, clock: Clock) -> PairProfile: ...
+    def save(self) -> None: ...
 
 
 class TextEngine(Protocol):
-    """A loaded target, perhaps with a draft, and the target's vocabulary; see `engine.Engine`."""
+    """A loaded target, perhaps with a draft, and the target's vocabulary; see `engine.Engine`.
+
+    ``history`` holds earlier answers, which "auto" drafts from too; None if they are not used.
+    """
+
+    history: AnswerHistory | None
 
     @property
     def target(self) -> TokenModel: ...
-
     @property
     def draft(self) -> TokenModel | None: ...
-
     @property
-    def can_roll_back(self) -> bool:
-        """Whether the target can roll back, as every wrong draft needs."""
-
+    def can_roll_back(self) -> bool: ...
     @property
     def profile(self) -> Profile: ...
-
     @property
-    def prompt_lookup(self) -> PromptLookup:
-        """The index of prompt lookup, shared by the answers of a chat."""
-
-    history: AnswerHistory | None
-    """Earlier answers, which "auto" drafts from too; None if they are not used."""
-
+    def prompt_lookup(self) -> PromptLookup: ...
     @property
-    def conversations(self) -> Conversations:
-        """Rounds that earlier answers went without the draft; see `Conversations`."""
-
+    def conversations(self) -> Conversations: ...
     @property
-    def loss_budget(self) -> LossBudget:
-        """Time that the answers of this slot lost by drafting."""
-
-    def is_stop(self, token: int) -> bool:
-        """True for tokens that end an answer."""
-
-    def constraint(self, grammar: str, start: int, *, endless: bool = False) -> Constraint:
-        """The constraint of a grammar for an answer that begins at this position."""
-
-    def piece(self, token: int) -> bytes:
-        """The bytes a token stands for; empty for control tokens."""
-
-    def token_rules(self, params: SamplingParams) -> TokenRules:
-        """Sampling parameters in ids of the target's vocabulary."""
+    def loss_budget(self) -> LossBudget: ...
+    def is_stop(self, token: int) -> bool: ...
+    def constraint(self, grammar: str, start: int, *, endless: bool = False) -> Constraint: ...
+    def piece(self, token: int) -> bytes: ...
+    def token_rules(self, params: SamplingParams) -> TokenRules: ...
 
 
 def stream_generate(
@@ -154,7 +133,9 @@ def stream_generate(
     known = engine.profile.known if options.draft_tokens else None
     plain = PlainTime(None if known is None else known.verify)
     if not options.cache_prompt:
-        _empty(engine)
+        for model in (engine.target, engine.draft):
+            if model is not None:
+                model.truncate(0)
     read = _read_prompt(engine.target, lookups, prompt, clock, on_progress)
     stats.start(read)
     if on_prompt is not None:
@@ -290,6 +271,9 @@ def _pieces(
         stats.others_prompts_seconds = target.batch_share.prompts - before
         plain.add(outcome, seconds)
         stats.plain_seconds = plain.seconds
+        rejected = ""
+        if recorder is not None and outcome.rejected is not None:
+            rejected = bytes_of(outcome.rejected).decode(errors="replace")
         piece = Piece(
             parts,
             outcome.tokens,
@@ -302,7 +286,7 @@ def _pieces(
             stream.take_calls(),
             stream.take_deltas(),
             stop_text=stream.stop_text,
-            rejected="" if recorder is None else _shown(outcome.rejected, bytes_of),
+            rejected=rejected,
         )
         shown = clock()
         yield piece
@@ -325,13 +309,6 @@ def _in_time(
             return
         has_line = has_line or any(b"\n" in bytes_of(token) for token in outcome.tokens)
         yield outcome
-
-
-def _empty(engine: TextEngine) -> None:
-    """Empty the caches of both models."""
-    engine.target.truncate(0)
-    if engine.draft is not None:
-        engine.draft.truncate(0)
 
 
 def _drafter(draft: TokenModel | None) -> Drafter:
@@ -477,11 +454,6 @@ def _read(
         if stream.stopped:
             outcome = replace(outcome, finish_reason="stop")
     return tuple(pieces), outcome
-
-
-def _shown(token: int | None, bytes_of: Callable[[int], bytes]) -> str:
-    """The text of a token that was not taken."""
-    return "" if token is None else bytes_of(token).decode(errors="replace")
 
 
 def _held(stream: TextStream) -> tuple[TextPart, ...]:

@@ -93,19 +93,12 @@ class ClassedModel(Protocol):
 
     @property
     def n_ctx(self) -> int: ...
-
     @property
     def n_vocab(self) -> int: ...
-
     @property
-    def trims(self) -> bool:
-        """Whether tokens are forgotten at no cost."""
-
-    def use_class(self, passes: PassClass) -> None:
-        """Make all later passes of this class."""
-
+    def trims(self) -> bool: ...
+    def use_class(self, passes: PassClass) -> None: ...
     def decode(self, tokens: Sequence[int], rows: int) -> Logits: ...
-
     def truncate(self, length: int) -> None: ...
 
 

@@ -498,7 +498,7 @@ def test_where_no_way_works_all_is_read_again(
 ) -> None:
     with Engine.load(options(tiny.recurrent)) as plain:
         expected = fresh(plain, plain.encode_text("the thing"))
-    monkeypatch.setattr(LlamaModel, "_works", lambda model, way: False)
+    monkeypatch.setattr(LlamaModel, "_works", lambda model: False)
     with Engine.load(options(tiny.recurrent), options(tiny.draft)) as engine:
         assert engine.draft is None and not engine.can_roll_back
         assert any("running plain, the draft is not used" in note for note in engine.notes)

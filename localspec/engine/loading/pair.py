@@ -60,15 +60,10 @@ class UsablePair(NamedTuple):
 
 
 def load_pair(
-    target: LoadOptions,
-    draft: LoadOptions | None,
-    *,
-    lenient: bool = False,
-    say: Say = None,
-    trial: bool = True,
+    pair: UsablePair, say: Say = None
 ) -> tuple[LlamaModel, Draft, list[str], str | None, PairFile]:
-    """The implementation of `Engine.load`: the arguments of an engine."""
-    placed, notes, file, alone = usable_pair(target, draft, lenient=lenient, say=say, trial=trial)
+    """The arguments of an engine for a pair."""
+    placed, notes, file, alone = pair
     model = load_target(placed.target, drafted=placed.draft is not None)
     notes += stretched(model)
     try:

@@ -47,8 +47,8 @@ class CacheSequence:
 
     @property
     def keeps_copies(self) -> bool:
-        """See `Rollback.keep`."""
-        return self.end.keeps_copies
+        """Whether it needs copies of its state within prompts, to return to."""
+        return self.end.copies.most > 0
 
     def rewind(self, length: int) -> int:
         """Hold ``length`` tokens, or fewer if necessary; returns how many."""
@@ -80,9 +80,9 @@ class CacheSequence:
         self.end.anchor(self.held)
 
     def keep(self, *, shared: bool) -> None:
-        """Copy its state, for later prompts: see `Rollback.keep`."""
+        """Copy its state, for a later prompt; ``shared`` if an earlier one began as this one."""
         self.settle()
-        self.end.keep(self.held, shared=shared)
+        self.end.copies.add(self.held, shared=shared)
 
     def returns_to(self, length: int) -> int:
         """How many tokens `rewind` would leave at least."""
@@ -108,7 +108,7 @@ class CacheSequence:
         taken = restore_state(self._llama, self._context, self._number, state, length)
         if taken and self.end.is_whole(length):
             self.held, self.is_torn = length, False
-            self.end.restore_copies(copies)
+            self.end.copies.restore_copies(copies)
             self.end.anchor(length)
             return True
         self.rewind(0)

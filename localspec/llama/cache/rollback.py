@@ -5,13 +5,11 @@ that moved on: they are restored from a copy that was made before, and the token
 are read again.
 """
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from localspec.llama.cache.copies import (
     EVERY,
     TEXT_SEQUENCE,
-    Copy,
     ReusableLengths,
     StateCheckpoints,
     cut,
@@ -39,21 +37,8 @@ class Rollback:
         self._llama = llama
         self._memory = llama.llama_get_memory(context)
         self._sequence = sequence
-        self._copies = copies or StateCheckpoints(llama, context, 0, sequence)
+        self.copies = copies or StateCheckpoints(llama, context, 0, sequence)
         self._is_alone = sequence == EVERY or llama.llama_n_seq_max(context) == self.per_text
-
-    @property
-    def keeps_copies(self) -> bool:
-        """Whether `keep` makes copies."""
-        return self._copies.most > 0
-
-    def keep(self, length: int, *, shared: bool) -> None:
-        """The memory holds ``length`` tokens, to which a later prompt may return: copy its state.
-
-        ``shared``: an earlier prompt began with the same tokens.
-        """
-        if self.keeps_copies:
-            self._copies.add(length, shared=shared)
 
     def checkpoint(self, length: int, most: int) -> None:
         """The memory holds ``length`` tokens; of those read next, up to ``most`` may be undone."""
@@ -74,15 +59,11 @@ class Rollback:
 
     def returns_to(self, length: int, held: int) -> int:
         """Length that `rewind` to ``length``, less than ``held``, would leave at least."""
-        return self._copies.last(length)
+        return self.copies.last(length)
 
     def reusable_lengths(self, held: int) -> ReusableLengths:
         """Lengths that a copy of the state of the ``held`` tokens can return to."""
-        return ReusableLengths(held, self._copies.copies)
-
-    def restore_copies(self, copies: Sequence[Copy]) -> None:
-        """The memory was given such a copy, with these copies of earlier states."""
-        self._copies.restore_copies(copies)
+        return ReusableLengths(held, self.copies.copies)
 
     def is_whole(self, length: int) -> bool:
         """Whether the memory, which ends at ``length``, holds all that the next token needs."""
@@ -94,7 +75,7 @@ class Rollback:
         These are no more than ``length``; those between must be read again. ``held`` is how many
         it held before, None if an interrupted pass may have changed it.
         """
-        if (restored := self._copies.restore(length)) == 0:
+        if (restored := self.copies.restore(length)) == 0:
             self._clear()
         return restored
 
@@ -133,13 +114,13 @@ class Trim(Rollback):
         return length if self.is_whole(length) else super().returns_to(length, held)
 
     def reusable_lengths(self, held: int) -> ReusableLengths:
-        return ReusableLengths(held if 0 < self._sliding < held else 0, self._copies.copies)
+        return ReusableLengths(held if 0 < self._sliding < held else 0, self.copies.copies)
 
     def rewind(self, length: int, held: int | None) -> int:
         """Drop the cells; return to a copy if a sliding window has moved on."""
         dropped = self._llama.llama_memory_seq_rm(self._memory, self._sequence, length, -1)
         if length and dropped and self.is_whole(length):
-            self._copies.forget(length)
+            self.copies.forget(length)
             return length
         return super().rewind(length, held)
 
@@ -161,7 +142,7 @@ class _Anchored(Rollback):
 
     def anchor(self, length: int) -> None:
         """Copy the state for later prompts."""
-        self._copies.add(length)
+        self.copies.add(length)
 
 
 class Fork(_Anchored):
@@ -203,12 +184,12 @@ class Fork(_Anchored):
         if self._sliding and (held is None or self._since > self._ubatch):
             self._checkpoint = None  # sliding layers may have lost the window before it
         shared = self._checkpoint
-        if shared and self._copies.last(length) <= shared <= length:
+        if shared and self.copies.last(length) <= shared <= length:
             self._llama.llama_memory_seq_cp(
                 self._memory, self._copy, self._sequence, shared, shared
             )
             if cut(self._llama, self._memory, shared, self._sequence):
-                self._copies.forget(length)
+                self.copies.forget(length)
                 self._since = 0
                 return shared
         self._checkpoint = None
@@ -240,7 +221,7 @@ class Snapshots(_Anchored):
     def checkpoint(self, length: int, most: int) -> None:
         """Copy the state if the snapshots will not suffice."""
         if most > min(self._depth, self._ubatch - 1):
-            self._copies.add(length, passing=True)
+            self.copies.add(length, passing=True)
 
     def observe(self, width: int) -> None:
         """A pass has snapshots of the tokens of its last micro-batch."""
@@ -263,7 +244,7 @@ class Snapshots(_Anchored):
         allowed, self._allowed = self._allowed, 0
         if length and held is not None and held - length <= allowed:
             if cut(self._llama, self._memory, length, self._sequence):
-                self._copies.forget(length)
+                self.copies.forget(length)
                 return length
         return super().rewind(length, held)
 
