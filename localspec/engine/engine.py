@@ -198,19 +198,17 @@ class Engine:
             return Session([self], None, limits, prefixes)
         self.profile.learnt(time.perf_counter)
         self._free_shared()
-        target, draft = SharedContext(self.target), self._shared_draft()
-        if isinstance(draft, SharedHeads):
+        target = SharedContext(self.target)
+        draft: SharedContext | SharedHeads | None = None
+        if isinstance(self.draft, Head):
+            draft = SharedHeads(self.draft)
             target.tap = draft.tap
+        elif self.draft is not None:
+            draft = SharedContext(self.draft)
         self._shared = [target] if draft is None else [draft, target]
         batcher = Batcher(self._shared, prompt_share=limits.prompt_share)
         slots = make_slots(self, self.target.options.parallel, batcher, target, draft)
         return Session(slots, batcher, limits, prefixes)
-
-    def _shared_draft(self) -> SharedContext | SharedHeads | None:
-        """The sequences of the draft's context."""
-        if isinstance(self.draft, Head):
-            return SharedHeads(self.draft)
-        return None if self.draft is None else SharedContext(self.draft)
 
     def is_stop(self, token: int) -> bool:
         """True for the target's end-of-generation tokens."""

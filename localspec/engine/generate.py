@@ -124,7 +124,11 @@ def stream_generate(
     recorder = None
     if options.logprobs is not None:
         recorder = RecordingSampler(sampler, options.logprobs, sampled=options.sampled_logprobs)
-    own = _own_clock(engine.target, clock)
+
+    def own() -> float:
+        """The time without waiting for a shared pass, to measure costs."""
+        return clock() - engine.target.batch_share.waited
+
     # Before the prompt is read: a pair that is new here is measured on empty caches.
     lookups = _lookups(engine, options, constraint)
     controller = _make_controller(engine, options, constraint, lookups, own)
@@ -225,11 +229,6 @@ def _constraint(
         output.ids_of,
         within,
     )
-
-
-def _own_clock(target: TokenModel, clock: Clock) -> Clock:
-    """A clock that stops while waiting for a shared pass, to measure costs."""
-    return lambda: clock() - target.batch_share.waited
 
 
 def _lookups(

@@ -375,17 +375,13 @@ def build() -> Build:
     llama = library()
     import llama_cpp
 
+    # With the patch that `scripts/build_cuda.sh` applies.
+    count = getattr(llama._lib, "llama_kept_graphs", None)
     return Build(
         llama_cpp.__version__,
         llama.llama_version().decode(),
         llama.llama_print_system_info().decode().strip(),
         any(device.is_gpu for device in devices()),
         bool(llama.llama_supports_rpc()),
-        _kept_graphs(llama._lib),
+        int(count()) if count is not None else 0,
     )
-
-
-def _kept_graphs(llama: Any) -> int:
-    """How many graphs a context keeps: 0 without the patch that `scripts/build_cuda.sh` applies."""
-    count = getattr(llama, "llama_kept_graphs", None)
-    return 0 if count is None else int(count())

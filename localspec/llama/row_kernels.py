@@ -92,7 +92,8 @@ class RowKernels:
         pairs = (ctypes.c_int32 * (2 * _MOST_KINDS))()
         count = min(int(self._functions["left"](pairs, _MOST_KINDS)), _MOST_KINDS)
         kinds = zip(pairs[: 2 * count : 2], pairs[1 : 2 * count : 2], strict=True)
-        return sorted(LeftOperation(_operation(one), _type_name(other)) for one, other in kinds)
+        name = llama_library.ggml().ggml_op_name
+        return sorted(LeftOperation(name(one).decode(), _type_name(other)) for one, other in kinds)
 
 
 @functools.cache
@@ -169,8 +170,3 @@ def described(left: Sequence[LeftOperation], tensors: Iterable[TensorInfo]) -> s
 def _type_name(number: int) -> str:
     known = GGML_TYPES.get(number)
     return f"type {number}" if known is None else known.name
-
-
-def _operation(number: int) -> str:
-    name: bytes = llama_library.ggml().ggml_op_name(number)
-    return name.decode()

@@ -226,13 +226,11 @@ def _loose(text: str) -> str:
 def _common_end(text: str, other: str) -> str:
     """The longest end of both texts that begins with a whole mark in both."""
     length = len(commonprefix([text[::-1], other[::-1]]))
-    while length and not all(_begins_mark(each, len(each) - length) for each in (text, other)):
+    while length and not all(
+        length == len(each) or each[-length - 1] in ">][, \n" for each in (text, other)
+    ):
         length -= 1
     return text[len(text) - length :]
-
-
-def _begins_mark(text: str, at: int) -> bool:
-    return at == 0 or text[at - 1] in ">][, \n"
 
 
 def _first_tag(text: str) -> str:

@@ -166,7 +166,9 @@ class _Tags:
         def call(last: str = "") -> ToolCall:
             return ToolCall(tool.name, "{" + ", ".join(members) + last)
 
-        while not self._ends(text, at) and (begun := self.opening.match(text, at)):
+        while not text[at : at + _HEAD].lstrip().startswith(self.end):
+            if not (begun := self.opening.match(text, at)):
+                break
             key, start = begun["key"], begun.end()
             closing = self.closing.replace("KEY", key)
             if text.startswith(_CDATA, start):
@@ -187,9 +189,6 @@ class _Tags:
         if self._may_go_on(rest):
             return Span(0, partial=call() if members else None, decided=False)
         return Span(at, (call("}"),)) if members else NO_CALL
-
-    def _ends(self, text: str, at: int) -> bool:
-        return text[at : at + _HEAD].lstrip().startswith(self.end)
 
     def _stop(
         self, text: str, start: int, tag: str, tool: Tool, seen: Sequence[str]

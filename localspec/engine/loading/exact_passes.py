@@ -88,14 +88,8 @@ def _probed(model: LlamaModel) -> Rounding:
 
 def _valid_rounding(parts: Mapping[str, Any]) -> dict[str, Rounding]:
     """Valid stored results, by the name of the rollback strategy."""
-    stored = parts.get("rounding")
-    found = stored.items() if isinstance(stored, dict) else ()
-    types = {"alike": bool, "left": str}
-    return {
-        name: Rounding(**value)
-        for name, value in found
-        if isinstance(value, dict) and {key: type(each) for key, each in value.items()} == types
-    }
+    stored = _stored(parts, "rounding", {"alike": bool, "left": str})
+    return {name: Rounding(**value) for name, value in stored.items()}
 
 
 def _found(model: LlamaModel, file: PairFile, say: Callable[[str], None] | None) -> PassClass:
@@ -117,18 +111,21 @@ def _found(model: LlamaModel, file: PairFile, say: Callable[[str], None] | None)
 
 def _valid(parts: Mapping[str, Any]) -> dict[str, PassClass]:
     """The stored classes by how the model is placed, without anything invalid."""
-    stored = parts.get("passes")
-    found = stored.items() if isinstance(stored, dict) else ()
-    read = ((name, _class_of(value)) for name, value in found)
-    return {name: passes for name, passes in read if passes is not None}
+    stored = _stored(parts, "passes", {"step": int, "widest": int, "alone": bool})
+    found = {name: PassClass(**value) for name, value in stored.items()}
+    return {
+        name: each
+        for name, each in found.items()
+        if each.step in (0, *STEPS) and max(1, each.step) <= each.widest <= 2**16
+        if each.step or each.alone
+    }
 
 
-def _class_of(stored: Any) -> PassClass | None:
-    try:
-        step, widest, alone = stored["step"], stored["widest"], stored["alone"]
-    except (TypeError, KeyError):
-        return None
-    valid = type(step) is int and type(widest) is int and type(alone) is bool
-    if not valid or step not in (0, *STEPS) or not max(1, step) <= widest <= 2**16:
-        return None
-    return PassClass(step, widest, alone) if step or alone else None
+def _stored(parts: Mapping[str, Any], name: str, types: Mapping[str, type]) -> dict[str, Any]:
+    """Stored results with values of these types alone."""
+    stored = parts.get(name)
+    return {
+        key: value
+        for key, value in (stored.items() if isinstance(stored, dict) else ())
+        if isinstance(value, dict) and {k: type(each) for k, each in value.items()} == types
+    }

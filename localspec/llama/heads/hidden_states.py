@@ -17,24 +17,18 @@ States = NDArray[np.float32]  # shape (tokens, width)
 KEPT = 256  # rows; states of earlier tokens are needed only after a long rollback
 
 # Functions of `llama-ext.h`, which llama.cpp exports but does not promise to keep. Those that the
-# bindings leave out: result, arguments, and the names in Itanium's and Microsoft's C++ ABI.
+# bindings leave out: name in C++'s ABI, result, arguments.
 _CONTEXT, _FLOATS = ctypes.c_void_p, ctypes.POINTER(ctypes.c_float)
-_UNBOUND: dict[str, tuple[Any, list[Any], tuple[str, str]]] = {
+_UNBOUND: dict[str, tuple[str, Any, list[Any]]] = {
     "llama_set_embeddings_layer_inp": (
+        "_Z30llama_set_embeddings_layer_inpP13llama_contextjb",
         None,
         [_CONTEXT, ctypes.c_uint32, ctypes.c_bool],
-        (
-            "_Z30llama_set_embeddings_layer_inpP13llama_contextjb",
-            "?llama_set_embeddings_layer_inp@@YAXPEAUllama_context@@I_N@Z",
-        ),
     ),
     "llama_get_embeddings_layer_inp": (
+        "_Z30llama_get_embeddings_layer_inpP13llama_contextj",
         _FLOATS,
         [_CONTEXT, ctypes.c_uint32],
-        (
-            "_Z30llama_get_embeddings_layer_inpP13llama_contextj",
-            "?llama_get_embeddings_layer_inp@@YAPEAMPEAUllama_context@@I@Z",
-        ),
     ),
 }
 _BOUND = (
@@ -51,7 +45,9 @@ def unstable() -> Any:
         from llama_cpp import llama_cpp_ext
 
         found = {name: getattr(llama_cpp_ext, name) for name in _BOUND}
-        found |= {name: _bind(library, *how) for name, how in _UNBOUND.items()}
+        for name, (symbol, result, arguments) in _UNBOUND.items():
+            found[name] = function = getattr(library, symbol)
+            function.restype, function.argtypes = result, arguments
     except (ImportError, AttributeError) as error:
         raise EngineError(
             "This build of llama-cpp-python cannot read a model's hidden states, which drafting "
@@ -60,15 +56,6 @@ def unstable() -> Any:
             "ordinary draft model.",
         ) from error
     return SimpleNamespace(**found)
-
-
-def _bind(library: Any, result: Any, arguments: list[Any], names: tuple[str, str]) -> Any:
-    for name in names:
-        if hasattr(library, name):
-            function = getattr(library, name)
-            function.restype, function.argtypes = result, arguments
-            return function
-    raise AttributeError(f"it has no function {names[0]}")
 
 
 class Tap:
@@ -94,13 +81,16 @@ class Tap:
 
     def rows(self, count: int) -> States:
         """States of the first ``count`` tokens of the last pass, valid until the next."""
-        found = [_view(self._pointer(layer), count, self._each) for layer in self._layers]
+        found = []
+        for layer in self._layers:
+            if layer is None:
+                pointer = unstable().llama_get_embeddings_nextn(self._context)
+            else:
+                pointer = unstable().llama_get_embeddings_layer_inp(self._context, layer)
+            shape = count, self._each
+            rows = np.ctypeslib.as_array(pointer, shape) if pointer else np.zeros(shape, np.float32)
+            found.append(rows)
         return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
-
-    def _pointer(self, layer: int | None) -> Any:
-        if layer is None:
-            return unstable().llama_get_embeddings_nextn(self._context)
-        return unstable().llama_get_embeddings_layer_inp(self._context, layer)
 
 
 def require_states(rows: States) -> None:
@@ -110,12 +100,6 @@ def require_states(rows: States) -> None:
             "llama.cpp gives no hidden states of this target, so its heads cannot draft.",
             "Run without them: --draft off, or with an ordinary draft model.",
         )
-
-
-def _view(pointer: Any, count: int, width: int) -> States:
-    if not pointer:
-        return np.zeros((count, width), np.float32)
-    return np.ctypeslib.as_array(pointer, (count, width))
 
 
 class HiddenStates:

@@ -37,12 +37,15 @@ def open_head(target: LlamaModel, header: ModelHeader | None, options: LoadOptio
     _require_fit(target.header, header, kind)
     if header is None and not target.options.load_heads:
         raise ValueError("the target was not loaded with load_heads")  # llama.cpp would abort
-    shares_cache = (header or target.header).architecture in ASSISTANTS
+    own = header or target.header
+    shares_cache = own.architecture in ASSISTANTS
     if kind.kind == "eagle3":  # its graph makes room for the logits of a whole batch
         options = replace(options, batch_size=BATCH.low, ubatch_size=BATCH.low)
     n_ctx = target.n_ctx + (0 if shares_cache else ROOM)
     options = _with_cache(options, target.options, shares_cache)
-    layers = _layers_of_chain(header or target.header) if kind.kind == "mtp" else 1
+    # MTP heads that draft one after the other: the layers of one position share its cells.
+    chained = kind.kind == "mtp" and own.architecture in MTP_CHAINS
+    layers = claimed_heads(own) if chained else 1
     context = HeadContext(
         target, header, options, mtp=kind.kind == "mtp", n_ctx=n_ctx, own_cells=layers > 1
     )
@@ -99,8 +102,3 @@ def _make_head(
     llama.llama_set_causal_attn(context.handle, kind.causal)
     tap = Tap(target.context, kind.target_layers, each)
     return DFlashHead(target, context, tap, kind)
-
-
-def _layers_of_chain(header: ModelHeader) -> int:
-    """How many MTP heads draft one after the other: the layers of one position share its cells."""
-    return claimed_heads(header) if header.architecture in MTP_CHAINS else 1

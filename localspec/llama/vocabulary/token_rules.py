@@ -55,7 +55,9 @@ def _breakers(vocabulary: Vocabulary, texts: Sequence[str]) -> Breakers:
         word = vocabulary.text_alone(token)
         for rest in (rest for breaker in wanted for rest in _missing(word, breaker)):
             if rest not in tails:
-                tails[rest] = _tail(vocabulary, rest)
+                text = rest.decode("utf-8", "surrogatepass")
+                ids = vocabulary.tokenize(text, add_special=False, parse_special=False)
+                tails[rest] = tuple(ids[:_LONGEST_TAIL])
             found.setdefault(token, set()).add(tails[rest])
     return {token: tuple(sorted(each)) for token, each in found.items()}
 
@@ -69,8 +71,3 @@ def _missing(word: bytes, breaker: bytes) -> Iterator[bytes]:
         rest = breaker[length:]
         if word.endswith(breaker[:length]) and rest[0] & 0xC0 != 0x80:  # begins a character
             yield rest
-
-
-def _tail(vocabulary: Vocabulary, rest: bytes) -> tuple[int, ...]:
-    text = rest.decode("utf-8", "surrogatepass")
-    return tuple(vocabulary.tokenize(text, add_special=False, parse_special=False)[:_LONGEST_TAIL])

@@ -177,19 +177,9 @@ class EmbeddingBatch(AnyBatch):
 @functools.cache
 def _to_float(type_id: int) -> Any:
     """ggml's function that makes floats of a row, of any type but floats themselves."""
-    traits = _ggml().ggml_get_type_traits
+    traits = llama_library.library()._lib.ggml_get_type_traits
     traits.restype, traits.argtypes = ctypes.POINTER(_TypeTraits), [ctypes.c_int]
     return traits(type_id).contents.to_float
-
-
-def _ggml() -> Any:
-    """The library of ggml's types: found through llama.cpp's, but for Windows."""
-    library = llama_library.library()._lib
-    if hasattr(library, "ggml_get_type_traits"):
-        return library
-    from llama_cpp._ctypes_extensions import load_shared_library
-
-    return load_shared_library("ggml-base", llama_library.libraries())
 
 
 def _array(array: NDArray[Any], kind: Any) -> Any:
