@@ -183,7 +183,6 @@ class Collector:
         self.last: Piece | None = None
 
     def add(self, piece: Piece) -> None:
-        """Take the next piece."""
         if piece.progress is not None:
             return
         answer, self.last = self._answer, piece

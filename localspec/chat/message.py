@@ -43,7 +43,6 @@ def parse_message(entry: object) -> Message:
 
 
 def assistant_turn(text: str, reasoning: str = "") -> Message:
-    """An answer as a message."""
     return _message("assistant", text, reasoning)
 
 

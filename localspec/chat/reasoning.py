@@ -28,7 +28,6 @@ Format = Mapping[str, State]  # begins with "start"
 
 
 def marks_of(form: Format) -> set[str]:
-    """All marks of a format."""
     return {mark for state in form.values() for mark in state.marks}
 
 

@@ -391,7 +391,6 @@ ALIASES = {
 
 
 def names_command(text: str) -> bool:
-    """Whether the first word is a command."""
     return _split(text)[0] in {*COMMANDS, *ALIASES}
 
 
@@ -411,6 +410,5 @@ def obey(chat: Chat, line: str) -> bool:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """The first word, and the rest."""
     name, *rest = line.split(maxsplit=1) or [""]
     return name, "".join(rest).strip()

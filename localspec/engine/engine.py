@@ -108,12 +108,10 @@ class Engine:
 
     @property
     def is_closed(self) -> bool:
-        """Whether its memory is free."""
         return self._closed
 
     @property
     def notes(self) -> list[str]:
-        """Notes for the user, in sentences."""
         return [*self._notes, *self.profile.notes]
 
     @classmethod
@@ -211,7 +209,6 @@ class Engine:
         return Session(slots, batcher, limits, prefixes)
 
     def is_stop(self, token: int) -> bool:
-        """True for the target's end-of-generation tokens."""
         return self.target.is_stop(token)
 
     def piece(self, token: int) -> bytes:
@@ -466,7 +463,6 @@ class Engine:
 
     @property
     def can_roll_back(self) -> bool:
-        """Whether the target can roll back."""
         return self.target.can_roll_back
 
     @contextmanager

@@ -456,7 +456,6 @@ def _read(
 
 
 def _held(stream: TextStream) -> tuple[TextPart, ...]:
-    """Text that the stream holds back."""
     return tuple([TextPart(text, "plain", reasoning) for text, reasoning in stream.held])
 
 

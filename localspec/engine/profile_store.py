@@ -171,7 +171,6 @@ class StoredProfile:
         self._file.update(profile=None)
 
     def save(self) -> None:
-        """Save the profile if there is one."""
         if self._profile is not None:
             self._file.update(profile=as_json(self._profile))
 
@@ -187,7 +186,6 @@ class StoredProfile:
 
     @property
     def path(self) -> Path:
-        """Its file."""
         return self._file.path
 
     def _read(self, clock: Clock) -> PairProfile | None:

@@ -41,11 +41,9 @@ class OutputFormat:
     prefilled: int | None = 0
 
     def splitter(self) -> Splitter | None:
-        """For one answer."""
         return None if self.form is None else Splitter(self.form, self.state)
 
     def finder(self) -> CallFinder | None:
-        """For one answer."""
         if self.calls is None:
             return None
         return CallFinder(self.calls, self.tools, self.parallel_calls)

@@ -62,7 +62,6 @@ class ThinkingBudget:
         self._places = [self._limited(_Place(Splitter(form, state), self._within(start)))]
 
     def mask(self, position: int, history: Sequence[int]) -> NDArray[np.bool]:
-        """See `Constraint.mask`."""
         end, within = self._rule(position, history)
         if end:
             mask = np.zeros_like(self._any)
@@ -71,14 +70,12 @@ class ThinkingBudget:
         return self._any if within is None else within.mask(position, history)
 
     def allows(self, token: int, position: int, history: Sequence[int]) -> bool:
-        """See `Constraint.allows`."""
         end, within = self._rule(position, history)
         if end:
             return token == end[0]
         return within is None or within.allows(token, position, history)
 
     def forced(self, position: int, history: Sequence[int]) -> list[int]:
-        """See `Constraint.forced`."""
         end, within = self._rule(position, history)
         return [*end] if end or within is None else within.forced(position, history)
 

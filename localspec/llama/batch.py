@@ -26,7 +26,6 @@ class AnyBatch(ABC):
         self.add(tokens, position, rows, 0)
 
     def clear(self) -> None:
-        """Remove all tokens."""
         self.native.n_tokens = 0
 
     def add(self, tokens: Sequence[int], position: int, rows: int, sequence: int) -> None:
@@ -69,7 +68,6 @@ class Batch(AnyBatch):
         self._sequence[begin:end] = sequence
 
     def free(self) -> None:
-        """Free llama.cpp's arrays."""
         self._llama.llama_batch_free(self.native)
 
 
@@ -98,7 +96,6 @@ class TreeBatch:
             row[: len(own)] = own
 
     def free(self) -> None:
-        """Free llama.cpp's arrays."""
         self._llama.llama_batch_free(self.native)
 
 

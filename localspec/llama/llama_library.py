@@ -371,7 +371,6 @@ def identity() -> list[str]:
 
 
 def build() -> Build:
-    """Versions and compiled-in features."""
     llama = library()
     import llama_cpp
 

@@ -132,7 +132,6 @@ class LlamaModel(CachedText):
 
     @property
     def rollback(self) -> Rollback:
-        """How its last tokens are undone."""
         return self.cells.end
 
     @property
@@ -166,7 +165,6 @@ class LlamaModel(CachedText):
 
     @property
     def rounds_alike(self) -> bool:
-        """Whether passes of all widths were found to round alike."""
         return self.rounding is not None and self.rounding.alike
 
     def use_class(self, passes: PassClass) -> None:
@@ -309,7 +307,6 @@ class LlamaModel(CachedText):
         return [ids[i] for i in range(count.value)]
 
     def is_stop(self, token: int) -> bool:
-        """True for end-of-generation tokens."""
         return bool(self._llama.llama_vocab_is_eog(self.vocab, token))
 
     def fim_tokens(self) -> dict[str, int]:
@@ -433,7 +430,6 @@ class LlamaModel(CachedText):
             )
 
     def _make_context(self, strategy: str) -> None:
-        """A new context in place of the present one."""
         self._free_context()
         params = context_parameters(self.options, self.n_ctx, self.threads, strategy)
         self.context, memory = self.weights.new_context(params)

@@ -66,7 +66,6 @@ class RowKernels:
 
     @property
     def version(self) -> int:
-        """The version of these functions."""
         return int(self._functions["version"]())
 
     def enable(self, on: bool) -> None:

@@ -65,7 +65,6 @@ class Weights:
 
     @property
     def is_sliding(self) -> bool:
-        """Whether layers keep only a window of the text, by llama.cpp."""
         return bool(self._llama.llama_model_n_swa(self.handle))
 
     def new_context(self, params: Any) -> tuple[Any, MemoryUse]:

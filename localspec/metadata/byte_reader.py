@@ -164,7 +164,6 @@ class ByteReader:
         return found
 
     def skip_strings(self, count: int) -> None:
-        """Skip this many texts."""
         while count > 0:
             count -= len(self._ends_in_window(count))
             if count > 0:

@@ -153,7 +153,6 @@ class PartHeader:
 
     @property
     def data_start(self) -> int:
-        """Byte at which the weights begin."""
         return self.aligned(self.n_header)
 
     def aligned(self, offset: int) -> int:
@@ -294,7 +293,6 @@ def _fail_impostor(reader: ByteReader, start: bytes) -> NoReturn:
 
 
 def _read_key(reader: ByteReader, part: PartHeader, index: int) -> tuple[str, int]:
-    """A key and the type of its value."""
     reader.reading = f"key {index + 1}"
     key = _decode(reader.string(MAX_KEY_BYTES))
     if not key or key in part.values or key in part.arrays:

@@ -98,7 +98,6 @@ class ModelHeader:
         }
 
     def get(self, key: str) -> Value | None:
-        """The value of `{architecture}.{key}`, or None."""
         return self.values.get(f"{self.architecture}.{key}")
 
     @property
@@ -153,7 +152,6 @@ class StagedHeader:
         return self._so_far()
 
     def whole(self) -> ModelHeader:
-        """The complete header, of all parts."""
         return _build_header(finish_parts(self._readers))
 
     def _so_far(self) -> ModelHeader:

@@ -54,7 +54,6 @@ class TrimmedVocabulary:
 
     @property
     def table_bytes(self) -> int:
-        """Size of the embeddings after the tensors."""
         return 0 if self.table is None else self.size * self.table.row_bytes
 
     def describe(self) -> str:
@@ -92,7 +91,6 @@ def read_trimmed(part: PartHeader, architecture: str, n_parts: int) -> TrimmedVo
 
 
 def _end(part: PartHeader) -> int:
-    """The byte after the last tensor and its padding."""
     end = max(tensor.offset + tensor.n_bytes for tensor in part.tensors)
     return part.data_start + part.aligned(end)
 

@@ -52,7 +52,6 @@ class Renderer:
         return frozenset(self._ask({"source": source}, name)["names"])
 
     def close(self) -> None:
-        """End the child, if any."""
         running, self._worker = self._worker, None
         if running is not None:
             running.close()

@@ -156,7 +156,6 @@ class ChatTemplate:
         return notes
 
     def _switches_thinking(self, system: str | None) -> bool:
-        """Whether ``thinking`` changes the prompt."""
         messages: list[Message] = [_USER]
         if system is not None:
             messages.insert(0, {"role": "system", "content": system})
@@ -330,7 +329,6 @@ def _without_written(messages: Sequence[Message]) -> list[Message]:
 
 
 def is_jinja(text: str) -> bool:
-    """Whether a text has Jinja in it."""
     return "{{" in text or "{%" in text
 
 

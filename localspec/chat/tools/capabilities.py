@@ -43,7 +43,6 @@ class CallsTaken:
     several: bool = False
 
     def of(self, call: Mapping[str, Any]) -> dict[str, Any]:
-        """A call as the template takes it."""
         if self.objects:
             return dict(call)
         function = call["function"]
@@ -129,7 +128,6 @@ class ToolCapabilities:
 
     @cached_property
     def _describes(self) -> bool:
-        """Whether the template shows offered tools to the model."""
         try:
             return _NAME in self.render([_USER], tools=MADE_UP_TOOLS)
         except TemplateError:

@@ -190,7 +190,6 @@ class CallFinder:
         return replace(span, decided=True)
 
     def _say(self, found: list[Found], length: int) -> None:
-        """Take this number of characters as plain text."""
         if length:
             found.append(self.held[:length])
             self._began = self._began or not self.held[:length].isspace()

@@ -123,7 +123,6 @@ def takes(key: str, whole: Mapping[str, Any]) -> bool:
 
 
 def is_text(schema: object, whole: Mapping[str, Any]) -> bool:
-    """Whether a schema allows strings only."""
     return allowed_types(schema, whole) == {"string"}
 
 
@@ -188,7 +187,6 @@ def referred(reference: str, whole: Mapping[str, Any]) -> object:
 
 
 def _listed(schema: Mapping[str, Any], key: str) -> list[Any]:
-    """The schemas in a list."""
     found = schema.get(key)
     return found if isinstance(found, list) else []
 

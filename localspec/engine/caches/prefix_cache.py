@@ -71,7 +71,6 @@ class PrefixCache:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of all states."""
         return sum(state.n_bytes for state in self._states)
 
     def restore_best(self, engine: TextEngine, prompt: list[int], owner: str = "") -> None:

@@ -44,7 +44,6 @@ class SlotFiles:
         return SlotFiles(folder, self._engine, self._say)
 
     def save(self, slot: TextEngine, name: str) -> tuple[int, int]:
-        """Write the files."""
         path = self._path(name)
         if not slot.target.tokens:
             raise UsageError("The slot has read nothing yet.", "Save it after an answer.")

@@ -27,7 +27,6 @@ class _Answer:
     tokens: "array[int]"
 
     def is_in(self, message: Message) -> bool:
-        """Whether a message says the same."""
         pairs = zip(self.calls, message["tool_calls"], strict=True)
         return message["content"].strip() == self.text.strip() and all(
             made.name == call["function"]["name"]

@@ -38,7 +38,6 @@ class Steps:
             return "refused", (f"The grammar cannot be read: {error}.", "Simplify it.")
 
     def read(self, notation: str, text: str) -> tuple[str, tuple[str, ...]]:
-        """`source.convert`."""
         from localspec.engine.grammar.source import convert
 
         read = convert(notation, text)
@@ -75,13 +74,11 @@ class Steps:
         return base64.b64encode(self._followed(answer, changes).mask(length)).decode()
 
     def forced(self, answer: int, changes: Changes, length: int) -> list[int]:
-        """`Matching.forced`."""
         return self._followed(answer, changes).forced(length)
 
     def allows(
         self, answer: int, changes: Changes, length: int, token: int
     ) -> tuple[list[int], bool]:
-        """`Matching.allows`."""
         return self._followed(answer, changes).allows(length, token)
 
     def _followed(self, answer: int, changes: Changes) -> "Matching":

@@ -67,7 +67,6 @@ class GrammarConstraint:
         self._begin()
 
     def _begin(self) -> None:
-        """Begin in the vocabulary's child."""
         process = self._process = self._vocabulary.process()
         weakref.finalize(self, process.answers.append, self._number)
         ended = [process.answers.pop() for _ in range(len(process.answers))]

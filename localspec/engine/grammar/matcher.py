@@ -89,7 +89,6 @@ class CompiledGrammar:
         self.stops = list(tokenizer.eos_tokens)
 
     def matcher(self) -> "LLMatcher":
-        """A matcher at the beginning of the grammar."""
         return self._beginning.deep_copy()
 
 

@@ -72,7 +72,6 @@ class GrammarProcess:
 
     @property
     def ended(self) -> bool:
-        """Whether the child has ended."""
         return self._worker.ended
 
     def release(self) -> None:

@@ -155,7 +155,6 @@ def _call(form: CallForm, tool: Tool, i: int, before: str) -> list[str]:
 def _parameter(
     around: tuple[str, str], key: str, value: Any, schema: Mapping[str, Any], place: str
 ) -> list[str]:
-    """The rules of a parameter between tags."""
     text = allows_text(value, schema)
     opened, closed = (part.replace("KEY", key) for part in around)
     opened = json.dumps(opened.replace("IS_TEXT", str(text).lower()))
@@ -176,7 +175,6 @@ def _parameter(
 
 
 def _escaped(text: str) -> str:
-    """A text in a regular expression of a grammar."""
     return re.escape(text).replace("/", "\\/").replace("\\\n", "\\n")
 
 

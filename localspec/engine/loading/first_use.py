@@ -58,7 +58,6 @@ class Placed(NamedTuple):
 
     @property
     def models(self) -> list[Model]:
-        """The target, and the draft if there is one."""
         return [self.target, *([] if self.draft is None else [self.draft])]
 
 
@@ -174,7 +173,6 @@ def _endings(file: PairFile) -> dict[str, str]:
 
 
 def _keep(file: PairFile, output: str) -> None:
-    """Store the child's measurements."""
     found = next((each for each in _messages(output) if isinstance(each, dict)), {})
     file.parts |= found
     file.is_new = "profile" in found
@@ -231,7 +229,6 @@ def _last_line(log: str) -> str:
 
 
 def _hint(placed: Placed, step: str) -> str:
-    """The next thing to try after a failure."""
     if placed.target.options.override_kv:
         return "Leave out the values of --override-kv one by one."
     if placed.target.options.loras:
@@ -293,7 +290,6 @@ def _messages(output: str) -> list[Any]:
 
 
 def _step(placed: Placed, ended: Ended) -> str:
-    """The last step of the child."""
     steps = [each for each in _messages(ended.output) if isinstance(each, str)]
     return steps[-1] if steps else f"loads {shown(placed.target.options)}"
 
@@ -305,6 +301,5 @@ def _refusal(output: str) -> list[str] | None:
 
 
 def shown(options: LoadOptions) -> str:
-    """A model by its path, with its adapters."""
     adapters = " and ".join(str(lora.path) for lora in options.loras)
     return one_line(f"{options.path} with {adapters}" if adapters else str(options.path))

@@ -148,5 +148,4 @@ def _settings(model: Model) -> dict[str, object]:
 
 
 def files_used(model: Model) -> list[Path]:
-    """The files of a model and of its adapters."""
     return [*model.header.paths, *(lora.path for lora in model.options.loras)]

@@ -101,7 +101,6 @@ class Job:
                 self._woken_at = woken_at
 
     def flush(self) -> None:
-        """Wake the reader if something waits for it."""
         if self._arrivals:
             self._woken_at = time.monotonic()
             self._wake()
@@ -208,7 +207,6 @@ class Stream(Iterator[Piece], AsyncIterator[Piece]):
         return self._rest().__await__()
 
     async def _rest(self) -> Answer:
-        """Read to the end."""
         async for _ in self:
             pass
         return self.answer

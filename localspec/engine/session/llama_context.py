@@ -261,7 +261,6 @@ class SharedContext(PassContext):
             report()
 
     def rewind(self, sequence: int, length: int) -> None:
-        """Truncate a sequence to ``length`` tokens, or fewer."""
         if not self.sequences[sequence].rewind(length) and self._doubted:
             self.sweep(sequence)
 

@@ -144,17 +144,14 @@ class Session:
 
     @property
     def waiting(self) -> int:
-        """How many jobs wait for a slot."""
         return len(self._waiting)
 
     @property
     def running(self) -> int:
-        """How many jobs are under way."""
         return len(self._running())
 
     @property
     def is_closed(self) -> bool:
-        """Whether `close` was called."""
         return self._refusal is not None
 
     def require_progress(self) -> None:
@@ -188,7 +185,6 @@ class Session:
         return Stream(self.submit([request])[0])
 
     def slots(self) -> list[SlotState]:
-        """The present state of each slot."""
         return [seat.state(i) for i, seat in enumerate(self._by_id)]
 
     def state_of(self, job: Job) -> SlotState | None:
@@ -325,7 +321,6 @@ class Session:
         return max(1, math.ceil(mean * len(self._waiting) / len(self._by_id)))
 
     def _assign(self) -> None:
-        """Give waiting jobs to idle slots."""
         idle = [seat for seat in self._seats if seat.job is None and not seat.calls]
         ending = [seat for seat in self._seats if seat.job is not None and seat.job.cancelled]
         for job in list(self._waiting):
@@ -347,7 +342,6 @@ class Session:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a slot has a job or a call."""
         return any(seat.job is not None or seat.calls for seat in self._by_id)
 
     def turn(self) -> None:
@@ -370,7 +364,6 @@ class Session:
                 self._free(seat, error)
 
     def abandon(self) -> None:
-        """End all answers under way."""
         self._refusal = self._refusal or Closing()
         self._cancel_running(self._refusal)
 
@@ -388,14 +381,12 @@ class Session:
             seat.waits = None
 
     def _begin(self, seat: _Seat) -> None:
-        """Let an idle slot begin its job, or else its next call."""
         if (job := seat.job) is not None:
             seat.task = SlotTask(lambda: self._answer(seat, job))
         elif seat.calls:
             seat.task = SlotTask(seat.calls[0])
 
     def _resume(self, seat: _Seat) -> None:
-        """Let a slot continue until it waits or ends."""
         assert seat.task is not None
         error: BaseException | None = None
         try:
@@ -410,7 +401,6 @@ class Session:
         self._free(seat, error)
 
     def _free(self, seat: _Seat, error: BaseException | None) -> None:
-        """End a slot's task."""
         if seat.task is not None and not seat.task.dead:
             with suppress(BaseException):
                 seat.task.throw(error or GreenletExit())

@@ -29,7 +29,6 @@ class HeadEntry(BatchEntry):
 
     @property
     def is_prompt(self) -> bool:
-        """Whether it may be read in several passes."""
         return not self.rows
 
     @property
@@ -43,17 +42,14 @@ class HeadEntry(BatchEntry):
 
     @property
     def part(self) -> HeadRows:
-        """Its rows for the context."""
         positions = range(self.position, self.position + len(self.tokens))
         tokens = None if self.is_bare else self.tokens
         return HeadRows(tokens, positions, self.states, self.rows, self.sequence)
 
     def beginning(self, count: int) -> "HeadEntry":
-        """Its first ``count`` tokens or fewer."""
         return self._cut(0, min(count, len(self.tokens)))
 
     def after(self, count: int) -> "HeadEntry":
-        """All but its first ``count`` tokens."""
         return self._cut(count, len(self.tokens))
 
     def _cut(self, begin: int, end: int) -> "HeadEntry":

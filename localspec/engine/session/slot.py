@@ -44,7 +44,6 @@ def make_slots(
     target: SharedContext,
     draft: SharedContext | SharedHeads | None,
 ) -> list[Slot]:
-    """Slots on the sequences of these contexts."""
     slots = []
     for i in range(count):
         handle = SequenceHandle(batcher)

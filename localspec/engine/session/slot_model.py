@@ -41,7 +41,6 @@ class SlotModel(CachedText):
 
     @property
     def batch_share(self) -> BatchShare:
-        """How the last pass was batched."""
         return self._handle.batch_share
 
     def decode(self, tokens: Sequence[int], rows: int) -> Logits:

@@ -117,7 +117,6 @@ class LlamaTrees:
             self._model.decode([self._tokens[row] for row in accepted[len(kept) :]], 0)
 
     def free(self) -> None:
-        """Free the batch."""
         self._batch.free()
 
     def _copy_text(self, paths: int) -> None:

@@ -61,7 +61,6 @@ class CacheSequence:
         return self.held
 
     def settle(self) -> None:
-        """Undo the padding of its last pass."""
         self.rewind(self.held)
 
     def read(self, count: int, surplus: int) -> None:
@@ -85,11 +84,9 @@ class CacheSequence:
         self.end.copies.add(self.held, shared=shared)
 
     def returns_to(self, length: int) -> int:
-        """How many tokens `rewind` would leave at least."""
         return self.held if length >= self.held else self.end.returns_to(length, self.held)
 
     def reusable_lengths(self, held: int) -> ReusableLengths:
-        """Lengths to which a state of ``held`` tokens can be truncated."""
         return self.end.reusable_lengths(held)
 
     def state_bytes(self) -> int:
@@ -249,7 +246,6 @@ class CachedText(ABC):
         self.tokens += chunk[len(chunk) - max(0, new) :]
 
     def _read_pending(self) -> None:
-        """Let llama.cpp's cache hold all the tokens."""
         self._recover()
         if self.pending:
             self._read([], 0)

@@ -96,7 +96,6 @@ class StateCheckpoints:
         return tuple(self._copies)
 
     def restore_copies(self, copies: Sequence[Copy]) -> None:
-        """Replace the copies by these."""
         self._copies, self._passing = [*copies], None
         self._make_room()
 

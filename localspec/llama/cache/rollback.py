@@ -176,7 +176,6 @@ class Fork(_Anchored):
         self._checkpoint, self._since = length, 0
 
     def observe(self, width: int) -> None:
-        """Count the tokens after the checkpoint."""
         self._since += width
 
     def rewind(self, length: int, held: int | None) -> int:
@@ -229,18 +228,15 @@ class Snapshots(_Anchored):
 
     @property
     def widest_filled(self) -> int:
-        """As many as have snapshots."""
         return 1 + min(self._depth, self._ubatch - 1)
 
     def disturb(self) -> None:
         self._allowed = 0
 
     def returns_to(self, length: int, held: int) -> int:
-        """To a snapshot or an anchor."""
         return length if held - length <= self._allowed else super().returns_to(length, held)
 
     def rewind(self, length: int, held: int | None) -> int:
-        """Return to a snapshot, or to a copy."""
         allowed, self._allowed = self._allowed, 0
         if length and held is not None and held - length <= allowed:
             if cut(self._llama, self._memory, length, self._sequence):

@@ -163,11 +163,9 @@ class HeadContext:
         self._llama.llama_synchronize(self.handle)
 
     def state_bytes(self) -> int:
-        """Size of `state`."""
         return int(self._llama.llama_state_seq_get_size(self.handle, self.sequence))
 
     def state(self) -> NDArray[np.uint8]:
-        """llama.cpp's state of the sequence."""
         return copy_state(self._llama, self.handle, self.sequence)
 
     def restore(self, state: NDArray[np.uint8]) -> bool:
@@ -197,7 +195,6 @@ class HeadContext:
         self.handle = self._batch = None
 
     def _fill(self, parts: Sequence[HeadRows]) -> None:
-        """Write the batch."""
         self._llama.llama_batch_ext_clear(self._batch)
         begin = 0
         for part in parts:

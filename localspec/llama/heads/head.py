@@ -63,7 +63,6 @@ class Head:
 
     @property
     def reusable(self) -> int:
-        """All its tokens."""
         return len(self.tokens)
 
     block_size: int | None = None  # most tokens of a proposal that is paid with its first
@@ -92,12 +91,10 @@ class Head:
         target.listener = self._listen
 
     def for_text(self, target: HeardTarget, context: HeadCache, tap: StateSource) -> Self:
-        """The same head for another text."""
         return type(self)(target, context, tap)
 
     @property
     def batch_share(self) -> BatchShare:
-        """How its last pass was batched."""
         return self.context.batch_share
 
     def settings(self) -> dict[str, object]:
@@ -137,7 +134,6 @@ class Head:
         """Nothing to prepare: tokens can always be rolled back."""
 
     def state_bytes(self) -> int:
-        """Size of `state`."""
         return self.context.state_bytes() + self._states.n_bytes
 
     def state(self) -> HeadState:

@@ -115,16 +115,13 @@ class HiddenStates:
 
     @property
     def end(self) -> int:
-        """The position after the last row."""
         return self.begin + len(self.rows)
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of the rows."""
         return 4 * self._width * len(self.rows)
 
     def replace(self, begin: int, rows: Sequence[States]) -> None:
-        """Hold these rows alone."""
         self.begin, self.rows = begin, [*rows]
 
     def add(self, position: int, rows: States) -> None:
@@ -144,7 +141,6 @@ class HiddenStates:
         self.begin = min(self.begin, length)
 
     def trim(self) -> None:
-        """Forget all but the last rows."""
         surplus = max(0, len(self.rows) - KEPT)
         del self.rows[:surplus]
         self.begin += surplus

@@ -55,7 +55,6 @@ class MemoryEstimate:
 
     @property
     def heads_kv(self) -> int:
-        """Bytes of the KV cache of the heads."""
         return sum(self.kv[len(self.kv) - self.heads :])
 
     def on_gpu(self, n_layers: int) -> int:
@@ -96,7 +95,6 @@ def keeps_state(header: ModelHeader) -> bool:
 
 
 def tensor_bytes(header: ModelHeader) -> int:
-    """Bytes of all weights."""
     return sum(tensor.n_bytes for tensor in header.tensors)
 
 

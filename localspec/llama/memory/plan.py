@@ -47,7 +47,6 @@ class FreeMemory:
 
     @property
     def where(self) -> str:
-        """The devices in words."""
         if not self.workers:
             return "the GPU"
         return "GPUs and RPC servers" if self.gpus else "RPC servers"
@@ -253,7 +252,6 @@ def _refuse(
 
 
 def _with_notes(chosen: MemoryPlan, usual: int | None, free: FreeMemory) -> MemoryPlan:
-    """The plan with notes for the user."""
     notes = []
     where = free.where if free.workers else "GPUs"
     on_gpus = f", {size(sum(free.devices))} on {where}" if free.devices else ""

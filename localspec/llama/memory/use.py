@@ -39,14 +39,12 @@ class MemoryUse:
 
     @property
     def parts(self) -> str:
-        """The parts of the total, in words."""
         return f"weights {size(self.weights)}, KV {size(self.kv)}, compute {size(self.compute)}"
 
     def __add__(self, other: "MemoryUse") -> "MemoryUse":
         return MemoryUse(*map(operator.add, astuple(self), astuple(other)))
 
     def as_json(self) -> dict[str, int]:
-        """Plain data, in bytes."""
         return {name: getattr(self, name) for name in ("weights", "kv", "compute", "total")}
 
 

@@ -20,7 +20,6 @@ _connected: dict[RpcServer, list[int]] = {}  # handles of the devices
 
 
 def is_available() -> bool:
-    """Whether this build of llama.cpp has the RPC backend."""
     return bool(llama_library.library().llama_supports_rpc())
 
 

@@ -26,7 +26,6 @@ class ControlTokens:
         self._lengths = sorted({len(text) for text in self._texts}, reverse=True)
 
     def begins(self, text: str) -> bool:
-        """Whether a text begins with a control token."""
         return any(text[:length] in self._texts for length in self._lengths)
 
     def divided(self, value: Any, mark: str) -> Any:

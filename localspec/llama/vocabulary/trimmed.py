@@ -61,12 +61,10 @@ class TrimmedModel(LlamaModel):
         self.n_vocab = header.trimmed.size
 
     def make_batch(self) -> AnyBatch:
-        """A batch that takes embeddings."""
         rows = EmbeddingRows(self.header, self._trimmed)
         return EmbeddingBatch(self._llama, self.weights.handle, rows, self.options.batch_size)
 
     def by_id(self, rows: Logits) -> Logits:
-        """See `KeptRows.by_id`."""
         return self._kept.by_id(rows)
 
 
