@@ -12,7 +12,6 @@ from pathlib import Path
 
 from localspec.core import machine, worker
 from localspec.core.errors import DraftNotMade, UsageError
-from localspec.core.files import appearing_when_complete
 from localspec.core.formatting import one_line
 from localspec.metadata.header import FILE_TYPES
 
@@ -27,22 +26,16 @@ _MOST_ROWS = 256 << 20  # bytes of a tensor's rows in memory; llama.cpp's defaul
 _REASON = re.compile(r"failed to quantize: (.+)|(GGML_ASSERT\(.+)")
 
 
-def quantize(source: Path, output: Path, type_name: str, *, without: Sequence[int] = ()) -> None:
-    """Write the model at ``source`` in another type to ``output``, complete or not at all.
+def write_quantized(
+    source: Path, output: Path, type_name: str, *, without: Sequence[int] = ()
+) -> None:
+    """Write the model at ``source`` in another type to ``output``, which holds a part if it fails.
 
     Layers ``without`` are left out; others get the numbers that become free, but the header is the
     source's in all else (`llama_model_quantize`, `prune_layers`). Ctrl-C ends the child.
 
     Raises UsageError for a type that cannot be made, DraftNotMade with llama.cpp's reason.
     """
-    with appearing_when_complete(output) as partial:
-        write_quantized(source, partial, type_name, without=without)
-
-
-def write_quantized(
-    source: Path, output: Path, type_name: str, *, without: Sequence[int] = ()
-) -> None:
-    """`quantize` straight into ``output``, which holds a part if it fails."""
     asked = {
         "source": str(source),
         "output": str(output),
