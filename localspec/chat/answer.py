@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from localspec.chat.stats import GenerationStats
 from localspec.chat.tools.tool import ToolCall, ToolCallDelta
@@ -166,13 +166,6 @@ def called_or(
     return "tool_calls" if reason == "stop" and calls else reason
 
 
-@runtime_checkable
-class Closable(Protocol):
-    """Has a `close`, as generators and streams have."""
-
-    def close(self) -> None: ...
-
-
 class Collector:
     """An answer as far as its pieces have come: `add` takes each, ``answer`` has all of them."""
 
@@ -226,8 +219,7 @@ def collect(
             collector.add(piece)
             on_piece(piece)
     except (KeyboardInterrupt, LocalspecError) as ended:
-        if isinstance(pieces, Closable):
-            pieces.close()
+        getattr(pieces, "close", lambda: None)()  # as generators and streams have it
         if (rest := collector.take_held()) is not None:
             on_piece(rest)
         if isinstance(ended, LocalspecError):

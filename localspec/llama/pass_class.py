@@ -226,13 +226,9 @@ def _pays(text: _Text, step: int, clock: Clock) -> bool:
     widths = [width for n in _WEIGHED if (width := n * step) <= max(step, _MOST_WEIGHED)]
     seconds = _seconds(text, sorted({1, *widths}), clock)
     costs = (seconds[w] + (w - 1) * _DRAFT_COST * seconds[1] for w in widths)
-    best = min(cost / _expected_tokens(w) for cost, w in zip(costs, widths, strict=True))
-    return best <= seconds[1]
-
-
-def _expected_tokens(width: int) -> float:
-    """Tokens that a pass emits when its drafts are accepted at the usual rate."""
-    return float(sum(_ACCEPTANCE**i for i in range(width)))
+    # A pass emits so many tokens when its drafts are accepted at the usual rate.
+    emitted = (sum(_ACCEPTANCE**i for i in range(w)) for w in widths)
+    return min(cost / n for cost, n in zip(costs, emitted, strict=True)) <= seconds[1]
 
 
 def _seconds(text: _Text, widths: Sequence[int], clock: Clock) -> dict[int, float]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from localspec.chat.reasoning import overlap
-from localspec.chat.tools.tool import Tool, ToolCall, as_json, json_end, parsed
+from localspec.chat.tools.tool import Tool, ToolCall, as_json, json_end, parsed_or
 from localspec.chat.tools.value_types import is_text, parameter, takes, typed_value
 
 _HEAD = 240  # characters within which a call must name its tool
@@ -92,7 +92,7 @@ def _json_call(text: str, at: int, tools: Sequence[Tool], closing: str, ending: 
     if head is None:
         if (end := json_end(text, at)) is None:
             return UNDECIDED
-        call = _call(_parse(text[at:end]), tools)
+        call = _call(parsed_or(text[at:end]), tools)
         return _with_surplus(text, end, call) if call else NO_CALL
     span = _arguments(text, head, tools, _json_object, closing, ending)
     if not span.calls or not _REST_OF_CALL.match(text, span.length):
@@ -294,7 +294,7 @@ def _bare(text: str, tools: Sequence[Tool]) -> tuple[ToolCall, ...]:
 
     A call whose JSON is broken counts if its arguments are a whole object.
     """
-    value = _parse(text)
+    value = parsed_or(text)
     head = None if value else _HEAD_OF_CALL.match(text)
     if head:
         span = _arguments(text, head, tools, _json_object)
@@ -423,14 +423,6 @@ def _gemma_as_json(token: re.Match[str], is_name: bool) -> str:
     return bare if not bare or (_LITERAL.fullmatch(bare) and not is_name) else json.dumps(bare)
 
 
-def _parse(text: str, otherwise: Any = None) -> Any:
-    """The value of a JSON text; ``otherwise`` if it is invalid."""
-    try:
-        return parsed(text)
-    except ValueError:
-        return otherwise
-
-
 def _call(value: Any, tools: Sequence[Tool]) -> ToolCall | None:
     """A call of an offered tool from an object under any of the known keys, or below ``function``.
 
@@ -443,7 +435,7 @@ def _call(value: Any, tools: Sequence[Tool]) -> ToolCall | None:
     name = found.get("name", found.get("tool_name", inner))
     arguments = found.get("arguments", found.get("parameters"))
     if isinstance(arguments, str):
-        arguments = _parse(arguments)
+        arguments = parsed_or(arguments)
     elif arguments is None:
         arguments = {}
     if all(tool.name != name for tool in tools) or not isinstance(arguments, dict):

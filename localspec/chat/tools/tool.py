@@ -13,6 +13,7 @@ from localspec.core.errors import UsageError
 
 MAX_TOOLS = 4096
 MAX_DEPTH = 100  # levels of arguments: Python's json fails near a thousand
+_NOT_JSON = object()
 _FORM = '{"type": "function", "function": {"name": …, "parameters": …}}'
 _NAME = re.compile(r"[\w.:/-]{1,128}")  # the characters of all families' notations
 _ODD = re.compile(r"[^\w.:/-]+")
@@ -187,12 +188,20 @@ def _refuse_choice(message: str) -> NoReturn:
 def parsed(text: str) -> Any:
     """The value of a JSON text; raises ValueError if it is invalid or not `is_shallow`."""
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = json.loads(text, parse_constant=refuse_constant)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     if not is_shallow(value):
         raise ValueError("nested too deeply")
     return value
+
+
+def parsed_or(text: str, otherwise: Any = None) -> Any:
+    """The value of a JSON text; ``otherwise`` if it is invalid."""
+    try:
+        return parsed(text)
+    except ValueError:
+        return otherwise
 
 
 def arguments_of(text: str) -> dict[str, Any]:
@@ -213,7 +222,7 @@ def arguments_of(text: str) -> dict[str, Any]:
 
 def _with_line_breaks(text: str) -> Any:
     """JSON with control characters in its texts."""
-    return json.loads(text, strict=False, parse_constant=_refuse_constant)
+    return json.loads(text, strict=False, parse_constant=refuse_constant)
 
 
 def _python_literal(text: str) -> Any:
@@ -245,11 +254,7 @@ def _beginning(text: str) -> Any:
 
 def is_json(text: str) -> bool:
     """Whether a text is valid JSON that is not nested too deeply."""
-    try:
-        parsed(text)
-    except ValueError:
-        return False
-    return True
+    return parsed_or(text, _NOT_JSON) is not _NOT_JSON
 
 
 def is_shallow(value: object, levels: int = MAX_DEPTH) -> bool:
@@ -258,7 +263,7 @@ def is_shallow(value: object, levels: int = MAX_DEPTH) -> bool:
     return not inner or (levels > 1 and all(is_shallow(each, levels - 1) for each in inner))
 
 
-def _refuse_constant(name: str) -> NoReturn:
+def refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 

@@ -5,7 +5,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from localspec.chat.tools.tool import as_json, parsed
+from localspec.chat.tools.tool import as_json, parsed_or
 
 _ANY = frozenset(("string", "number", "integer", "boolean", "null", "object", "array"))
 _CHOICES = ("anyOf", "oneOf")
@@ -152,7 +152,7 @@ def typed_value(text: str, schema: object, whole: Mapping[str, Any]) -> Any:
     if types == {"string"}:
         return text
     bare = text.strip()
-    value = _PYTHON[bare] if bare in _PYTHON else _json(bare)
+    value = _PYTHON[bare] if bare in _PYTHON else parsed_or(bare, _INVALID)
     if value is _INVALID or ("string" in types and types != _ANY and not _is_of(value, types)):
         return text
     return value
@@ -194,10 +194,3 @@ def _listed(schema: Mapping[str, Any], key: str) -> list[Any]:
 def _values(schema: Mapping[str, Any]) -> list[Any]:
     """The only values that a schema itself allows; none where it does not list them."""
     return [schema["const"]] if "const" in schema else _listed(schema, "enum")
-
-
-def _json(text: str) -> Any:
-    try:
-        return parsed(text)
-    except ValueError:
-        return _INVALID

@@ -49,9 +49,9 @@ class TokenTexts:
 
     def _longest_first(self, text: bytes) -> list[int]:
         """Token ids for a text whose tokenization loses bytes; up to a byte without a token."""
-        ids: list[int] = []
+        ids, longest = list[int](), max(map(len, self.tokens))
         while text:
-            sizes = range(min(len(text), self._longest), 0, -1)
+            sizes = range(min(len(text), longest), 0, -1)
             size = next((n for n in sizes if text[:n] in self._by_text), 0)
             if not size:
                 break
@@ -62,10 +62,6 @@ class TokenTexts:
     @cached_property
     def _by_text(self) -> dict[bytes, int]:
         return {text: i for i, text in enumerate(self.tokens) if text}
-
-    @cached_property
-    def _longest(self) -> int:
-        return max(map(len, self.tokens))
 
     def tokenizer(self) -> "LLTokenizer":
         """llguidance's tokenizer with a tree of all tokens: takes 0.5 s for 150,000."""

@@ -7,8 +7,9 @@ import json
 import re
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from localspec.chat.tools.tool import refuse_constant
 from localspec.core.errors import GrammarError, WorkerLost
 from localspec.engine.grammar.process import HINT, grammar_process
 
@@ -127,7 +128,7 @@ def convert(notation: str, text: str) -> ReadGrammar:
     if notation == "regular expression":
         return _checked(LLMatcher.grammar_from_regex(text), notation)
     try:
-        schema = json.loads(text, parse_constant=_refuse_constant)
+        schema = json.loads(text, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         raise GrammarError(
             f"The JSON schema is not JSON: {error}.",
@@ -339,7 +340,3 @@ def _require_text(text: object, what: str) -> None:
         raise GrammarError(f"The {what} is not valid Unicode.", "Give UTF-8 text.") from None
     if "\0" in text or not text.strip():
         raise GrammarError(f"The {what} is empty, or binary.", "Give text.")
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")

@@ -159,7 +159,8 @@ def _parameter(
     opened, closed = (part.replace("KEY", key) for part in around)
     opened = json.dumps(opened.replace("IS_TEXT", str(text).lower()))
     if not text:
-        value = _with_definitions(value, schema)
+        if (moved := _moved(value)) != value:  # with all that its references may point to
+            value = {**moved, **_beneath(schema)}
         return [f"v{place}: {opened} {_json(value)} {json.dumps(closed)}"]
     if values := written_choices(value, schema):
         return [
@@ -180,12 +181,6 @@ def _escaped(text: str) -> str:
 
 def _json(schema: Any) -> str:
     return f"%json {json.dumps(options_of(schema) if isinstance(schema, dict) else schema)}"
-
-
-def _with_definitions(value: Any, schema: Mapping[str, Any]) -> Any:
-    """A property's schema with all that its ``$ref`` may point to."""
-    moved = _moved(value)
-    return value if moved == value else {**moved, **_beneath(schema)}
 
 
 def _beneath(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -62,7 +62,11 @@ def check_file(header: ModelHeader, role: Role, without_weights: Level) -> Itera
     if not header.tensors and header.split_count < 2:
         message = f"The {role} holds a tokenizer only, no weights."
         yield make_finding("vocabulary-only", message, level=without_weights)
-    yield from _findings(role, _header_faults(header))
+    # Values and tensors show in the child of a first use.
+    yield from _findings(
+        role, (("unknown-architecture", each) for each in architecture_faults(header))
+    )
+    yield from _findings(role, (("unknown-tensor", each) for each in tensor_faults(header)))
     # No text is given to a draft: one without tokens is refused for its type alone.
     if role != "draft" or not loads_without_texts(header):
         yield from _findings(role, _tokenizer_faults(header.vocab))
@@ -72,12 +76,6 @@ def check_file(header: ModelHeader, role: Role, without_weights: Level) -> Itera
             yield make_finding("heads-left-out", problem, level="info")
     else:
         yield from check_heads(header, kind)
-
-
-def _header_faults(header: ModelHeader) -> Iterator[Fault]:
-    """Names that llama.cpp refuses; values and tensors show in the child of a first use."""
-    yield from (("unknown-architecture", fault) for fault in architecture_faults(header))
-    yield from (("unknown-tensor", fault) for fault in tensor_faults(header))
 
 
 def _findings(role: Role, faults: Iterator[Fault]) -> Iterator[Finding]:
