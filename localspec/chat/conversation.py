@@ -168,12 +168,13 @@ class Chat:
     def show_end(self) -> None:
         """Show how the last question begins, and how its answer ends."""
         for turn in self.turns[-2:]:
-            asked, *more = turn["content"].splitlines() or [""]
-            lines = (
-                [f">>> {asked}{' …' if more else ''}"]
-                if turn["role"] == "user"
-                else _last_lines(turn["content"])
-            )
+            if turn["role"] == "user":
+                asked, *more = turn["content"].splitlines() or [""]
+                lines = [f">>> {asked}{' …' if more else ''}"]
+            else:
+                lines = [line for line in turn["content"].splitlines() if line.strip()]
+                if len(lines) > _END_LINES:
+                    lines = ["…", *lines[-_END_LINES:]]
             for line in lines:
                 self.ui.say(line.expandtabs(4))
 
@@ -207,11 +208,6 @@ class Chat:
         if left_out := unseen(turns[self.oldest : oldest]):
             self.ui.say(f"The context of {n_ctx} tokens is full. {left_out}")
         return oldest, prompt
-
-
-def _last_lines(text: str) -> list[str]:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return ["…", *lines[-_END_LINES:]] if len(lines) > _END_LINES else lines
 
 
 def unseen(left_out: Sequence[Message]) -> str:

@@ -96,7 +96,7 @@ def _to_last_question(chat: Chat) -> list[Message]:
 
 def _compare(chat: Chat, rest: str) -> None:
     turns, engine, options = _to_last_question(chat), chat.engine, chat.options
-    if not _can_draft(chat):
+    if engine.draft is None and not (options.prompt_lookup and engine.can_roll_back):
         raise UsageError("Nothing drafts here.", "Start chat with --draft FILE.gguf.")
     if not options.draft_tokens:
         options = replace(options, draft_tokens="auto")
@@ -142,11 +142,6 @@ def _answered(
             return collect(chat.engine.stream(prompt, options, reports_progress=True), on_piece)
     finally:
         chat.engine.history = history
-
-
-def _can_draft(chat: Chat) -> bool:
-    looks_up = chat.options.prompt_lookup and chat.engine.can_roll_back
-    return chat.engine.draft is not None or looks_up
 
 
 def _model(chat: Chat, rest: str) -> None:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from localspec.chat.answer import Piece, Progress, TextPart
 from localspec.chat.reasoning import closing_mark
-from localspec.chat.stats import Drafter, GenerationStats
+from localspec.chat.stats import GenerationStats
 from localspec.chat.tools.tool import ToolCall
 from localspec.chat.window import require_prompt_fits
 from localspec.core.errors import UsageError
@@ -133,7 +133,9 @@ def stream_generate(
     lookups = _lookups(engine, options, constraint)
     controller = _make_controller(engine, options, constraint, lookups, own)
     controller.begin_answer()
-    stats = GenerationStats(drafter=_drafter(engine.draft))
+    stats = GenerationStats()
+    if engine.draft is not None:
+        stats.drafter = "prediction heads" if engine.draft.follows_target else "draft model"
     known = engine.profile.known if options.draft_tokens else None
     plain = PlainTime(None if known is None else known.verify)
     if not options.cache_prompt:
@@ -308,12 +310,6 @@ def _in_time(
             return
         has_line = has_line or any(b"\n" in bytes_of(token) for token in outcome.tokens)
         yield outcome
-
-
-def _drafter(draft: TokenModel | None) -> Drafter:
-    if draft is None:
-        return ""
-    return "prediction heads" if draft.follows_target else "draft model"
 
 
 def _read_prompt(

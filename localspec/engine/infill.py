@@ -45,7 +45,9 @@ def infill_prompt(engine: "Engine", infill: Infill, answer_tokens: int | None) -
         )
     prefix, suffix = _tokens(engine, infill.prefix), _tokens(engine, infill.suffix)
     middle, files = _tokens(engine, infill.middle), _files(engine, infill.files, marks)
-    bos = _begin(engine)
+    vocab = engine.target.header.vocab
+    added = engine.target.tokenize("", add_special=True, parse_special=False)
+    bos = [token for token in added if vocab is not None and token == vocab.bos_id]
     n_ctx = engine.target.n_ctx
     answer = n_ctx // 4 if answer_tokens is None or answer_tokens < 0 else answer_tokens
     room = max(0, n_ctx - answer - len(middle) - len(bos) - 4)
@@ -66,13 +68,6 @@ def _files(engine: "Engine", files: Sequence[tuple[str, str]], marks: dict[str, 
     if "sep" in marks:
         tokens += [marks["sep"], *_tokens(engine, _FILE)]
     return tokens
-
-
-def _begin(engine: "Engine") -> list[int]:
-    """BOS, if the model wants one before its text."""
-    vocab = engine.target.header.vocab
-    added = engine.target.tokenize("", add_special=True, parse_special=False)
-    return [token for token in added if vocab is not None and token == vocab.bos_id]
 
 
 def _tokens(engine: "Engine", text: str) -> list[int]:
