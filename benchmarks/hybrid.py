@@ -357,7 +357,7 @@ def rounds(
 ) -> tuple[float, float]:
     """Median seconds of mark and rewind in a round, and of the whole round without sampling."""
     watch = Stopwatch(model.rollback, clock)
-    model.rollback = watch  # type: ignore[assignment]
+    model.cells.end = watch  # type: ignore[assignment]
     inside, whole = [], []
     for _ in range(count):
         watch.seconds, began = 0.0, clock()
@@ -365,7 +365,7 @@ def rounds(
         model.truncate(len(model.tokens) - drafted + accepted)
         whole.append(clock() - began)
         inside.append(watch.seconds)
-    model.rollback = watch._rollback
+    model.cells.end = watch._rollback
     return statistics.median(inside), statistics.median(whole)
 
 

@@ -19,7 +19,8 @@ from common import Parser, unheard
 
 from localspec.bench.padding.layout import PaddedShape
 from localspec.bench.padding.pad import padded_copy
-from localspec.llama.quantize import quantize
+from localspec.core.files import appearing_when_complete
+from localspec.llama.quantize import write_quantized
 
 
 def shape_of(text: str) -> PaddedShape | None:
@@ -28,6 +29,12 @@ def shape_of(text: str) -> PaddedShape | None:
         return None
     embedding, heads, feed_forward, layers = map(int, text.split(","))
     return PaddedShape(embedding, heads, feed_forward, layers)
+
+
+def quantize(source: Path, output: Path, type_name: str) -> None:
+    """Write a model in another type, complete or not at all."""
+    with appearing_when_complete(output) as partial:
+        write_quantized(source, partial, type_name)
 
 
 def make(small: Path, folder: Path, shape: PaddedShape | None, types: list[str]) -> dict[str, Path]:
