@@ -90,6 +90,7 @@ class InstantModel:
         return len(self.tokens)
 
     block_size: int | None = None
+    confidences = None
     follows_target = False
     gives_prompt_row = True
     batch_share = ALONE

@@ -75,6 +75,7 @@ class TraceTarget:
         return len(self.tokens)
 
     block_size: int | None = None
+    confidences = None
     follows_target = False
     gives_prompt_row = False
     batch_share = ALONE
@@ -94,6 +95,7 @@ class TraceDrafter(ModelDrafter):
         self.held: list[int] = []
 
     drafts_block = False
+    confidences = None
     follows_target = False
     batch_share = ALONE
 

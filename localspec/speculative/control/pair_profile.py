@@ -25,8 +25,7 @@ _SHARE = 0.01  # of the time elapsed that drafting may lose
 _MOST_CREDIT = 16  # plain tokens
 _MOST_DEBT = 4.5  # plain tokens
 _MOST_READ = 24.0  # plain tokens of debt or credit, reading included
-_FOR_GAIN = 4.0  # plain tokens that may be lost in addition, if much is to be gained
-_SLOPE = 12.0  # of these, for each token that a round is to gain
+_SLOPE = 12.0  # plain tokens that may be lost, for each token that a round is to gain
 
 
 @dataclass(slots=True)
@@ -49,9 +48,9 @@ class RecentRate:
 class LossBudget:
     """Time that one slot lost by drafting against plain decoding, and whether more may be risked.
 
-    Allowed are one per cent of the time and one plain token, or up to five if a round is
-    expected to gain much. Credit is bounded, so that a text that turns hard is noticed soon, and
-    debt too, so that a large expected gain is never forbidden. A debt is carried to the next
+    Allowed are one per cent of the time and one plain token, and more if a round is expected to
+    gain much. Credit is bounded, so that a text that turns hard is noticed soon, and debt too, so
+    that a large expected gain is never forbidden. A debt is carried to the next
     answer, so that many short answers cannot lose many times. Reading a prompt with the draft does
     not count in it: drafting less would not bring it back. `may_read` counts it over all answers.
     """
@@ -77,11 +76,11 @@ class LossBudget:
 
     def may_read(self, plain: float, gain: float) -> bool:
         """Whether drafting has paid enough to read a prompt, if a round is to gain this much."""
-        return self._with_reading <= (_FOR_GAIN + _SLOPE * gain) * plain
+        return self._with_reading <= (1 + _SLOPE * gain) * plain
 
     def may_spend(self, seconds: float, plain: float, gain: float) -> bool:
         """Whether a loss of this size is allowed, if a round is to gain this many tokens."""
-        return self._debt + seconds <= (1 + min(_FOR_GAIN, _SLOPE * gain)) * plain
+        return self._debt + seconds <= (1 + _SLOPE * gain) * plain
 
 
 @dataclass(slots=True)

@@ -15,8 +15,6 @@ from localspec.speculative.loop import Round
 LONGEST_AUTO = 16  # most tokens that auto drafts from the model
 WIDEST = MAX_DRAFT_TOKENS + 1  # tokens of the widest pass that auto makes
 _WIDEST_SHARED = 33  # own tokens in a shared pass: more would leave no rows for others
-_WIDER = 1.5  # times the widest pass seen: costs of wider ones are uncertain
-_UNLIKELY = 0.05  # the chance of a chain that is too small to look further
 _LOOKED_AT = 8  # candidates that are looked up in any case: they update acceptance
 _REFRESH = 8  # rounds between two updates of costs and policy
 _CALM = 4  # times as many while drafting does not pay: an update costs a quarter of a small pass
@@ -108,7 +106,7 @@ class Valuation:
         survival = self._survivals(chain)[-1] if chain else 1.0
         rate, rises = self.rate(), self._least_cost_per_token[self._pending :]
         for rise in rises[len(chain) : limit]:
-            if survival < max(_UNLIKELY, rate * rise) and len(chain) >= _LOOKED_AT:
+            if survival < rate * rise and len(chain) >= _LOOKED_AT:
                 return
             candidate = next(continuation, None)
             if candidate is None:
@@ -192,10 +190,8 @@ class Valuation:
         widest = WIDEST + (self.sequences - 1) * (1 + LONGEST_AUTO)
         self._verify = [self._profile.verify.seconds(n, past) for n in range(1, widest + 1)]
         self._marginal = self._marginal_costs()
-        tried = max(1 + LONGEST_AUTO, int(_WIDER * self._profile.verify.widest))
-        if self.sequences > 1:
-            tried = _WIDEST_SHARED
-        self._least_cost_per_token = _least_costs_per_token(self._marginal[:tried])
+        most = _WIDEST_SHARED if self.sequences > 1 else WIDEST
+        self._least_cost_per_token = _least_costs_per_token(self._marginal[:most])
         if self._has_draft:
             chances = self._acceptance.of(MODEL).chances()
             self._policy = self._solve(chances, self._step(past))

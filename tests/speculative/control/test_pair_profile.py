@@ -181,7 +181,7 @@ def test_without_costs_of_the_target_nothing_grows() -> None:
 # -- the loss budget ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("gain", "tokens"), [(0.0, 1), (0.125, 2.5), (9.0, 5)])
+@pytest.mark.parametrize(("gain", "tokens"), [(0.0, 1), (0.125, 2.5), (9.0, 109)])
 def test_at_first_a_few_plain_tokens_may_be_lost(gain: float, tokens: float) -> None:
     budget = LossBudget()
     assert budget.may_spend(tokens * 2.0, 2.0, gain)
