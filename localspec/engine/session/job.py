@@ -18,6 +18,7 @@ from localspec.speculative.loop import Clock
 
 # Seconds between two wake-ups of a reader: each takes a core from llama.cpp for a moment.
 _STREAMED, _BUFFERED = 1 / 30, 1.0
+_LAST_PASS = 10.0  # seconds: a thread that computes no more must not hold up the end of a program
 Arrival = Piece | BaseException | None
 
 
@@ -201,7 +202,7 @@ class Stream(Iterator[Piece], AsyncIterator[Piece]):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.close()
+        await self.aclose()
 
     def __await__(self) -> Generator[Any, None, Answer]:
         return self._rest().__await__()
@@ -270,15 +271,20 @@ class Stream(Iterator[Piece], AsyncIterator[Piece]):
             raise
 
     async def aclose(self) -> None:
-        """End the answer, if it has not ended, for `contextlib.aclosing`."""
-        self.close()
+        """End the answer, if it has not ended, without waiting for its last pass."""
+        self._job.cancel()
+        self._ended = True
 
     def close(self) -> None:
-        """End the answer, if it has not ended."""
+        """End the answer, if it has not ended; its slot is free then for the next question."""
         self._job.cancel()
-        if COMPUTE.is_current and not self._ended:
+        if COMPUTE.is_current:
             COMPUTE.run_until(self._drained)
-        self._ended = True
+        while not self._drained():
+            ended = threading.Event()
+            self._job.listen(ended.set)
+            if not ended.wait(_LAST_PASS):
+                self._ended = True
 
     def __del__(self) -> None:
         with suppress(AttributeError):  # the stream was not completely made
