@@ -431,7 +431,6 @@ class Model:
 
 
 def _template(given: object) -> str:
-    """The chat template of a text or a name; raises UsageError, TemplateError."""
     if not isinstance(given, str):
         raise UsageError(f"chat_template is {given!r:.60}.", "Expected Jinja, or a name: chatml.")
     source = template_text(given)
@@ -468,7 +467,6 @@ def _require_unwritten(written: Mapping[str, object], prompt: str) -> None:
 
 
 def _variables(given: object) -> Mapping[str, object]:
-    """Variables of the chat template; raises UsageError."""
     expected = "Expected a mapping, such as {'reasoning_effort': 'low'}."
     if not isinstance(given, Mapping | None):
         raise UsageError(f"chat_template_kwargs is {given!r:.60}.", expected)
@@ -521,7 +519,6 @@ def _with_grammar(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _take(settings: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Those settings, which are no longer in the mapping."""
     return {name: settings.pop(name) for name in names if name in settings}
 
 
@@ -564,7 +561,6 @@ def _require_none_left(
 
 
 def _load_names() -> Collection[str]:
-    """The arguments of `load`."""
     return (get_type_hints(LoadKeywords).keys() | inspect.signature(load).parameters.keys()) - {
         "options"
     }

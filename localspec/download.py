@@ -246,10 +246,7 @@ class _Download:
         self.sleep(WAITING_PAUSE)
 
     def _adopt(self) -> bool:
-        """Whether the file exists without a matching record, which is then written.
-
-        Raises DownloadProblem for a file that was not downloaded, as it must not be replaced.
-        """
+        """Record a right file that is there without a record; DownloadProblem for another."""
         if not os.path.lexists(self.path):
             return False
         origin = self._record()
@@ -294,8 +291,6 @@ class _Download:
         )
 
     def _transfer(self, partial: PartialFile) -> None:
-        """Receive the remaining bytes."""
-
         def retry(failure: DroppedConnection | RangeIgnored, failures: int) -> None:
             if isinstance(failure, RangeIgnored):
                 self.note(f"The Hub sends {self.name} only from its beginning, once more.")

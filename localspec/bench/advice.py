@@ -11,7 +11,6 @@ _SLOW = 0.8  # of plain decoding: no noise of a few prompts makes up for more
 
 
 def length_name(length: DraftTokens) -> str:
-    """A draft length as a user gives it."""
     return str(length) if length else "off"
 
 
@@ -33,10 +32,7 @@ def fastest(figures: Sequence[Figures], noise: float) -> str:
 
 
 def advice(best: Figures, drafting: str, plain: str, noise: float) -> str:
-    """Which of the two to use, from the figures of the fastest that drafts.
-
-    ``noise`` is by how much plain decoding alone differs between repeats, 0 for one repeat.
-    """
+    """Which of the two to use; ``noise`` is by how much plain differs between repeats."""
     if not best.accepted:
         return f"Fastest here: {plain}; no drafted token was accepted."
     reached = f"{best.speedup:.2f}x the speed of plain decoding"

@@ -64,7 +64,6 @@ class Comparison:
         }
 
     def answers_as_json(self) -> list[dict[str, object]]:
-        """Every measured answer as plain data, without its text."""
         return [
             {
                 "prompt": name,
@@ -90,10 +89,7 @@ class Comparison:
         ]
 
     def figures(self, prompts: Collection[str] | None = None) -> list[Figures]:
-        """One for each side over prompts by name; empty without any.
-
-        By default, here and below, over those whose text does not loop.
-        """
+        """One for each side over prompts, by default those whose text does not loop."""
         used, plain = self._used(prompts), self.sides[0]
         return [
             side_figures(side, plain, used, self._text(side, prompts or self.names))
@@ -177,7 +173,6 @@ def together(comparisons: Sequence[Comparison], task: str = "all") -> Comparison
 
 
 def _joined(sides: Sequence[Side]) -> Side:
-    """The same side of several comparisons, repeat by repeat."""
     repeats = zip(*(side.answers for side in sides), strict=True)
     return Side(
         sides[0].draft_tokens,

@@ -65,7 +65,6 @@ class DemoResult:
     comparisons: tuple[Comparison, ...]
 
     def as_json(self) -> dict[str, object]:
-        """Plain data for ``--json``."""
         bundled = [header.as_json() for header in self.bundled]
         target, *drafts = [header.as_json() for header in self.padded]
         found = [comparison.as_json() for comparison in self.comparisons]
@@ -76,7 +75,6 @@ class DemoResult:
 
 
 def demo_folder() -> Path:
-    """Where the padded models stay."""
     return paths.cache_folder() / "demo"
 
 
@@ -106,10 +104,7 @@ def run_demo(
     quantizations: Sequence[Quantization] = QUANTIZATIONS,
     on_prompt: Callable[[Comparison], None] = lambda comparison: None,
 ) -> Iterator[DemoResult]:
-    """Measure quantisations of the padded "pair" or "hybrid"; one result at a time.
-
-    ``on_prompt`` gets the prompts of the pair so far, as from `run_bench`.
-    """
+    """Measure quantisations of the padded "pair" or "hybrid"; one result at a time."""
     for i, quantization in enumerate(quantizations):
 
         def on_answer(done: int, total: int, before: int = i) -> None:
@@ -160,7 +155,6 @@ def _encoded(engine: Engine, questions: Sequence[str]) -> list[PromptIds]:
 
 
 def _is_narrow(comparison: Comparison) -> bool:
-    """Whether the intervals of all speedups are narrow."""
     drafted = comparison.figures()[1:]
     spans = [(row.speedup_interval, row.speedup) for row in drafted]
     return bool(spans) and all(

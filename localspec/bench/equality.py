@@ -48,7 +48,6 @@ class Difference:
 
     @property
     def is_rounding(self) -> bool:
-        """Whether rounding explains it."""
         return self.proven_at is not None or self.apart is not None
 
 
@@ -116,10 +115,7 @@ class DifferenceFinder:
         return None
 
     def _apart(self, variant: Variant, text: Sequence[int]) -> float | None:
-        """The distance of logits between passes of equal width, at the pick of the last token.
-
-        None if that is too little to explain the pick.
-        """
+        """The distance of logits between passes of equal width, if it explains the last pick."""
         engine, params = variant.engine, variant.plan.params
         context, width = [*self.prompt, *text[:-1]], filled_widths(widest_pass(variant.length))[-1]
         if variant.plan.needed_ctx(len(self.prompt), width) > engine.target.n_ctx:
@@ -136,7 +132,6 @@ class DifferenceFinder:
         return apart if 0 < apart <= _MOST_APART and short <= 2 * apart else None
 
     def _replay(self, variant: Variant, width: int) -> list[int]:
-        """The tokens of a variant with passes of at least this width."""
         key = (variant, width)
         if key not in self._replayed:
             with variant.engine.widened(width):
@@ -166,12 +161,10 @@ def filled_widths(*widest: int) -> list[int]:
 
 
 def _plain(variant: Variant) -> Variant:
-    """Plain decoding by a variant's engine."""
     return replace(variant, name="0", length=0)
 
 
 def _widest_tree(variant: Variant) -> int:
-    """Tokens in the widest pass of a variant whose target verifies trees."""
     tree, length = variant.engine.target.tree, variant.length
     if tree is None or length == "auto":
         return widest_pass(length)

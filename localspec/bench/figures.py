@@ -43,7 +43,6 @@ class Spent:
 
     @property
     def repeats(self) -> int:
-        """How often every prompt was answered."""
         return len(self.seconds)
 
     @property
@@ -53,7 +52,6 @@ class Spent:
         return max(paces) / min(paces) - 1
 
     def of(self, repeats: Sequence[int]) -> "Spent":
-        """The same of these repeats only."""
         return Spent(self.seconds[repeats], self.tokens[repeats])
 
 
@@ -246,10 +244,7 @@ def auto_over_fixed(sides: Sequence[Side], prompts: Sequence[int]) -> AutoOverFi
 def hindsight_limits(
     sides: Sequence[Side], prompts: Sequence[int], guesses: Sequence[Sequence[Guess]]
 ) -> Limits | None:
-    """The limits of drafting over prompts by position; None if nothing was drafted.
-
-    ``guesses`` holds for each prompt the draft's guess at each token of the plain answer.
-    """
+    """The limits of drafting, by the draft's guesses for each prompt; None without a draft."""
     costs = pass_costs(sides, prompts)
     if costs is None or costs.step_s is None:
         return None
@@ -258,10 +253,7 @@ def hindsight_limits(
 
 
 def pass_costs(sides: Sequence[Side], prompts: Sequence[int]) -> Costs | None:
-    """The costs of passes and draft steps over prompts by position, to the widest pass.
-
-    None without a pass: an answer of one token needs none.
-    """
+    """The costs of passes and draft steps, to the widest pass; None without a pass."""
     passes = _merged(sides, prompts).passes
     if not passes:
         return None

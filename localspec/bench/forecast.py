@@ -59,7 +59,6 @@ class Forecast:
         self._rest = self.spent() - self._reading - self._generating
 
     def spent(self) -> float:
-        """The seconds since the beginning."""
         return self.plan.clock() - self._began
 
     def left(self) -> float:

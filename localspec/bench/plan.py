@@ -40,10 +40,7 @@ class BenchPlan:
         return -(-max(map(widest_pass, self.lengths)) // FILLED) * FILLED
 
     def needed_ctx(self, prompt: int, width: int) -> int:
-        """Context size for a prompt of ``prompt`` tokens, its answer and passes of ``width``.
-
-        The last token of an answer is never decoded; the pass before it may be filled up.
-        """
+        """The context for a prompt, its answer and passes of ``width``."""
         return prompt + self.max_tokens - 2 + width
 
 
@@ -57,7 +54,6 @@ class Variant:
     length: DraftTokens
 
     def empty_caches(self) -> None:
-        """Clear the engine's caches."""
         self.engine.target.truncate(0)
         if self.engine.draft is not None:
             self.engine.draft.truncate(0)
@@ -70,7 +66,6 @@ class Variant:
         return self.answer_warm(prompt)
 
     def stream(self, prompt: PromptIds) -> Iterator[Piece]:
-        """The pieces of one answer, from empty caches."""
         self.empty_caches()
         return self._stream(prompt)
 

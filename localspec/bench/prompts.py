@@ -29,10 +29,7 @@ class Prompt:
 
 
 def read_prompts(path: Path = SHIPPED) -> list[Prompt]:
-    """The prompts of a file, in its order; blank lines are skipped.
-
-    Raises FileProblem, naming the line, for lines that cannot be read.
-    """
+    """The prompts of a file, in its order; raises FileProblem, which names the line."""
     prompts = []
     for number, value in read_prompt_file(path, _MAX_BYTES, "The prompt file ", _EXAMPLE):
         try:
@@ -61,11 +58,7 @@ def _prompt_of(value: object) -> Prompt:
 
 
 def by_task(prompts: Iterable[Prompt], wanted: str | None = None) -> dict[str, list[Prompt]]:
-    """Group prompts by task, in the order of first appearance; only the wanted ones if any.
-
-    ``wanted`` is a comma-separated list, None for all. Raises UsageError when it names a task that
-    no prompt has, or none at all.
-    """
+    """The prompts by task; only ``wanted`` ones, separated by commas. Raises UsageError."""
     groups: dict[str, list[Prompt]] = {}
     for prompt in prompts:
         groups.setdefault(prompt.task, []).append(prompt)

@@ -73,11 +73,7 @@ def compare_variants(
     prompts: Mapping[str, PromptIds],
     on_answer: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Comparison]:
-    """Compare each variant with the first, which is plain decoding, over prompts by name.
-
-    Each comparison has two sides, and its task is the variant's name. The repeats are those of the
-    first variant's plan.
-    """
+    """Compare each variant with the first, which is plain; a comparison has two sides."""
     _warm_up(variants, next(iter(prompts.values())))
     measured = list(_measure(variants, prompts, lambda done, total, _: on_answer(done, total)))
     return [
@@ -91,10 +87,7 @@ def take_turns(
     repeats: int,
     on_answer: Callable[[T], None] = lambda answer: None,
 ) -> list[list[T]]:
-    """The results of each side, ``[side][repeat]``, interleaved: noise falls on all sides alike.
-
-    Their order alternates between repeats.
-    """
+    """The results of each side, ``[side][repeat]``, interleaved: noise falls on all sides alike."""
     given: list[list[T]] = [[] for _ in sides]
     for repeat in range(repeats):
         for i in range(len(sides))[:: 1 if repeat % 2 == 0 else -1]:
@@ -159,11 +152,7 @@ def _measure(
 
 
 def _guesses(plain: Variant, prompt: PromptIds, tokens: Sequence[int]) -> tuple[Guess, ...]:
-    """`guesses_along` of the draft along plain decoding.
-
-    Empty if the rule of acceptance asks for more than the same token, and for prediction heads,
-    which need the target's latest hidden states.
-    """
+    """`guesses_along` plain decoding; none for heads, which need the target's latest states."""
     engine, params = plain.engine, plain.plan.params
     asked = params.text_independent_of_draft and not isinstance(engine.draft, Head)
     drafter = model_drafter(engine, params) if asked else None

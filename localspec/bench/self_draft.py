@@ -128,7 +128,6 @@ def make_and_store(
 
 
 def _announcement(recipe: Recipe, layers: int) -> str:
-    """The work to do, and its duration."""
     trims = recipe.heads or recipe.vocab is not None
     counted = f", counting the target's tokens for {COUNT_BUDGET:.0f} seconds" if trims else ""
     chooses = recipe.heads and recipe.vocab is None
@@ -186,7 +185,6 @@ def _said(engine: Engine, length: int = 0) -> tuple[list[Counter[int]], Generati
 
 
 def _pair(load: Load, target: Path, draft: Path) -> tuple[LoadOptions, LoadOptions]:
-    """How a target and its draft are loaded; the target itself as its draft is its heads."""
     options, drafts = load(target, draft)
     assert drafts is not None
     return options, replace(drafts, load_heads=True) if drafts.path == options.path else drafts
@@ -253,10 +251,7 @@ def _require_draft(pair: Engine) -> LlamaModel | Head:
 
 
 def questions(engine: Engine) -> dict[str, PromptIds]:
-    """Built-in prompts by name: the shortest of each task, short ones first, then the others.
-
-    Raises PromptTooLong if the context has no room for any prompt and its answer.
-    """
+    """Built-in prompts that fit: the shortest of each task, then others; raises PromptTooLong."""
     first, others = dict[str, PromptIds](), dict[str, PromptIds]()
     n_ctx = engine.target.n_ctx
     for task, prompts in by_task(read_prompts()).items():

@@ -96,7 +96,6 @@ def config_get(name: _Name) -> None:
 
 
 def _listed() -> Iterator[tuple[str, Any, str]]:
-    """Name, value and place of each setting."""
     settings = read_settings()
     for name, row in setting_rows().items():
         variable = variable_of(row)

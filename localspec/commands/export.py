@@ -132,7 +132,6 @@ def _length(request: "PairRequest", verdict: "PairCheck") -> "DraftLength":
 
 
 def _facts(request: "PairRequest", verdict: "PairCheck", repositories: Repositories) -> "PairFacts":
-    """The inputs of an export."""
     from localspec.export.facts import PairFacts
     from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size
 

@@ -88,10 +88,7 @@ def download_ui(yes: bool = False) -> "DownloadUI":
 
 
 def open_engine(request: "PairRequest", parallel: int = 1) -> "Engine":
-    """Load the requested models, and show notes about them.
-
-    With ``parallel`` it can answer so many at the same time, see `Engine.open_session`.
-    """
+    """Load the requested models for ``parallel`` answers at a time, and show notes about them."""
     if request.models.lookup_cache is not None:
         from localspec.engine.caches.lookup_cache import require_lookup_cache
 
@@ -108,7 +105,6 @@ def open_engine(request: "PairRequest", parallel: int = 1) -> "Engine":
 
 
 def find_files(request: "PairRequest", parallel: int = 1) -> tuple[LoadOptions, LoadOptions | None]:
-    """`PairRequest.load_options` for a user on a terminal."""
     from localspec.self_draft.store import require_stored
 
     self_draft = partial(require_stored, say=console.note)
@@ -138,10 +134,7 @@ def prompt_cache(
 
 @contextmanager
 def lookup_cache(engine: "Engine", request: "PairRequest", *, default: bool) -> Iterator[None]:
-    """Let auto draft from earlier answers while the block runs, if that is wanted.
-
-    By ``default`` those of this process, and those of the files that were named.
-    """
+    """Let auto draft from earlier answers in the block: by ``default``, or those of named files."""
     models = request.models
     asked = models.lookup_cache is not None or models.lookup_files
     if not request.models.prompt_lookup or not (asked or default):

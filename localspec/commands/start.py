@@ -32,15 +32,11 @@ def start(context: typer.Context) -> None:
 
 
 def is_terminal() -> bool:
-    """Whether a user can be asked."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def choose_model() -> str | None:
-    """The name of the pair or model that the user chooses; without any on this disk, first steps.
-
-    None if none is chosen.
-    """
+    """The pair or model that the user chooses, None for none; first steps if none is here."""
     from localspec.library.local_models import current_folder, find_models
     from localspec.library.pairs.listing import pair_rows, recommended
 

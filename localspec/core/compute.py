@@ -58,7 +58,6 @@ class ComputeThread:
 
     @property
     def is_current(self) -> bool:
-        """Whether the calling thread is the compute thread."""
         return threading.get_ident() == self._owner
 
     @contextmanager
@@ -87,7 +86,6 @@ class ComputeThread:
             self._loops = [ref(each) for each in (*self._living(), loop)]
 
     def remove(self, loop: Loop) -> None:
-        """Give this loop no more turns."""
         with self._lock:
             self._loops = [ref(each) for each in self._living() if each is not loop]
 

@@ -82,10 +82,7 @@ def _read(file: BufferedReader, most: int) -> bytes:
 
 
 def read_text(path: Path, most: int, *, what: str = "", expected: str = "a text file") -> str:
-    """Text of a UTF-8 file, or stream, of at most ``most`` bytes; raises FileProblem.
-
-    ``what``, such as "The chat template ", begins the message; ``expected`` is in the hint.
-    """
+    """Text of a file or stream of at most ``most`` bytes; raises FileProblem about ``what``."""
     try:
         with path.open("rb") as file:
             return _read(file, most).decode("utf-8-sig")
@@ -98,10 +95,7 @@ def read_text(path: Path, most: int, *, what: str = "", expected: str = "a text 
 
 
 def read_stream(stream: TextIO, most: int) -> str:
-    """All of a text stream, which may have no end, without its byte order mark.
-
-    Raises ValueError for more than ``most`` characters.
-    """
+    """All of a text stream without its byte order mark; raises ValueError beyond ``most``."""
     text = stream.read(most + 1).removeprefix("\ufeff")
     if len(text) > most:
         raise ValueError(f"there are more than {most:,} characters")
@@ -198,10 +192,7 @@ def appearing_when_complete(
 
 @contextmanager
 def temporary_beside(destination: Path, mode: int = 0o666) -> Iterator[Path]:
-    """A new empty file in the folder of `destination`; it is deleted at the end if it still exists.
-
-    It is locked until then: `remove_abandoned`, in any process of any container, leaves it alone.
-    """
+    """A new empty file next to `destination`, locked until it is deleted at the end."""
     while True:
         name = f".{destination.name}.{os.getpid()}-{secrets.token_hex(4)}"
         path = destination.with_name(name)

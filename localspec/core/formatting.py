@@ -8,10 +8,7 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u2
 
 
 def printable(text: str) -> str:
-    """The text with control characters replaced: by pictures (U+2400 block), or else by U+FFFD.
-
-    Carriage returns are dropped.
-    """
+    """The text with control characters as pictures (U+2400 block) or U+FFFD, without returns."""
     return _CONTROLS.sub(_picture, text)
 
 

@@ -30,7 +30,6 @@ def allowed(name: str, wanted: int | None = None) -> int | None:
 
 
 def raise_open_files(wanted: int) -> None:
-    """Raise the soft limit of open files to ``wanted``, at most to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < most:

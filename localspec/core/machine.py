@@ -108,10 +108,7 @@ def _sysctl(name: str) -> int | None:
 
 
 def memory() -> tuple[int, int] | None:
-    """(available, total) bytes of RAM, limits of containers and of this shell included.
-
-    None if unknown.
-    """
+    """(available, total) bytes of RAM if known, limits of containers and of this shell included."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         sizes = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if ":" in line}
@@ -126,10 +123,7 @@ def memory() -> tuple[int, int] | None:
 
 
 def _shell_memory() -> tuple[int, int] | None:
-    """(available, limit) bytes of this process's address space; None without a limit.
-
-    Threads and libraries that are loaded later take a part that is not available.
-    """
+    """(available, limit) bytes of this process's address space; None without a limit."""
     limit = allowed("RLIMIT_AS")
     if limit is None:
         return None
@@ -221,7 +215,6 @@ def has_nvidia_gpu() -> bool:
 
 
 def gpu_makers() -> list[str]:
-    """Makers (AMD, Intel) of GPUs that Linux has a driver for."""
     found = set[str]()
     for file in _GRAPHICS.glob("card*/device/vendor"):
         with suppress(OSError, KeyError):
@@ -230,7 +223,6 @@ def gpu_makers() -> list[str]:
 
 
 def cpu_name() -> str:
-    """The processor's model name, or else the machine type."""
     text = ""
     with suppress(OSError):
         text = Path("/proc/cpuinfo").read_text()

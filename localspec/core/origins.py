@@ -53,7 +53,6 @@ ORIGINS = {row.name: row for row in _ROWS}
 
 
 def style_sheet() -> str:
-    """The CSS rules of all origins, a class for each."""
     return "".join(
         f".{row.name} {{ color: light-dark({row.light}, {row.dark}); "
         f"text-decoration: underline {row.line}; text-underline-offset: 0.25em; }}\n"
@@ -63,5 +62,4 @@ def style_sheet() -> str:
 
 
 def legend_items() -> str:
-    """The items of the page's legend, in HTML."""
     return "".join(f'<li class="{row.name}">{row.label}</li>\n' for row in _ROWS)

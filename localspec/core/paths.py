@@ -24,17 +24,14 @@ def demo_pair() -> tuple[Path, Path]:
 
 
 def demo_hybrid() -> Path:
-    """The bundled hybrid target with an MTP head; raises FileProblem when it is missing."""
     return _bundled("hybrid")
 
 
 def is_bundled(path: Path) -> bool:
-    """Whether this is one of the bundled models."""
     return path.resolve() in [bundled_folder() / f"{name}.gguf" for name in _DEMO_MODELS]
 
 
 def bundled_folder() -> Path:
-    """Folder of the bundled models."""
     return CHECKOUT / "models" / "demo" if in_checkout() else PACKAGE / "demo_pair"
 
 
@@ -57,12 +54,10 @@ def models_folder() -> Path:
 
 
 def history_file() -> Path:
-    """File of the chat's input history."""
     return _own_folder("data") / "chat_history"
 
 
 def conversations_folder() -> Path:
-    """Folder of saved chats."""
     return _own_folder("data") / "conversations"
 
 
@@ -98,7 +93,6 @@ def home() -> Path:
 
 
 def state_folder() -> Path:
-    """Folder in which running processes record themselves."""
     return _own_folder("state")
 
 

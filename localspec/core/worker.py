@@ -63,7 +63,6 @@ class Ended(NamedTuple):
 
     @property
     def cause(self) -> Cause:
-        """The cause of its end."""
         if self.exceeded is not None:
             return self.exceeded
         if self.code is None or self.code == -signal.SIGPROF:
@@ -141,7 +140,6 @@ def command(module: str) -> list[str]:
 
 
 def not_started(purpose: str, error: OSError) -> WorkerLost:
-    """The error for a child that the system did not start."""
     refused = refusal(error)
     return WorkerLost(
         f"No process could be started {purpose}: {error.strerror or error}.",
@@ -150,10 +148,7 @@ def not_started(purpose: str, error: OSError) -> WorkerLost:
 
 
 def ask(module: str, question: object, patience: float | None) -> Ended:
-    """Run a module as a child with a question as JSON, for ``patience`` seconds at most.
-
-    Raises OSError if it cannot be started, WorkerLost if its Python lacks a package.
-    """
+    """Run a module as a child with a question; raises OSError, WorkerLost for a lacking package."""
     pipe = subprocess.PIPE
     with subprocess.Popen(
         command(module),
@@ -266,7 +261,6 @@ class Worker:
 
     @property
     def ended(self) -> bool:
-        """Whether the child is gone."""
         return self.process.poll() is not None
 
     def close(self, patience: float = 0) -> Ended:
@@ -326,7 +320,6 @@ class Channel:
         return json.loads(line)
 
     def send(self, message: object) -> None:
-        """Send the parent a message."""
         self._replies.write(encoded(message))
         self._replies.flush()
 
@@ -365,10 +358,7 @@ def _wait_for_end() -> None:
 
 
 def limit_memory(n_bytes: int) -> None:
-    """In the child: let allocations fail beyond ``n_bytes``, if the system has such a limit.
-
-    Mapped files do not count (RLIMIT_DATA).
-    """
+    """In the child: let allocations fail beyond ``n_bytes``, mapped files not counted."""
     _limit("RLIMIT_DATA", n_bytes)
 
 

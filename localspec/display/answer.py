@@ -64,10 +64,7 @@ def figures_line(
 def _generated(
     stats: GenerationStats, status: DraftStatus, *, full: bool, estimate: bool = True
 ) -> list[str]:
-    """Speed, gain, acceptance, and a reason if drafting is off.
-
-    Without ``full`` the first two, and the reason if the draft that was loaded was never used.
-    """
+    """Speed and gain; with ``full`` acceptance too, and a reason if drafting is off."""
     found, off = [], []
     if estimate and stats.estimated_speedup is not None:
         found.append(f"about {stats.estimated_speedup:.2f}x plain")
@@ -100,7 +97,6 @@ def small_bars(shares: Sequence[float]) -> str:
 
 
 def _accepted(stats: GenerationStats) -> str:
-    """How many drafted tokens were accepted, by origin."""
     names = {name: row.drafter for name, row in ORIGINS.items()}
     names[DRAFT] = stats.drafter or names[DRAFT]  # which may be heads
     each = {names[name]: f"{s.accepted} of {s.drafted}" for name, s in stats.sources.items()}

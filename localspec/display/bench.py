@@ -58,16 +58,12 @@ class Scoreboard:
         self._is_headed = True
 
     def update(self, comparison: Comparison, left: float | None = None) -> None:
-        """The rows of a task that goes on: for `so_far`, or a note if stderr is not a terminal.
-
-        ``left`` are the seconds that the benchmark still takes, if known.
-        """
+        """The rows of a task that goes on, or a note without a terminal; ``left`` seconds."""
         self._so_far = (*self._heading(), *self._lines(comparison))
         if not make_console(stderr=True).is_terminal:
             _note_so_far(comparison, left)
 
     def so_far(self) -> tuple[Text, ...]:
-        """The lines of the task that goes on, which a progress bar draws."""
         return self._so_far
 
     def _lines(self, comparison: Comparison, *, plain: bool = True) -> Iterator[Text]:
@@ -86,10 +82,7 @@ class Scoreboard:
         memory: Mapping[str, MemoryUse | None] | None,
         text_equality: str | None = None,
     ) -> None:
-        """The rows over all comparisons, and a sentence of advice; with details if memory is given.
-
-        ``text_equality`` is that of `Engine`.
-        """
+        """The rows over all comparisons, and a sentence of advice; details if memory is given."""
         if len(comparisons) > 1:
             self.add(together(comparisons))
         if comparisons:

@@ -106,24 +106,20 @@ class _Screen:
         compared(drafted, plain, text)
 
     def trace(self, path: Path, pieces: Sequence[Piece], answer: Answer) -> None:
-        """Write a page about an answer's rounds."""
         totals = figures_line(answer.stats, answer.finish_reason, None, answer.status)
         write_trace(path, pieces, totals)
         self.say(f"The trace is in {path}.")
 
     def show_thoughts(self, thoughts: str) -> None:
-        """Thoughts of an answer, dimmed."""
         self._settle()
         console.styled(console.make_console(stderr=not self.interactive), thoughts + "\n", "dim")
 
     def end_answer(self, answer: Answer, filled: float) -> None:
-        """End the answer and show its figures."""
         self._settle()
         self._show(answer, filled)
         only_thoughts(answer)
 
     def _show(self, answer: Answer, filled: float | None = None, *, estimate: bool = True) -> None:
-        """The figures of an answer."""
         stats, full = answer.stats, self._look.stats
         line = figures_line(
             stats, answer.finish_reason, None, answer.status, filled, full=full, estimate=estimate
@@ -240,7 +236,6 @@ class ChatScreen(_Screen):
         self._begin_answer()
 
     def read(self) -> str:
-        """A message typed at the prompt."""
         self._echo.show()
         text = read_message(lambda more: self._editor.read("... " if more else ">>> "))
         if not text.startswith("/"):  # a command may take long
@@ -268,7 +263,6 @@ class ChatScreen(_Screen):
         self._fold = fold
 
     def copy(self, text: str) -> None:
-        """Put text into the clipboard."""
         taken = clipboard.copy(text)
         unsure = "" if taken else " Some terminals refuse that: then mark it with the mouse."
         self.say(f"{len(text)} characters copied to the clipboard.{unsure}")

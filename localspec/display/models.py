@@ -59,10 +59,7 @@ def table(
     *,
     header: bool = True,
 ) -> None:
-    """Rows below their names on stdout; on a narrow terminal ``first_to_go`` are left out first.
-
-    In a pipe nothing is cut, and tabs separate the fields.
-    """
+    """Rows below their names; ``first_to_go`` leave a narrow terminal first. Uncut in a pipe."""
     out = make_console(stderr=False)
     lines = [[one_line(cell) for cell in row] for row in rows]
     if not out.is_terminal:  # not through rich, which would turn tabs into spaces
@@ -133,7 +130,6 @@ def inventory_json(inventory: Inventory) -> dict[str, object]:
 
 
 def model_json(model: LocalModel) -> dict[str, object]:
-    """A model of the list as plain data."""
     return {
         "name": model.name,
         "path": str(model.path),
@@ -276,7 +272,6 @@ def sidecars_on_hub(found: Sequence[RemoteModel], target: str) -> None:
 
 
 def verdict_json(verdict: Verification) -> dict[str, object]:
-    """The state of a verified file, as plain data."""
     return {
         "path": str(verdict.path),
         "state": verdict.state,

@@ -44,12 +44,10 @@ class AnswerStyle:
         return look
 
     def parts(self, piece: "Piece") -> "Iterable[TextPart]":
-        """The parts of a piece that are shown."""
         shown = (part for part in piece.parts if not (part.reasoning and self.hide_reasoning))
         return marked(shown) if self.origins == "marks" else shown
 
     def style_of(self, part: "TextPart") -> str:
-        """Rich's style for a part, empty for none."""
         colour = ORIGINS[part.origin].style if self.origins == "colours" else ""
         return f"dim {colour}".strip() if part.reasoning else colour
 
@@ -110,11 +108,7 @@ class AnswerWriter:
                 self._midline = not part.text.endswith("\n")
 
     def end(self, *, line: bool = False) -> None:
-        """End the answer, also one that an error cut short, and its line of thoughts on stderr.
-
-        On a terminal, on which figures or an error follow, its last line ends too; elsewhere with
-        ``line``.
-        """
+        """End the answer and its thoughts; the last line too on a terminal, or with ``line``."""
         self._shown = ShownPieces(self._look)
         self._show_progress(None)
         self._end_thoughts()

@@ -40,10 +40,7 @@ def pair_report(report: "PairReport", target: "ModelHeader", draft: "ModelHeader
 
 
 def model_reports(shown: "Sequence[ModelInfo]", both: "Mapping[int, int]") -> None:
-    """The facts of model files and the findings on them, on stdout.
-
-    ``both`` are bytes of a pair by the context in tokens.
-    """
+    """Facts of model files and findings on them; ``both``: a pair's bytes by the context."""
     out = make_console(stderr=False)
     for each in shown:
         labelled_rows(out, each.facts)

@@ -30,7 +30,6 @@ def result(found: MadeDraft, output: Path | None) -> None:
 
 
 def as_json(found: MadeDraft, output: Path | None) -> dict[str, object]:
-    """The same as plain data."""
     kept = None if found.stored is None else found.stored.path
     return {
         "target": str(found.target.path),
@@ -69,7 +68,6 @@ def _span(interval: Interval | None) -> str:
 
 
 def _place(kept: StoredDraft | None, output: Path | None) -> str:
-    """The place of the draft, and its use."""
     if kept is None:
         said = "It is not stored: --draft self goes on as before."
     elif kept.path is None:

@@ -20,10 +20,7 @@ Show = Callable[[DraftTokens, Piece], None]
 
 @contextmanager
 def side_by_side(lengths: Sequence[DraftTokens]) -> Iterator[Show]:
-    """A column for each draft length on stdout, whose answers grow by the pieces shown.
-
-    While the second one grows, the first is shown again as fast as it was decoded: a race.
-    """
+    """A growing answer for each draft length; the first runs again next to the second: a race."""
     out = console.make_console(stderr=False)
     look = AnswerStyle(origins=visible_origins(out))
     columns = {length: _Column(length, look) for length in lengths}

@@ -25,10 +25,7 @@ _UNKNOWN = "unknown: set LOCALSPEC_API_KEY"
 
 
 def watch(look: "Look", interval: float) -> None:
-    """Show all servers every ``interval`` seconds, until Ctrl-C or until none is left.
-
-    Without a terminal once.
-    """
+    """Show all servers every ``interval`` seconds, until Ctrl-C or none is left; else once."""
     out = make_console(stderr=False)
     before: Tokens = {}
     now = look()

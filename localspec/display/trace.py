@@ -31,10 +31,7 @@ def write_trace(path: Path, pieces: Sequence["Piece"], totals: str) -> None:
 
 
 def page(pieces: Sequence["Piece"], totals: str) -> str:
-    """The page of an answer; ``totals`` is a line of its figures.
-
-    Tokens have probabilities if ``logprobs`` were requested.
-    """
+    """The page of an answer with a line of its figures; probabilities if they were requested."""
     rounds = [piece for piece in pieces if piece.parts or piece.tokens]
     return Template(_PAGE.read_text("utf-8")).substitute(
         colours=style_sheet(),

@@ -44,7 +44,6 @@ def ik_llama(dialect: Dialect, facts: PairFacts) -> Exported:
 
 
 def vllm(dialect: Dialect, facts: PairFacts) -> Exported:
-    """The command, with the speculation as JSON."""
     target, draft = original_repos(facts, dialect.label)
     config, notes = _speculation(dialect, facts, draft)
     command = [
@@ -57,7 +56,6 @@ def vllm(dialect: Dialect, facts: PairFacts) -> Exported:
 
 
 def sglang(dialect: Dialect, facts: PairFacts) -> Exported:
-    """The command."""
     if facts.kind.is_model and facts.target.n_tokens != facts.draft.n_tokens:
         raise IncompatiblePair(
             "SGLang cannot run this pair: its STANDALONE asks for vocabularies of the same size, "

@@ -113,7 +113,6 @@ def _import(header: ModelHeader) -> str:
 
 
 def ollama(dialect: Dialect, facts: PairFacts) -> Exported:
-    """The Modelfile."""
     lines = [f"# {each}" for each in facts.heading(dialect.version)]
     lines.append(f"FROM {_path(facts.target)}")
     if not facts.own_heads:

@@ -24,10 +24,7 @@ _ELSEWHERE = ("draft_tokens", "ctx_size", "lenient")
 
 
 def export_pair(engine: str, facts: PairFacts) -> Exported:
-    """The pair for an engine by its name in `DIALECTS`.
-
-    Raises IncompatiblePair if the engine cannot run it.
-    """
+    """The pair for an engine; raises IncompatiblePair if the engine cannot run it."""
     dialect = DIALECTS[engine]
     if engine != OWN and facts.draft.trimmed is not None:
         raise IncompatiblePair(

@@ -51,12 +51,10 @@ class PairFacts:
 
     @property
     def own_heads(self) -> bool:
-        """Whether the target drafts for itself."""
         return self.target.paths == self.draft.paths
 
     @property
     def kind(self) -> DraftKind:
-        """The model that drafts."""
         if self.own_heads:
             return DraftKind("mtp", claimed_heads(self.target))
         return draft_kind(self.draft)
@@ -133,10 +131,7 @@ def local_path(header: ModelHeader, engine: str) -> Path:
 
 
 def learnt_length(target: ModelHeader, draft: ModelHeader) -> DraftLength:
-    """The best fixed length by the figures that `auto` learnt of this pair on this machine.
-
-    From the costs and the acceptance of its latest profile, whichever settings that was made with.
-    """
+    """The best fixed length by the figures that `auto` learnt last of this pair on this machine."""
     known = profile_store.latest([target, draft])
     block = draft_kind(draft).block_size > 0
     usual = None if known is None else known.usual_best(LONGEST_AUTO, drafts_block=block)

@@ -52,10 +52,7 @@ def read_json(response: "httpx2.Response") -> dict[str, object]:
 def file_bytes(
     response: "httpx2.Response", file: RemoteFile, start: int, size: int
 ) -> Iterator[bytes]:
-    """The `size` bytes of this file from `start` on.
-
-    Raises HubProblem if the body holds anything else, and DroppedConnection if it ends early.
-    """
+    """The `size` bytes of this file from `start` on; raises HubProblem, DroppedConnection."""
     _require_range(response, file, start)
     left = size
     # Only a body that is read to its end leaves a reusable connection.

@@ -69,7 +69,6 @@ class RemoteModel:
 
     @property
     def size(self) -> int:
-        """Bytes of all parts."""
         return sum(file.size for file in self.files)
 
 
@@ -80,10 +79,7 @@ def offline() -> bool:
 
 
 def resolve(reference: Reference) -> RemoteModel:
-    """Commit and files of a reference, by one request of at most 5 seconds.
-
-    Raises HubProblem if the Hub is down or refuses, or if no file or several match.
-    """
+    """Commit and files of a reference, by one request of at most 5 seconds; raises HubProblem."""
     facts, commit = _repository(reference)
     reference = _as_the_hub_writes_it(reference, facts)
     listing = _listing(facts, reference)
@@ -118,10 +114,7 @@ def heads_beside(reference: Reference) -> list[RemoteModel]:
 
 
 def quantized_from(reference: Reference) -> str | None:
-    """The repository that this one was quantized from, by the tag base_model:quantized:ORG/NAME.
-
-    None if it names none or several. Time and errors of `resolve`.
-    """
+    """The one repository that this one was quantized from, by the tag base_model:quantized:."""
     facts, _ = _repository(reference)
     named = set(_tags(facts, _QUANTIZED))
     try:
@@ -375,7 +368,6 @@ def _listing(facts: _Facts, reference: Reference) -> list[RemoteFile]:
 
 
 def _entries(facts: _Facts) -> list[dict[str, object]]:
-    """The Hub's reply about each file."""
     listed = facts.get("siblings")
     return [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
 
@@ -426,7 +418,6 @@ def _impossible_size(path: str) -> HubProblem:
 
 
 def _license(facts: _Facts) -> str | None:
-    """The licence in the model card, or in the tags."""
     card = facts.get("cardData")
     said = card.get("license") if isinstance(card, dict) else None
     if isinstance(card, dict) and said == "other":

@@ -39,7 +39,6 @@ class RangeIgnored(HubProblem):
 
 
 def endpoint() -> str:
-    """The Hub's address: HF_ENDPOINT, else the usual one."""
     return (os.environ.get("HF_ENDPOINT") or HUGGING_FACE).rstrip("/")
 
 
@@ -202,5 +201,4 @@ def trouble(error: Exception) -> HubProblem:
 
 
 def message_of(error: Exception) -> str:
-    """The message of an error on one line."""
     return one_line(str(error)[:SHOWN]).rstrip(".") or type(error).__name__

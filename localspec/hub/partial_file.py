@@ -37,14 +37,12 @@ class PartialFile:
             self.restart()
 
     def restart(self) -> None:
-        """Truncate the file to nothing."""
         self.done = 0
         with writing(self.place):
             self.file.truncate(0)
             self.file.seek(0)
 
     def add(self, piece: bytes) -> None:
-        """Append bytes."""
         view = memoryview(piece)
         with writing(self.place):
             while view:
@@ -106,7 +104,6 @@ def partial_path(place: Path, content: str) -> Path:
 
 
 def partials_of(place: Path) -> list[Path]:
-    """The partial files for `place`, of any content."""
     return [path for path in place.parent.glob(".*.part") if place_of(path) == place]
 
 

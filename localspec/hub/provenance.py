@@ -79,7 +79,6 @@ class Verification:
 
 
 def record_path(path: Path) -> Path:
-    """Path of the record of a file."""
     return path.parent / f".{path.name}.origin.json"  # with_name knows no name for the root
 
 
@@ -151,10 +150,7 @@ def require_named_bytes(path: Path, on_progress: Progress) -> None:
 
 
 def sha256_of(path: Path, report: Callable[[int], None]) -> str:
-    """The sha256 of a regular file in lower-case hex; `report` gets the bytes read.
-
-    Raises OSError.
-    """
+    """The sha256 of a regular file in lower-case hex; `report` gets the bytes read."""
     with open_regular(path) as file:
         return hash_of(file, report)
 
@@ -175,11 +171,7 @@ def verify(
     on_progress: Progress | None = None,
     kept: Mapping[Path, str] | None = None,
 ) -> Iterator[Verification]:
-    """Compare files with their records, each when its result is requested.
-
-    A folder stands for all files below it that have a record, and a part of a split model for all
-    parts. ``kept``: hashes recorded elsewhere, by path.
-    """
+    """Compare files with their records, all below a folder, all parts; ``kept``: other hashes."""
     for path in paths:
         if os.path.isdir(path):
             for below in _with_record(path):

@@ -91,11 +91,7 @@ def same_repo(repo: str, other: str | None) -> bool:
 
 
 def parse_reference(name: str) -> Reference | None:
-    """The reference that `name` spells, or None for a path.
-
-    A path that exists is a path, unless written with hf: or as a web address. Raises UsageError for
-    a malformed reference.
-    """
+    """The reference that `name` spells, None for a path: one that exists wins, but over hf:."""
     lower = name.lower()
     if lower.startswith("hf:"):
         return _parse_long(name, name[3:].removeprefix("//"))
@@ -125,10 +121,7 @@ def is_safe(path: str) -> bool:
 
 
 def choose_files(reference: Reference, listing: Sequence[RemoteFile]) -> tuple[RemoteFile, ...]:
-    """The file of a reference, or all parts of a split model in order; no sidecar of a model.
-
-    Raises HubProblem with the choices if several match, and with similar names if none does.
-    """
+    """The file of a reference, or all parts in order, no sidecar; raises HubProblem."""
     models = _models(listing)
     if not models:
         raise HubProblem(

@@ -59,10 +59,7 @@ class RemoteHeader:
 
 
 def read_remote(model: RemoteModel) -> tuple[ModelHeader, int]:
-    """The header of a model on the Hub, and how many bytes were read for it.
-
-    Raises HubProblem if the Hub refuses or the connection keeps dropping, and NotAGGUF.
-    """
+    """The header of a model on the Hub, and the bytes read for it; raises HubProblem, NotAGGUF."""
     header = RemoteHeader(model)
     return header.read(StagedHeader.whole), header.bytes_read
 
@@ -74,11 +71,7 @@ def compare(
     weights_needed: bool = True,
     lenient: bool = False,
 ) -> PairCheck:
-    """`check_pair` of models on this disk or on the Hub.
-
-    The same model twice is one that drafts with its own prediction heads. Remote headers are read
-    as far as needed. Raises the errors of `read_remote` and `read_header`.
-    """
+    """`check_pair` of models here or on the Hub, read as far as needed; one twice: own heads."""
     if target == draft:
         own, n_bytes = (read_header(target), 0) if isinstance(target, Path) else read_remote(target)
         return PairCheck(check_own_heads(own), own, own, n_bytes)
@@ -121,7 +114,6 @@ class _RemoteSource:
         return bytes(pieces)
 
     def _piece(self, stop: int) -> bytearray:
-        """The bytes up to `stop`."""
         piece, pauses = bytearray(), iter(PAUSES)
 
         def wait(failure: DroppedConnection | RangeIgnored, failures: int) -> None:

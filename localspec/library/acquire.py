@@ -80,10 +80,7 @@ def judge(
     lenient: bool = False,
     weights_needed: bool = True,
 ) -> PairCheck:
-    """Check a pair, on the disk or on the Hub, and read no more than the verdict takes.
-
-    Raises UsageError for SELF, about which no header says anything.
-    """
+    """Check a pair, here or on the Hub, and read no more than the verdict takes; none of SELF."""
     named = resolver.choose(target, draft)
     if named.draft == SELF:
         raise UsageError(
@@ -103,10 +100,7 @@ def judge(
 
 
 def proven(check: PairCheck) -> PairCheck:
-    """The same, with a finding if llama.cpp does not run the pair's files on this disk.
-
-    A file without weights is not tried.
-    """
+    """The same, with a finding if llama.cpp does not run the pair's files on this disk."""
     from localspec.engine.loading.pair import usable_pair
 
     own = check.target is check.draft
@@ -197,10 +191,7 @@ def heads_on_hub(name: str, resolver: Resolver, ui: DownloadUI) -> list[RemoteMo
 
 
 def fitting_heads(name: str, target: ModelHeader, ui: DownloadUI) -> RemoteModel | None:
-    """The best heads for a target in its repository on the Hub, by both headers; None without.
-
-    ``name`` is the target as it was named. An error of the Hub is only reported.
-    """
+    """The best heads for a target in its repository on the Hub, by both headers; None without."""
     reference = parse_reference(name)
     if reference is None or has_heads(target) or not draft_kind(target).is_model:
         return None
@@ -231,10 +222,7 @@ def _ask_for_heads(reference: Reference, ui: DownloadUI) -> list[RemoteModel]:
 
 
 def _heads_for(target: Place, name: str, ui: DownloadUI) -> Place:
-    """The place of prediction heads for a target: inside, next to it, or in its repository.
-
-    Raises IncompatiblePair, with the reason, if there are none.
-    """
+    """The place of heads in, next to or in the repository of a target; raises IncompatiblePair."""
     header = read_header(target) if isinstance(target, Path) else read_remote(target)[0]
     reference = parse_reference(name)
     if has_heads(header):

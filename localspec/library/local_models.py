@@ -39,10 +39,7 @@ class Inventory:
 
 
 def parse_source(text: str) -> Source:
-    """The source with this name, without regard to case, spaces and punctuation.
-
-    Raises UsageError, which lists the sources.
-    """
+    """The source with this name, without case, blanks and punctuation; raises UsageError."""
 
     def letters(name: str) -> str:
         return re.sub(r"[^a-z0-9]", "", name.lower())
@@ -55,11 +52,7 @@ def parse_source(text: str) -> Source:
 
 
 def find_models(sources: Collection[Source] | None = None, extra: Sequence[Path] = ()) -> Inventory:
-    """The models of all or some sources, and of the folders in `extra`; each content once.
-
-    Files that cannot be read or are malformed are left out with a note. Raises FileProblem if a
-    path in `extra` is not a folder, or the home folder is unknown.
-    """
+    """The models of all or some sources and of `extra` folders, each content once; FileProblem."""
     for folder in extra:
         if not os.path.isdir(folder):
             raise FileProblem(

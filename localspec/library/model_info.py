@@ -42,7 +42,6 @@ class ModelInfo:
         return self.usable and not draft_kind(self.header).only_drafts
 
     def as_json(self) -> dict[str, object]:
-        """Plain data."""
         return {
             **self.header.as_json(),
             "runs": self.runs,
@@ -55,10 +54,7 @@ class ModelInfo:
 
 
 def model_info(header: ModelHeader, free: int | None = None) -> ModelInfo:
-    """The facts of a file and the findings on it, every text fit for one line of a terminal.
-
-    ``free`` is in bytes of memory that models may have here, None if unknown.
-    """
+    """Facts of a file and findings on it, each fit for one line; ``free`` bytes for models."""
     findings = tuple(check_usable(header))
     usable = not any(finding.level == "error" for finding in findings)
     ctx_size = default_ctx_size(header)

@@ -36,7 +36,6 @@ class Removal:
 
     @property
     def name(self) -> str:
-        """The path in the models folder."""
         return one_line(os.path.relpath(self.path, paths.models_folder()))
 
     @property
@@ -59,11 +58,7 @@ class Removal:
 
 
 def removals_of(name: str, resolver: Resolver) -> Iterator[Removal]:
-    """The removal of the models of a name; a pair's name stands for both.
-
-    Raises MissingFile for a model that is not on this disk, UsageError for one that is not
-    localspec's to delete.
-    """
+    """The removals of a name's models; raises MissingFile, UsageError for a file of others."""
     for model in resolver.choose(name).models:
         reference = parse_reference(model)
         path = resolver.on_disk(model)
@@ -100,7 +95,6 @@ def _require_ours(path: Path, listed: LocalModel | None) -> None:
 
 
 def _how_to_remove(model: LocalModel) -> str:
-    """The command of the tool that owns a model."""
     if model.source == "ollama":
         return f"Type: ollama rm {shlex.quote(model.name)}"
     if model.source == "hugging face" and model.repo:

@@ -60,14 +60,10 @@ class Resolver:
 
     @cached_property
     def inventory(self) -> Inventory:
-        """The models on this disk. Raises FileProblem as `find_models` does."""
         return find_models(extra=self._folders)
 
     def choose(self, target: str | None, draft: str | None = None) -> NamedModels:
-        """The models that a command line names; a pair's name stands for both.
-
-        Raises UsageError without a target and for an empty name, UnknownPair for an unknown name.
-        """
+        """The models of a command, also by a pair's name; raises UsageError, UnknownPair."""
         if target is None:
             here = [one_line(model.name) for model in self._nameable()][:SHOWN_NAMES]
             listed = f" or a model on this disk ({', '.join(here)})" if here else ""
@@ -88,10 +84,7 @@ class Resolver:
         return named
 
     def groups_of(self, names: Sequence[str]) -> list[tuple[list[str], bool]]:
-        """Models to fetch, those of a pair together, each with whether the pair is a lenient one.
-
-        Two models without a pair's name are taken for a pair. In place of a draft there may be MTP.
-        """
+        """Models to fetch, two of a pair together, each with whether the pair is a lenient one."""
         chosen = [self.choose(name) for name in names]
         pairs = [
             ([each.target, each.draft], bool(each.settings.get("lenient")))
@@ -130,10 +123,7 @@ class Resolver:
         return self._listed(name) if model is None else model.path
 
     def files_of(self, name: str) -> list[Path]:
-        """The files on this disk that a path, a reference or a pair's name stands for.
-
-        Raises MissingFile for a model that is not on this disk.
-        """
+        """The files here of a path, a reference or a pair's name; raises MissingFile."""
         found = []
         for model in self.choose(name).models:
             path = self.on_disk(model)

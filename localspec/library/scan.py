@@ -183,10 +183,7 @@ def _begin_of(path: str) -> tuple[os.stat_result, bool | None]:
 
 
 def files_beside(path: Path) -> list[Path]:
-    """Other models, and sidecars of heads, in the folder of a file and in its folder MTP.
-
-    Of each folder at most `MAX_BESIDE` entries; nothing from one that cannot be read.
-    """
+    """Other models and sidecars in a file's folder and its folder MTP, up to `MAX_BESIDE` each."""
     found: set[Path] = set()
     for folder in (path.parent, path.parent / "MTP", path.parent / "mtp"):
         try:

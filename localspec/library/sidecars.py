@@ -68,10 +68,7 @@ def is_named_for(sidecar: Path, target: Path) -> bool:
 
 
 def sidecar_beside(target: ModelHeader, *, mtp_only: bool = False) -> Path:
-    """The sidecar next to a target that fits it, preferably one named for it.
-
-    Raises IncompatiblePair with the reasons, also why the target has no heads itself.
-    """
+    """The sidecar next to a target that fits it; raises IncompatiblePair with the reasons."""
     reasons = []
     for path in sidecars_of(target.path, mtp_only=mtp_only):
         reason = _unfit(target, path, mtp_only)
@@ -102,10 +99,7 @@ def _unfit(target: ModelHeader, path: Path, mtp_only: bool) -> str | None:
 
 
 def ranked(name: str, heads: Sequence[RemoteModel]) -> list[RemoteModel]:
-    """Of the heads in a repository those that may draft for the model of this `model_name`.
-
-    By the rule of `sidecars_of`; of one kind, those of the finest type come first.
-    """
+    """The heads that may draft for a model of this name (`sidecars_of`), the finest type first."""
 
     def rank(model: RemoteModel) -> tuple[bool, int, int]:
         path = model.files[0].path

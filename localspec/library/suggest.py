@@ -50,11 +50,9 @@ class Suggestion:
     worth: float
 
     def command(self, target: str) -> str:
-        """The command that chats with ``target`` and this draft."""
         return shlex.join(["localspec", "chat", "--target", target, "--draft", self.name])
 
     def as_json(self, target: str) -> dict[str, object]:
-        """Plain data."""
         return {
             "name": self.name,
             "path": str(self.path),
@@ -74,7 +72,6 @@ class Refusal:
     harmless: bool  # --lenient runs the pair
 
     def as_json(self) -> dict[str, object]:
-        """Plain data."""
         return {
             "name": self.name,
             "path": str(self.path),
@@ -137,10 +134,7 @@ def suggest(
     *,
     lenient: bool = False,
 ) -> Suggestions:
-    """Judge and rank ``candidates``, pairs of a shown name and a header; the target is left out.
-
-    ``free_ram`` is in bytes, None if unknown; ``lenient`` is `pairing.check_pair`'s.
-    """
+    """Judge and rank ``candidates``, pairs of a shown name and a header; the target is left out."""
     drafts: list[Suggestion] = []
     refused: list[tuple[float, Refusal]] = []
     for name, header in candidates:

@@ -38,10 +38,7 @@ Files = Iterator[LocalModel | None]  # None for a file that the scan left out
 
 
 def files_of(scan: Scan, chosen: Collection[Source], folders: Iterable[Path]) -> Files:
-    """The model files of one source; ``folders`` are those of the source "folder".
-
-    A folder that two tools share is searched once for all sources that are ``chosen``.
-    """
+    """The model files of one source; a folder of two ``chosen`` ones is searched once."""
     match scan.source:
         case "localspec":
             return _below([paths.models_folder()], scan, leaves=True)

@@ -46,7 +46,6 @@ class RowChoice:
 
     @property
     def sentence(self) -> str:
-        """The chosen number of output rows, their coverage, step times and expected speedups."""
         why = (
             f"they cover {self.covered:.1%} of unseen text, and a step of the heads takes "
             f"{1e3 * self.step:.3g} ms in place of {1e3 * self.whole_step:.3g}: about "
@@ -61,7 +60,6 @@ class RowChoice:
         )
 
     def as_json(self) -> dict[str, object]:
-        """Plain data."""
         return asdict(self) | {"pays": self.pays}
 
 

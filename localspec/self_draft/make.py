@@ -182,18 +182,13 @@ def _requantize(
     between: Path,
     output: Path,
 ) -> None:
-    """Write the layers in the recipe's type.
-
-    llama.cpp leaves the arrays by layer in the header as they are, so the file ``between`` is
-    copied once more.
-    """
+    """Write the layers in the recipe's type; ``between`` still has the arrays of all layers."""
     without = range(recipe.layers, target.block_count or 0)
     write_quantized(target.path, between, recipe.type, without=without)
     _copy([between], names, values, output)
 
 
 def _about(target: ModelHeader, recipe: Recipe) -> dict[str, Value | None]:
-    """The keys of the draft's header about its origin."""
     source = target.name or target.path.stem
     words = recipe.describe(n_layers(target))
     return {

@@ -66,7 +66,6 @@ class Recipe:
 
     @property
     def indices(self) -> tuple[int, ...]:
-        """Of the layers."""
         return tuple(range(self.layers))
 
     def as_json(self) -> dict[str, object]:

@@ -48,16 +48,12 @@ class StoredDraft:
 
 
 def folder() -> Path:
-    """The folder of self-drafts."""
     return paths.cache_folder() / "self-drafts"
 
 
 @contextmanager
 def work_folder() -> Iterator[Path]:
-    """A temporary folder in the store, removed at the end, as are those of killed processes.
-
-    A locked file of its name shows that it is in use. Raises FileProblem if none can be made.
-    """
+    """A temporary folder in the store, in use as long as a file of its name is locked."""
     what, hint = (
         f"Nothing can be written in {folder()}",
         "Set LOCALSPEC_CACHE to a folder with room.",
@@ -91,10 +87,7 @@ def find(target: ModelHeader) -> StoredDraft | None:
 
 
 def require_stored(target: Path, say: Callable[[str], None] = lambda said: None) -> Path | None:
-    """The file of a target's self-draft, None if it does not pay; ``say`` gets a note on it.
-
-    Raises IncompatiblePair if there is none.
-    """
+    """The file of a target's self-draft, None if it does not pay; raises IncompatiblePair."""
     found = find(read_header(target))
     if found is None:
         raise IncompatiblePair(
@@ -179,7 +172,6 @@ def _document_path(target: ModelHeader) -> Path:
 
 
 def _file(document: Path, recipe: Recipe) -> Path:
-    """The file of the draft of this recipe, next to its document."""
     words = (recipe.indices, recipe.type, recipe.vocab, recipe.heads)
     digest = hashlib.sha256(repr(words).encode()).hexdigest()
     return document.with_name(f"{document.stem}-{digest[:_SHOWN_DIGITS]}.gguf")
@@ -196,7 +188,6 @@ def _drafts(document: Path) -> list[Path]:
 
 
 def _remove_others(document: Path, kept: Path | None) -> None:
-    """Remove other drafts of the same target."""
     for other in _drafts(document):
         if other != kept:
             with suppress(OSError):

@@ -139,7 +139,6 @@ def _write(source: ModelHeader, target: ModelHeader, ids: NDArray[np.int64], pat
 def _own_values(
     source: ModelHeader, target: ModelHeader, ids: list[int]
 ) -> dict[str, Value | None]:
-    """The keys of a trimmed vocabulary."""
     assert source.vocab is not None and target.vocab is not None
     return {
         "tokenizer.ggml.model": "none",

@@ -39,10 +39,7 @@ class DraftVerdict:
 
     @property
     def pays(self) -> bool:
-        """Whether it is faster than plain and than prompt lookup alone, by more than the noise.
-
-        Trimmed heads must be faster than whole ones, too.
-        """
+        """Whether it is faster than plain, lookup alone and whole heads by more than the noise."""
         return (
             _is_above(self.speedup, self.speedup_interval)
             and _is_above(self.over_lookup, self.over_lookup_interval)
@@ -74,7 +71,6 @@ class DraftVerdict:
         )
 
     def as_json(self) -> dict[str, object]:
-        """Plain data, memory in bytes."""
         return {"pays": self.pays, **asdict(self), "reason": self.reason}
 
     @classmethod

@@ -52,11 +52,7 @@ def coverage(engine: Engine, texts: Texts, limit: int) -> list[float]:
 
 
 def count_file(engine: Engine, path: Path) -> list[Counter[int]]:
-    """How often each token occurs in the pieces of a text file; of JSON lines the strings in them.
-
-    Raises FileProblem for a file that cannot be read, is longer than `MAX_BYTES` or has a line that
-    is not JSON, UsageError for one without text.
-    """
+    """Tokens in the pieces of a text file or its JSON strings; raises FileProblem, UsageError."""
     text = read_text(path, MAX_BYTES, expected="a text file, or JSON lines")
     texts = [text]
     if path.suffix.lower() in _JSON_LINES:

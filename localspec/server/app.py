@@ -158,8 +158,6 @@ class _Cors(CORSMiddleware):
 
 
 def _add_refusal(app: FastAPI) -> None:
-    """Paths that are not supported."""
-
     @app.post("/v1/embeddings", responses=ERRORS)
     async def embed(body: dict[str, Any]) -> Response:
         """Refused: this server generates text only."""
@@ -172,8 +170,6 @@ def _add_refusal(app: FastAPI) -> None:
 
 
 def _add_answers(app: FastAPI, service: Service) -> None:
-    """Paths of answers."""
-
     @app.post("/v1/chat/completions", responses=answered(ChatCompletion))
     async def chat(request: Request, body: ChatRequest) -> Response:
         """Answer a conversation."""
@@ -201,7 +197,6 @@ def _add_answers(app: FastAPI, service: Service) -> None:
 
 
 def _add_responses(app: FastAPI, service: Service) -> None:
-    """Paths of OpenAI's Responses API."""
     stored = StoredResponses()
 
     @app.post("/v1/responses", responses=answered(ResponseObject))
@@ -235,7 +230,6 @@ def _cache_owner(service: Service, request: Request) -> str:
 
 
 def _add_native(app: FastAPI, service: Service) -> None:
-    """llama-server's own paths."""
     engine = service.engine
 
     @app.post("/completions", responses=answered(NATIVE))
@@ -331,14 +325,11 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -
 
 
 async def _disconnected(request: Request) -> None:
-    """Return when the client has closed the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 def _add_facts(app: FastAPI, service: Service) -> None:
-    """Paths of the server's own state."""
-
     @app.get("/health", responses=ERRORS)
     @app.get("/v1/health", responses=ERRORS)
     async def health() -> dict[str, str]:

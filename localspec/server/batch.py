@@ -47,11 +47,7 @@ class BatchLine:
 
 
 def read_lines(path: Path) -> list[BatchLine]:
-    """The lines that are not empty; one without JSON is a text.
-
-    Raises FileProblem for a file that cannot be read, or that has JSON over several lines,
-    UsageError for an id that two lines have.
-    """
+    """The lines that are not empty; one without JSON is a text. Raises FileProblem, UsageError."""
     lines: dict[str, BatchLine] = {}
     for number, request in read_prompt_file(path, _MOST_BYTES, "The batch ", _HINT):
         given = request.get("custom_id", request.get("id")) if isinstance(request, dict) else None
@@ -166,7 +162,6 @@ class BatchRun:
             self.on_result()
 
     async def _answer(self, line: object) -> Json:
-        """The reply to one line."""
         url, body = _body(line, self.system)
         read, form = _FORMS[url]
         # The model is the one that was loaded, and a file cannot be streamed.

@@ -79,7 +79,6 @@ class BadRequest(LocalspecError):
 def error_body(
     status: int, message: str, *, param: str | None = None, code: str | None = None
 ) -> dict[str, Any]:
-    """The JSON object of an error, in OpenAI's form."""
     place = None if param is None else presentable(param)
     return {
         "error": {
@@ -101,7 +100,6 @@ def error_for(path: str, status: int, body: dict[str, Any], request_id: str) -> 
 
 
 def is_anthropic(path: str) -> bool:
-    """Whether a path belongs to Anthropic's API."""
     return path == _MESSAGES or path.startswith(f"{_MESSAGES}/")
 
 

@@ -97,7 +97,6 @@ class Access:
         return next((key for key, is_it in zip(self.keys, equal, strict=True) if is_it), None)
 
     def name_of(self, key: str) -> str:
-        """The name of a key in the metrics."""
         return self.key_names.get(key) or str(self.keys.index(key) + 1)
 
 

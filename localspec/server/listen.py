@@ -115,7 +115,6 @@ class Tls:
 
 
 def url(listening: socket.socket, tls: Tls | None = None) -> str:
-    """The server's base URL."""
     host, port = listening.getsockname()[:2]
     scheme = "http" if tls is None else "https"
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -45,7 +45,6 @@ class RunningServer:
 
     @property
     def name(self) -> str:
-        """Its first model, and its address."""
         return f"{', '.join(self.models[:1])} at {self.url}"
 
     def is_called(self, text: str) -> bool:

@@ -55,7 +55,6 @@ class Service:
 
     @property
     def model(self) -> str:
-        """The name that replies carry."""
         return self.names[0]
 
     def props(self) -> dict[str, Any]:
@@ -81,10 +80,7 @@ class Service:
         }
 
     def name_warnings(self, name: str | None) -> list[str]:
-        """A warning for another model's name; with ``strict_fields`` raises BadRequest for it.
-
-        Clients send names that they know (gpt-4o), and one model is here to answer.
-        """
+        """A warning for a name such as gpt-4o; with ``strict_fields`` BadRequest."""
         if self.strict_fields:
             self.require_model(name)
         if name is None or name in self.names:

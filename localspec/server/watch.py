@@ -63,7 +63,6 @@ class ServerFigures:
 
 
 def look(server: RunningServer) -> ServerFigures:
-    """The current state of a server and its models."""
     models = tuple(figures(server))
     memory = machine.family_bytes(server.pid)
     return ServerFigures(server.url, server.pid, time.time(), memory, models)

@@ -31,7 +31,6 @@ class TensorEncoder:
         return encoded
 
     def zeros(self, rows: int, columns: int) -> NDArray[Any]:
-        """A matrix of zeros."""
         key = ("zeros", rows, columns)
         if key not in self._cache:
             self._cache[key] = np.tile(self._zero_block, (rows, columns // BLOCK))

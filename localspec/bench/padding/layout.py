@@ -63,7 +63,6 @@ class Layout:
 
     @property
     def hybrid(self) -> bool:
-        """Whether it is qwen35, and neither llama nor qwen2."""
         return self.architecture == "qwen35"
 
     def forms(self, shape: PaddedShape) -> Forms:
@@ -78,11 +77,9 @@ class Layout:
         return forms
 
     def tokens(self, shape: PaddedShape) -> int:
-        """How many tokens a model of that shape has."""
         return max(self.vocabulary, shape.vocabulary)
 
     def keys(self, shape: PaddedShape) -> int:
-        """How many key heads a model of that shape has."""
         return self.key_heads or shape.heads
 
     def parameters(self, shape: PaddedShape) -> int:

@@ -138,7 +138,6 @@ class _PaddedModel:
 
     @property
     def n_bytes(self) -> int:
-        """Of all tensors."""
         return sum(self._info(name, form).n_bytes for name, form in self.forms.items())
 
     def new_tensors(self, on_progress: ByteProgress) -> Iterator[NewTensor]:
@@ -160,7 +159,6 @@ class _PaddedModel:
         return described(name, form.dimensions[::-1], kind)
 
     def _tensor(self, name: str, form: TensorForm) -> NDArray[Any]:
-        """One tensor, as it is written."""
         original = self.source.tensors.get(self._source_name(name))
         if form.fill is not None:
             return self._small(original, form, form.fill)

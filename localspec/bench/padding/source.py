@@ -53,7 +53,6 @@ class PaddingSource:
     def padded_values(
         self, shape: PaddedShape, quantization: Quantization
     ) -> dict[str, Value | None]:
-        """The header's keys that padding changes."""
         from gguf import GGML_QUANT_VERSION, LlamaFileType
 
         file_type = "ALL_F32" if quantization == "F32" else f"MOSTLY_{quantization}"
@@ -127,14 +126,12 @@ def _mapped(part: PartHeader, tensor: TensorInfo) -> NDArray[Any]:
 
 
 def _number(part: PartHeader, key: str, default: int = 0) -> int:
-    """A whole number of the architecture."""
     value = part.values.get(f"{part.text('general.architecture')}.{key}", default)
     assert isinstance(value, int)
     return value
 
 
 def _layout(part: PartHeader, shape: PaddedShape, tensors: dict[str, NDArray[Any]]) -> Layout:
-    """The parts that padding keeps."""
     table = tensors["token_embd.weight"]
     head = _number(part, "attention.key_length", shape.embedding // shape.heads)
     architecture = part.text("general.architecture")

@@ -54,10 +54,7 @@ class Against:
 
 
 def read_document(path: Path, prompts: Sequence[Prompt]) -> Document:
-    """The document of an earlier run; raises FileProblem for a file that is not one.
-
-    Raises UsageError if it has none of these prompts.
-    """
+    """The document of an earlier run with these prompts; raises FileProblem, UsageError."""
     text = read_text(path, _MAX_BYTES, expected="the JSON document of an earlier benchmark")
     try:
         document: Document = json.loads(text)
@@ -81,7 +78,6 @@ def read_document(path: Path, prompts: Sequence[Prompt]) -> Document:
 
 
 def compare_documents(now: Document, before: Document) -> Against:
-    """A run against an earlier one."""
     ours, theirs = _spent(now), _spent(before)
     shared = {length: ours[length].keys() & theirs.get(length, {}).keys() for length in ours}
     facts, former = _facts(now), _facts(before)

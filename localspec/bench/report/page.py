@@ -48,7 +48,6 @@ class Scale:
         return 100 * min(1.0, max(0.0, (value - self.low) / (self.high - self.low)))
 
     def ticks(self) -> list[tuple[float, float]]:
-        """The place of each tick, and its value."""
         count = round((self.high - self.low) / self.step)
         values = [self.low + i * self.step for i in range(count + 1)]
         return [(self.at(value), value) for value in values]
@@ -147,12 +146,10 @@ def _view(document: Document) -> dict[str, Any]:
 
 
 def _around_one(ratios: Iterable[tuple[float, Interval | None]]) -> Scale:
-    """The scale of ratios, their intervals, and 1."""
     return scale_of([1, *(end for ratio, ends in ratios for end in (ratio, *(ends or ())))])
 
 
 def _positions(sides: Sequence[Figures]) -> Chart | None:
-    """Acceptance by position, a line for each side that drafted."""
     drafted = [row for row in sides if row.acceptance_by_position]
     if not drafted:
         return None
@@ -194,7 +191,6 @@ def _staircase(overall: Document) -> Chart | None:
 
 
 def _times(row: Figures) -> dict[str, float]:
-    """Milliseconds of a token, by kind of work."""
     rest = max(0.0, row.generation_s - row.draft_s - row.verify_s)
     parts = {"draft": row.draft_s, "verify": row.verify_s, "rest": rest}
     return {name: 1000 * seconds / row.tokens for name, seconds in parts.items()}

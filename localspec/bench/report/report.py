@@ -43,10 +43,7 @@ class Report:
     against: Against | None = field(default=None, init=False)
 
     def save(self, comparisons: Sequence[Comparison], *, complete: bool) -> None:
-        """Rebuild the document from the results so far, and write it.
-
-        Raises FileProblem when a file cannot be written; the document is there all the same.
-        """
+        """Rebuild the document from the results so far, then write it; raises FileProblem."""
         engine, plan = self.engine, self.plan
         self.document = {
             "format": FORMAT,

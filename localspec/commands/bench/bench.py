@@ -163,7 +163,6 @@ def _earlier(path: Path | None, groups: "Mapping[str, Sequence[Prompt]]") -> "Do
 def _plan(
     engine: "Engine", request: "PairRequest", lengths: Sequence[DraftTokens], measuring: BenchFlags
 ) -> "BenchPlan":
-    """The variants to measure that the loaded models support."""
     from localspec.bench.plan import BenchPlan
 
     plain = GenerateOptions(draft_tokens=0, max_tokens=measuring.max_tokens)
@@ -231,10 +230,7 @@ def _measure(
     report: "Report",
     board: "Scoreboard",
 ) -> "tuple[list[Comparison], BaseException | None]":
-    """Fill the table, each result saved first; also returns the error that ended it early.
-
-    The progress bar counts the seconds of all tasks.
-    """
+    """Fill the table, each result saved first; also returns the error that ended it early."""
     from localspec.bench.run import run_bench
 
     found: list[Comparison] = []
@@ -279,11 +275,7 @@ def _measure(
 def _sides(
     request: "PairRequest", measuring: BenchFlags, *, drafts: bool
 ) -> tuple[DraftTokens, ...]:
-    """The draft lengths to compare, plain first, each once; raises UsageError for bad flags.
-
-    Unless lengths were given, --thorough compares several if something ``drafts``: a model, or
-    heads.
-    """
+    """The draft lengths to compare, plain first, each once; raises UsageError for bad flags."""
     default = default_length(request.params)
     several = THOROUGH_LENGTHS if drafts and measuring.thorough else ()
     usual = tuple(dict.fromkeys((*several, default)))

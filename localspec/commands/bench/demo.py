@@ -107,7 +107,6 @@ def _document(
     threads: int | None,
     results: Sequence["DemoResult"],
 ) -> dict[str, object]:
-    """The results as plain data, with the settings that they were measured with."""
     settings = {
         **{"repeats": plan.repeats, "max_tokens": plan.max_tokens, "temperature": 0},
         **{"cpu": machine.cpu_name(), "threads": threads or machine.physical_cores()},

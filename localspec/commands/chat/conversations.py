@@ -36,10 +36,7 @@ sessions_app = typer.Typer(
 def with_saved_pair(
     saved: SavedConversation | None, name: str | None, given: Given
 ) -> tuple[str | None, Given, dict[str, Any]]:
-    """The model, the flags and the settings to continue with; flags win.
-
-    Another model than that of the conversation gets none of its settings.
-    """
+    """Model, flags and settings to continue with; flags win, and another model gets no settings."""
     model = None if saved is None else saved.pair.get("model")
     named = name or given.get("target")
     if saved is None or model is None:
@@ -135,7 +132,6 @@ def end(chat: "Chat") -> None:
 
 
 def _introduction(engine: "Engine") -> str:
-    """The models of a chat, its context, and how to go on."""
     target, draft = engine.target.header.path, "no draft model"
     if engine.draft is not None:
         path = engine.draft.header.path

@@ -51,7 +51,6 @@ class AnswerFlags:
     )
 
     def options(self, length: DraftTokens, grammar: str | None) -> GenerateOptions:
-        """The given options of an answer, with a draft length and a grammar."""
         return GenerateOptions(
             draft_tokens=length, max_tokens=self.max_tokens, stop=tuple(self.stop), grammar=grammar
         )

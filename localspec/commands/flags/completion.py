@@ -40,14 +40,12 @@ _completion_classes.BashComplete = BashCompletion  # type: ignore[misc]  # which
 
 
 def own_pairs() -> list[str]:
-    """The user's own pairs."""
     from localspec.library.pairs import user_pairs
 
     return user_pairs.names()
 
 
 def pairs() -> list[str]:
-    """All pairs: the bundled one, the user's own and the known ones."""
     from localspec.library.pairs.catalog import load_catalog
     from localspec.library.pairs.user_pairs import BUNDLED
 
@@ -67,14 +65,12 @@ def models() -> list[str]:
 
 
 def drafts() -> list[str]:
-    """Completions of --draft: words, pairs and models."""
     from localspec.library.pairs.user_pairs import DRAFT_WORDS
 
     return [*DRAFT_WORDS, *models()]
 
 
 def conversations() -> list[str]:
-    """Saved conversations."""
     from localspec.chat.conversation_store import stored
 
     return [saved.name for saved in stored(lambda problem: None)]

@@ -30,11 +30,7 @@ class GrammarFlags:
     regex: str | None = _grammar("--regex", "Regular expression that the whole answer matches.")
 
     def read(self) -> str | None:
-        """Return the grammar given, validated; print a note for schema keywords not enforced.
-
-        Raises UsageError for more than one, FileProblem for an unreadable file, GrammarError for
-        an invalid one.
-        """
+        """The one grammar given, validated; raises UsageError, FileProblem, GrammarError."""
         from localspec.engine.grammar.source import read_grammar, read_regex, read_schema
 
         _require_no_path("--grammar", self.grammar)

@@ -91,7 +91,6 @@ def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 
 
 def _parameter(row: Option) -> inspect.Parameter:
-    """The parameter of a row."""
     parse = parser_of(row)
     kind: Any = str if parse is not None else row.item
     kind = list[kind] if row.many else kind

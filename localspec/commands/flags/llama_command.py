@@ -188,7 +188,6 @@ def _near(flag: str, known: Mapping[str, Any]) -> str:
 
 
 def _short(param: Any) -> Any:
-    """The parameter in its panel of the short help."""
     param = copy(param)
     panel = getattr(param, "rich_help_panel", None)
     param.rich_help_panel = _SHORT_PANELS.get(panel, panel)

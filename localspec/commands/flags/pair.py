@@ -22,7 +22,6 @@ from localspec.library.pairs.options import picked
 
 
 def model_argument(metavar: str, text: str) -> Any:
-    """An argument that names models, which the shell completes."""
     return typer.Argument(metavar=metavar, help=text, autocompletion=models)
 
 

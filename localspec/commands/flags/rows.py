@@ -15,8 +15,6 @@ Given = Mapping[str, Any]  # values by the names of their rows, those that were 
 
 
 def choice(*allowed: str) -> Callable[[str], str]:
-    """A parser that accepts only the given words."""
-
     def parse(text: str) -> str:
         if text not in allowed:
             raise typer.BadParameter(f"{text!r} is not one of {', '.join(allowed)}.")
@@ -66,21 +64,16 @@ def given_flags(group: object) -> list[str]:
 
 
 def flag_for(row: Option, value: object) -> str:
-    """The flag that gives this value."""
     on, _, off = row.flags[0].partition("/")
     return off if off and value is False else on
 
 
 def variable_of(row: Option) -> str:
-    """The environment variable that stands for a flag."""
     return row.envvar or f"LOCALSPEC_{row.name.upper()}"
 
 
 def value_of(row: Option, given: object) -> Any:
-    """The value that a setting stands for, of a file or as text.
-
-    Raises typer.BadParameter or ValueError.
-    """
+    """The value of a setting in a file or text; raises typer.BadParameter, ValueError."""
     if isinstance(given, bool):
         if row.item is bool or given in row.words.values():
             return given
@@ -103,7 +96,6 @@ def completion_of(row: Option) -> Callable[[], list[str]] | None:
 
 
 def metavar_of(row: Option) -> str | None:
-    """The placeholder of the value in the help."""
     names = {int: "N", float: "N", Path: "FILE", str: "TEXT"}
     return row.metavar or "|".join(row.choices) or names.get(row.item)
 

@@ -193,7 +193,6 @@ class ServingFlags:
             )
 
     def limits(self) -> "Limits":
-        """How much may be asked for."""
         from localspec.engine.session.limits import STEP_SECONDS, Limits
 
         return Limits(
@@ -201,17 +200,14 @@ class ServingFlags:
         )
 
     def hosts(self) -> tuple[str, ...]:
-        """The addresses to listen on; raises UsageError without one."""
         if not (hosts := _split(self.host)):
             raise UsageError("--host has no address.", "Try --host 127.0.0.1.")
         return hosts
 
     def names(self) -> tuple[str, ...]:
-        """The names that were given to the model."""
         return _split(self.alias or "")
 
     def check(self) -> None:
-        """Raise FileProblem if the folder for slots is missing."""
         folder = self.slot_save_path
         if folder is not None and not os.path.isdir(folder):
             raise FileProblem(f"There is no folder {folder}.", f"Make it: mkdir {folder}")
@@ -244,5 +240,4 @@ class ServingFlags:
 
 
 def _split(text: str) -> tuple[str, ...]:
-    """Split at commas."""
     return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -45,7 +45,6 @@ class Settings:
 
 @cache
 def setting_rows() -> dict[str, Option]:
-    """The options that the file may hold, by name."""
     from localspec.commands.flags.pair import PAIR_ROWS
 
     rows = {**options(*groups_with_settings()), **PAIR_ROWS}
@@ -64,7 +63,6 @@ def groups_with_settings() -> tuple[type[Any], ...]:
 
 
 def read_settings() -> Settings:
-    """The user's settings; raises FileProblem for a file that is not right."""
     path = paths.config_file()
     try:
         document = tomllib.loads(settings_text(path))
@@ -91,7 +89,6 @@ def settings_text(path: Path) -> str:
 
 
 def default_target() -> str | None:
-    """The model to use if a command line names none."""
     target: str | None = read_settings().shared.get("target")
     return target
 

@@ -57,7 +57,6 @@ class TemplateFlags:
     )
 
     def limited(self, options: GenerateOptions) -> GenerateOptions:
-        """Options of an answer whose thoughts have the given limit."""
         return replace(
             options,
             reasoning_budget=self.reasoning_budget,
@@ -84,7 +83,6 @@ class TemplateFlags:
         return None if text is None else template_text(text)
 
     def name(self) -> str:
-        """The subject of the template's errors."""
         file = self.chat_template_file
         return "The chat template" if file is None else f"The chat template {file.name}"
 

@@ -84,7 +84,6 @@ def check(
 
 
 def _judge(given: list[str], target: str | None, lenient: bool) -> "PairCheck":
-    """Check the two models, or the pair, that were named."""
     from localspec.library.acquire import judge
     from localspec.library.resolve import Resolver
 
@@ -136,7 +135,6 @@ def inspect(
 
 
 def _one_model(name: str | None, target: str | None) -> str:
-    """The model named as the argument or with -m; raises UsageError for none or two."""
     if (found := name or target) is None:
         raise UsageError("No model was given.", "Name a GGUF file, or see: localspec list")
     if None not in (name, target):

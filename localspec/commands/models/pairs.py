@@ -98,7 +98,6 @@ def pair_add(
 
 
 def _both_models(name: str, models: ModelOptions, resolver: "Resolver") -> tuple[str, str]:
-    """Target and draft for a pair of this name; raises UsageError for others."""
     from localspec.library.resolve import FIND, SELF
 
     target, draft = models.target, models.draft_options().model

@@ -67,10 +67,7 @@ def run_batch(
     grammar: str | None,
     request: "PairRequest",
 ) -> None:
-    """Answer the lines that have no answer yet; Ctrl-C keeps the results so far.
-
-    Raises typer.Exit with 1 if lines failed.
-    """
+    """Answer the lines that have no answer yet; Ctrl-C keeps the results so far."""
     assert batching.batch is not None and batching.output is not None
     require_extra()
     from localspec.server.batch import BatchRun, read_done, read_lines

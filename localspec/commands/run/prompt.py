@@ -46,10 +46,7 @@ class PromptFlags:
     )
 
     def check(self, answering: AnswerFlags, templating: TemplateFlags) -> None:
-        """Refuse two prompts, flags of the chat template if none is used, and a bad template.
-
-        Raises UsageError, FileProblem and TemplateError.
-        """
+        """Refuse two prompts, flags of the chat template if none is used, and a bad template."""
         if self.prompt and self.prompt_option is not None:
             raise UsageError(
                 "Two prompts were given.", "Give one, as the argument or with --prompt."
@@ -67,10 +64,7 @@ class PromptFlags:
         templating.check()
 
     def read(self) -> str:
-        """The prompt from argument, file and standard input, joined by blank lines.
-
-        Raises UsageError if there is none, FileProblem for a file that cannot be read.
-        """
+        """The prompt from argument, file and stdin, joined by blank lines; raises FileProblem."""
         typed = " ".join(self.prompt) or self.prompt_option or ""
         parts = ["" if typed == _STDIN else typed]
         piped = self.file is None and sys.stdin is not None and not sys.stdin.isatty()

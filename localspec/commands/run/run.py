@@ -141,7 +141,6 @@ def _require_writable_forms(answering: AnswerFlags, trace: Path | None, as_json:
 
 
 def _no_batch(prompting: PromptFlags, answering: AnswerFlags) -> list[str]:
-    """Flags of one answer, which a file of prompts does not have."""
     own = replace(answering, system=None, max_tokens=None, stop=())
     own = replace(own, hide_reasoning=False, stats=False, quiet=False)
     prompt = ["A prompt"] if prompting.prompt else []
@@ -160,7 +159,6 @@ def _is_sentence(name: str) -> bool:
 
 
 def _require_model(name: str | None) -> None:
-    """Raise UsageError for a prompt in the place of the model."""
     if name is not None and _is_sentence(name):
         raise UsageError(
             f"No model was given: {one_line(name[:60])!r} was read as the model.",
@@ -172,7 +170,6 @@ def _require_model(name: str | None) -> None:
 def _written(
     pieces: "Iterator[Piece]", look: AnswerStyle, keep: "Callable[[Piece], object]"
 ) -> "Answer":
-    """The answer, whose text is written as it comes."""
     from localspec.chat.answer import collect
 
     writer = AnswerWriter(look)
@@ -202,7 +199,6 @@ def _show_figures(answer: "Answer", params: SamplingParams, *, full: bool, estim
 
 
 def _settings(engine: "Engine", options: GenerateOptions, raw: bool) -> dict[str, object]:
-    """The inputs of an answer, for ``--json``."""
     return {
         **engine.settings(),
         "draft_tokens": options.draft_tokens,

@@ -103,10 +103,7 @@ def _models(names: Sequence[str], given: Given, serving: ServingFlags) -> list["
 
 
 def _expected(name: str, given: Given) -> dict[str, int]:
-    """The sizes of a model that is not loaded: clients plan with its context, by its file.
-
-    Where memory is short, the context that it is loaded with is smaller.
-    """
+    """The sizes of a model that is not loaded, by its file: clients plan with its context."""
     from localspec.commands.session import resolve_request
     from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size
     from localspec.metadata.header import read_header
@@ -151,10 +148,7 @@ def reference_names(name: str) -> tuple[str, ...]:
 
 
 def _on_disk(resolver: "Resolver") -> Iterator["Model"]:
-    """The user's pairs, the known ones that were fetched, the bundled one; then single models.
-
-    Of two models whose files have one name the first is served.
-    """
+    """The user's pairs, the known ones that were fetched, the bundled one; then single models."""
     from localspec.library.pairs import user_pairs
     from localspec.library.pairs.catalog import load_catalog
 

@@ -157,10 +157,7 @@ def make_service(
 
 
 def _cache_bytes(engine: "Engine", asked: int | None) -> int:
-    """The size of the prefix cache: the given MiB, or a share of the RAM.
-
-    Mapped weights must stay in RAM, but the system counts their pages as available.
-    """
+    """The size of the prefix cache: the given MiB, or a share of the RAM that weights leave."""
     from localspec.engine.caches.prefix_cache import default_limit
 
     if asked is not None:
@@ -171,13 +168,11 @@ def _cache_bytes(engine: "Engine", asked: int | None) -> int:
 
 
 def _mapped(engine: "Engine") -> int:
-    """Bytes of mapped weights."""
     models = [model for model in (engine.target, engine.draft) if model is not None]
     return sum(model.memory.mapped for model in models)
 
 
 def _about(engine: "Engine") -> dict[str, Any]:
-    """The files in `/props`: their names without their folders."""
     draft = engine.draft
     return {
         "model": engine.target.header.path.name,

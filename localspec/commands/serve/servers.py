@@ -130,11 +130,7 @@ def _chosen(name: str | None) -> "RunningServer":
 
 
 def _state(server: "RunningServer") -> tuple[str, list[str], "list[Reading]", int | None]:
-    """Its state, the models that it loads, the prompts that it reads, the answers under way.
-
-    The state is "ready", "loading" before it listens, or one of `UNANSWERED`; answers are None if
-    the server does not report them.
-    """
+    """Its state, the models that it loads, the prompts that it reads, the answers under way."""
     from localspec.server.watch import LOADING, UNANSWERED, figures
 
     found = figures(server)

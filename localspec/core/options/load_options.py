@@ -80,10 +80,7 @@ _HOST = re.compile(r"[\w.:%-]+", re.ASCII)
 
 
 def parse_key_value(text: str) -> KeyValue:
-    """Read ``KEY=TYPE:VALUE`` with the types int, float, bool and str (`string_parse_kv_override`).
-
-    Raises ValueError, a sentence without its end, for anything else.
-    """
+    """Read ``KEY=TYPE:VALUE`` (`string_parse_kv_override`); raises ValueError."""
     key, _, typed = text.partition("=")
     kind, colon, value = typed.partition(":")
     if not key or not colon or kind not in ("int", "float", "bool", "str"):
@@ -114,10 +111,7 @@ def parse_lora(text: str) -> Lora:
 
 
 def parse_rpc_servers(text: str) -> RpcServers:
-    """Read ``HOST:PORT,HOST:PORT``, an IPv6 address in brackets.
-
-    Raises ValueError, a sentence without its end, for anything else.
-    """
+    """Read ``HOST:PORT,HOST:PORT``, an IPv6 address in brackets; raises ValueError."""
     servers = RpcServers(_rpc_server(part.strip()) for part in text.split(","))
     if len(servers) > MAX_RPC_SERVERS:
         raise ValueError(f"llama.cpp takes at most {MAX_RPC_SERVERS} RPC servers")

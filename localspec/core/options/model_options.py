@@ -152,11 +152,7 @@ def parse_draft_tokens(text: str) -> tuple[DraftTokens, ...] | None:
 
 
 def choose_draft(either: list[str], model: str | None, lengths: str | None) -> DraftOptions:
-    """Sort the values of ``--draft`` into a model and a length, together with the explicit flags.
-
-    A value that reads as a length (``8``, ``auto``, ``off``, ``0,2,4``) is one; anything else
-    names a model. Raises UsageError when two values compete for the same meaning.
-    """
+    """Sort the values of ``--draft``, lengths or a model, together with the explicit flags."""
     models = [] if model is None else [model]
     texts = [] if lengths is None else [lengths]
     for value in either:

@@ -93,10 +93,7 @@ _VALUE = re.compile(r"[A-Z]{3,}[\w.:]*|\d[\d.:]*")
 def unknown_option(
     name: str, known: Collection[str], place: str, elsewhere: Collection[str]
 ) -> UsageError:
-    """The error for an option that is none of ``known``, with its name here.
-
-    ``place`` is the function that takes the options ``elsewhere``.
-    """
+    """The error for an option that is none of ``known``; ``place`` takes those ``elsewhere``."""
     flag = f"--{name.replace('_', '-')}"
     meant = _OTHERS.get(name) or _arguments().get(flag, (name,))[0].partition("=")[0]
     near = get_close_matches(name, sorted(known), 1)
@@ -123,7 +120,6 @@ def in_python(text: str) -> str:
 
 
 def reword(error: LocalspecError) -> None:
-    """Name arguments of the library in an error."""
     error.message, error.hint = in_python(error.message), in_python(error.hint)
     error.args = (error.message,)
 

@@ -168,7 +168,6 @@ def _options(*groups: Any) -> dict[str, Option]:
 
 
 def _typed(row: Option, hint: Any) -> Option:
-    """The row completed from the type of its field."""
     is_union = get_origin(hint) in (Union, types.UnionType)
     kinds = [kind for kind in (get_args(hint) if is_union else [hint]) if kind is not type(None)]
     literals = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]

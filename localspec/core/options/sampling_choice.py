@@ -72,16 +72,11 @@ def _has_no_effect(key: str, recommended: Mapping[str, float | int | str]) -> bo
 
 
 def recommendation(key: str, value: float | int | str) -> str:
-    """A key and its value for display."""
     return one_line(f"{key} {value}" if isinstance(value, str) else f"{key} {value:g}")
 
 
 def change_sampling(params: SamplingParams, name: str, text: str) -> SamplingParams:
-    """The parameters with one of them read from text; it is named as in `sampling_field`.
-
-    Several texts are separated by blanks. Raises UsageError for an unknown name, or a value that
-    does not fit it.
-    """
+    """The parameters with one read from text, several texts by blanks; raises UsageError."""
     field = sampling_field(name)
     kind = type(getattr(SamplingParams(), field))  # 0 may stand for 0.0 in the ones given
     try:
@@ -103,10 +98,7 @@ def described(params: SamplingParams, name: str) -> str:
 
 
 def sampling_field(name: str) -> str:
-    """The parameter of this name or flag: ``top-k`` and ``top_k``, ``temp`` and ``temperature``.
-
-    Raises UsageError, with a near name.
-    """
+    """The parameter of a name or flag, such as ``top-k``, ``temp``; raises UsageError."""
     rows = options(SamplingParams)
     flags = {flag.lstrip("-"): row for row in rows for flag in rows[row].flags}
     field = flags.get(name, name.replace("-", "_"))

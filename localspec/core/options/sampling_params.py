@@ -299,5 +299,4 @@ def require_fixed_length(length: DraftTokens, params: SamplingParams) -> None:
 
 
 def sampling_fields() -> tuple[str, ...]:
-    """Names of the sampling parameters."""
     return tuple(options(SamplingParams))

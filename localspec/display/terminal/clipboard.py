@@ -19,7 +19,6 @@ def copy(text: str) -> bool:
 
 
 def _piped(command: tuple[str, ...], text: str) -> bool:
-    """Whether a program took the text."""
     encoding = "utf-16-le" if command == ("clip.exe",) else "utf-8"
     try:
         done = subprocess.run(

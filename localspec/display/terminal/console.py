@@ -101,10 +101,7 @@ def json_line(document: Mapping[str, object]) -> None:
 
 
 def redraw_line(words: str) -> None:
-    """Replace the last line of a terminal's stderr, which is not ended; dimmed, cut to its width.
-
-    Nothing without a terminal that can do that, nor with --quiet.
-    """
+    """Replace the last, unended line of a terminal's stderr; dimmed, cut to its width."""
     out = make_console(stderr=True)
     if _quiet or not out.is_terminal or out.is_dumb_terminal:
         return
@@ -121,10 +118,7 @@ def redraw_line(words: str) -> None:
 
 
 def rows_in_view(lines: Sequence[str], width: int) -> int:
-    """How many rows of a window lines take that may have been written in a wider one.
-
-    Most terminals wrap them again when the window becomes narrower; some cut them.
-    """
+    """How many rows lines take that were written in a wider window; some terminals cut them."""
     from rich.cells import chop_cells
 
     kind = os.environ.get("TERM", "").partition("-")[0]
@@ -173,7 +167,6 @@ def be_quiet(wanted: bool) -> None:
 
 
 def is_quiet() -> bool:
-    """Whether nothing but results and errors is shown."""
     return _quiet
 
 
@@ -210,7 +203,6 @@ def prompt(words: str) -> None:
 
 
 def ask(question: str) -> bool:
-    """Ask a yes-or-no question on stderr."""
     make_console(stderr=True).print(one_line(f"{question} [y/N]"), end=" ", markup=False)
     with as_lines():
         answer = sys.stdin.readline()
@@ -220,7 +212,6 @@ def ask(question: str) -> bool:
 
 
 def error(problem: LocalspecError) -> None:
-    """A problem and the next step, on stderr."""
     out = make_console(stderr=True)
     out.print("Error: " + one_line(problem.message), style="bold red", markup=False)
     if problem.hint:

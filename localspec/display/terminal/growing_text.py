@@ -114,11 +114,9 @@ class MarkdownText:
         self._rows: list[Line] = []
 
     def add(self, text: str, style: str = "") -> None:
-        """Add text; control characters are replaced."""
         self._source += printable(text)
 
     def final(self, rows: int) -> Iterator[RenderableType]:
-        """Return the text that is final and not printed yet."""
         if not (blocks := self._blocks()):
             return
         is_begun = blocks[-1].line == self._source.count("\n")  # its first line is not complete
@@ -139,13 +137,11 @@ class MarkdownText:
             del self._rows[:ready]
 
     def unfinished(self, rows: int) -> Iterable[RenderableType]:
-        """The last ``rows`` of the text that may still change."""
         # As texts, which wrap: the window may be narrower than these rows are by now.
         for row in self._rows[max(0, len(self._rows) - rows) :]:
             yield Text.assemble(*((part.text, part.style or "") for part in row))
 
     def end(self) -> Iterator[RenderableType]:
-        """All that was not printed, as the text is complete."""
         yield from self.final(2)
         if self._rows:
             yield _joined(self._rows)

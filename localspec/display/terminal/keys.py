@@ -24,12 +24,10 @@ class Echo:
         self._before: Any = None  # the modes to return to
 
     def hide(self) -> None:
-        """Turn the echo off."""
         if self._before is None:
             self._before = _change(off=termios.ECHO | (0 if self._lines else termios.ICANON))
 
     def show(self) -> None:
-        """Restore the terminal's modes."""
         before, self._before = self._before, None
         _restore(before)
 

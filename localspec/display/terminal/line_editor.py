@@ -63,10 +63,7 @@ class LineEditor:
         )
 
     def read(self, prompt: str) -> str:
-        """A message; EOFError at Ctrl-D, KeyboardInterrupt at Ctrl-C.
-
-        Bytes that are not text, typed or from the history, are read as U+FFFD, with a note.
-        """
+        """A message; EOFError at Ctrl-D, KeyboardInterrupt at Ctrl-C."""
         text = _typed(prompt) if self.lines else self._edited(prompt)
         if self._is_first:  # it may have been typed before the program could take keys
             self._is_first = False

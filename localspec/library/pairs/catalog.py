@@ -140,10 +140,7 @@ def load_catalog() -> tuple[PairSpec, ...]:
 
 
 def find_pair(name: str, others: Sequence[str] = ()) -> PairSpec:
-    """The known pair of this name, in any case.
-
-    Raises UnknownPair with similar names, those of ``others`` included.
-    """
+    """The known pair of this name, in any case; raises UnknownPair with similar names."""
     for pair in load_catalog():
         if pair.name == name.lower():
             return pair
@@ -151,10 +148,7 @@ def find_pair(name: str, others: Sequence[str] = ()) -> PairSpec:
 
 
 def of_family(text: str) -> tuple[PairSpec, ...]:
-    """The known pairs whose family or name contains `text`, without regard to case or spaces.
-
-    Raises UnknownPair, with all families, when there is none.
-    """
+    """The known pairs whose family or name contains `text`, in any case; raises UnknownPair."""
     wanted = _folded(text)
     pairs = load_catalog()
     found = tuple(p for p in pairs if wanted in _folded(p.family) or wanted in _folded(p.name))

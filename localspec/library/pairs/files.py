@@ -47,11 +47,7 @@ class PairFinder:
     parallel: int = 1
 
     def find(self, target: str, draft: str | None, lengths: Sequence[DraftTokens]) -> PairFiles:
-        """The files for a target and a draft as they were named; heads if no draft was.
-
-        Raises IncompatiblePair for a draft that cannot be, UsageError for a draft length without a
-        draft, FileProblem, HubProblem and DownloadProblem as `ensure_local` does.
-        """
+        """The files of the named models, heads if no draft was; raises IncompatiblePair."""
         if lengths == (0,):
             return PairFiles(self._local(target)[0])
         if draft in (FIND, SELF):
@@ -125,10 +121,7 @@ class PairFinder:
             )
 
     def _best_draft(self, name: str, target: Path) -> Path:
-        """The best draft on this disk that is worth using, else heads in the target's repository.
-
-        ``name`` is the target as it was named.
-        """
+        """The best draft on this disk, else heads in the repository of the target's ``name``."""
         header = read_header(target)
         suggested = drafts_for(header, self.resolver.inventory.files, lenient=self.lenient)
         found = suggested.drafts

@@ -56,11 +56,7 @@ class PairRow:
 def pair_rows(
     local: Sequence[LocalModel], family: str | None = None, memory: int | None = None
 ) -> list[PairRow]:
-    """The user's own pairs, then the known ones, of one family if it is given.
-
-    ``local`` are the models on this disk; pairs are to fit into ``memory`` bytes, by default this
-    machine's. Raises UnknownPair for an unknown family.
-    """
+    """The user's own pairs, then known ones, of a family; they are to fit into ``memory`` bytes."""
     own, known = user_pairs.names(), load_catalog()
     if family is not None:
         own = [name for name in own if family.lower() in name.lower()]

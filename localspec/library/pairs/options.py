@@ -13,17 +13,13 @@ Given = Mapping[str, Any]
 
 
 def picked(given: Given, group: type[Any]) -> dict[str, Any]:
-    """The given options of a dataclass."""
     return {name: given[name] for name in options(group) if name in given}
 
 
 def pair_load_options(
     given: Given, target_path: Path, draft_path: Path | None
 ) -> tuple[LoadOptions, LoadOptions | None]:
-    """How to load the target from its file, and the draft if there is one.
-
-    Raises UsageError for options that contradict each other.
-    """
+    """How to load the target, and the draft if there is one; raises UsageError."""
     rows = options(LoadOptions)
     given = {n: value for n, value in given.items() if n not in rows or not rows[n].is_auto(value)}
     _check_rpc(given)

@@ -50,10 +50,7 @@ class PairRequest:
     def load_options(
         self, ui: DownloadUI, self_draft: Callable[[Path], Path | None], parallel: int = 1
     ) -> tuple[LoadOptions, LoadOptions | None]:
-        """How to load the target and its draft, which are fetched if they are missing.
-
-        Raises the errors of `PairFinder.find`.
-        """
+        """How to load both; missing files are fetched, with the errors of `PairFinder.find`."""
         finder = PairFinder(
             self.resolver, ui, self_draft, self.models.lenient, self.given, parallel
         )

@@ -78,7 +78,6 @@ _Texts = Annotated[list[str], Field(description="a list of texts")]
 
 
 def _type(row: Option) -> Any:
-    """The type of a setting in the file."""
     if row.many:
         return _Texts
     if row.choices:
@@ -145,7 +144,6 @@ def parse_pair(name: str, document: Mapping[str, object]) -> UserPair:
 
 
 def as_toml(pair: UserPair) -> str:
-    """The text of the pair's file."""
     import tomlkit
 
     document: dict[str, object] = {"target": pair.target, "draft": pair.draft}

@@ -32,7 +32,6 @@ _NAME_RULE = (
 
 
 def folder() -> Path:
-    """The folder of the pairs, next to the models."""
     return paths.models_folder() / "pairs"
 
 
@@ -88,10 +87,7 @@ def require_free(name: str) -> None:
 
 
 def load(name: str) -> "UserPair":
-    """The user's pair of this name, in any case.
-
-    Raises UnknownPair when there is none, FileProblem naming file and key when its file is wrong.
-    """
+    """The user's pair of this name, in any case; raises UnknownPair, FileProblem."""
     import tomllib
 
     from localspec.library.pairs.schema import parse_pair
@@ -126,10 +122,7 @@ def remove(name: str) -> None:
 
 
 def find(name: str) -> "UserPair":
-    """The pair of this name: the user's own before a known one, which has no settings.
-
-    Raises UnknownPair with similar names, and FileProblem when the user's own is damaged.
-    """
+    """The pair of this name: the user's own before a known one; raises UnknownPair, FileProblem."""
     if spellings(name):
         return load(name)
     return _bundled() if name.lower() == BUNDLED else as_pair(find_pair(name, [*names(), BUNDLED]))

@@ -55,12 +55,10 @@ class Choice:
 
     @property
     def has_logprobs(self) -> bool:
-        """Whether the request asked for log probabilities."""
         return self.job.request.options.logprobs is not None
 
     @property
     def seed(self) -> int:
-        """The seed that repeats this answer."""
         return self.job.request.options.sampling.seed
 
     @property
@@ -91,12 +89,10 @@ class Answers:
 
     @property
     def complete(self) -> bool:
-        """Whether every answer has ended."""
         return all(choice.finish_reason for choice in self.choices)
 
     @property
     def stats(self) -> GenerationStats:
-        """The sums over all answers."""
         total = GenerationStats()
         for choice in self.choices:
             total.merge(choice.stats)

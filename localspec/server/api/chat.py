@@ -74,7 +74,6 @@ class ChatRequest(AnswerRequest):
         return [prompt]
 
     def _offered(self) -> list[OfferedTool]:
-        """The functions that may be called."""
         choice = self.tool_choice
         names = choice.tools if isinstance(choice, AllowedTools) else None
         functions = [tool for tool in self.tools or () if isinstance(tool, OfferedTool)]

@@ -54,10 +54,7 @@ class CompletionRequest(AnswerRequest):
 
 
 def prompt_of(engine: "Engine", text: str | list[int], param: str = "prompt") -> Prompt:
-    """Text as token ids with BOS if the model wants one, or the given ids.
-
-    Raises BadRequest about the field ``param`` for ids that the model does not have.
-    """
+    """Text with BOS if the model wants one, or the given ids; raises BadRequest about ``param``."""
     if isinstance(text, str):
         return engine.encode_text(text)
     if (largest := max(text)) >= (n_vocab := engine.target.n_vocab):

@@ -192,7 +192,6 @@ class OtherTool(BaseModel):
 
     @property
     def warning(self) -> str:
-        """A sentence for the reply."""
         return f"The tool type {one_line(self.type)} is not supported here and was ignored."
 
 

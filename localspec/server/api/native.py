@@ -197,7 +197,6 @@ class NativeReply(Reply):
         return body | ({"completion_probabilities": shown} if choice.has_logprobs else {})
 
     def _last(self, choice: Choice) -> Json:
-        """The figures of an answer."""
         prompt = choice.job.request.prompt
         used = len(prompt) + choice.stats.tokens
         return {
@@ -314,16 +313,12 @@ async def slot_changed(
 
 
 def detokenized(engine: "Engine", request: DetokenizeRequest) -> Json:
-    """The text of token ids, control tokens included."""
     ids = prompt_of(engine, request.tokens, "tokens") if request.tokens else []
     return {"content": prompt_text(engine, ids)}
 
 
 def templated(engine: "Engine", request: ChatRequest) -> Json:
-    """The prompt that a conversation becomes.
-
-    It lacks the BOS that /completion puts in front of a prompt.
-    """
+    """The prompt that a conversation becomes, without the BOS that /completion adds."""
     tools = read_tools([tool.model_dump(exclude_none=True) for tool in request.tools or ()])
     messages = [message.model_dump(exclude_none=True) for message in request.messages]
     text, _ = engine.template.begin(

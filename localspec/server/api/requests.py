@@ -117,10 +117,7 @@ class RequestObject(BaseModel):
 
 
 def unknown_fields(request: RequestObject, *, strict: bool) -> list[str]:
-    """Remove unknown fields from a request, and warn of those that are not null.
-
-    Raises BadRequest for them with ``strict``. Proxies and editors send fields of other servers.
-    """
+    """Remove unknown fields and warn of them, as proxies send some; ``strict``: BadRequest."""
     names = list(_remove_unknown(request))
     if not names:
         return []

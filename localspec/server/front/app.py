@@ -91,8 +91,6 @@ def make_front(
 
 
 def _add_models(app: FastAPI, models: Models) -> None:
-    """Paths of models, as llama-server has them."""
-
     @app.get("/v1/models")
     def listed() -> dict[str, Any]:
         """All models with their states."""
@@ -125,8 +123,6 @@ def _entry(models: Models, model: Model) -> dict[str, Any]:
 
 
 def _add_facts(app: FastAPI, models: Models, kept: Kept, metrics: RequestMetrics) -> None:
-    """Paths of the front's own state."""
-
     @app.get("/health")
     @app.get("/v1/health")
     async def health() -> dict[str, Any]:

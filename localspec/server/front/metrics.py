@@ -76,10 +76,7 @@ def _labels(model: str, several: bool, metric: str) -> Mapping[str, str]:
 
 
 def totals(texts: Iterable[str]) -> str:
-    """The metrics of several processes of one model that have ended.
-
-    Counters and histograms are sums, gauges those of the last process: 0 for its requests.
-    """
+    """Metrics of a model's ended processes: sums, and the last gauges, 0 for requests."""
     document = _Document()
     for text in texts:
         document.add(text, lambda metric: {})

@@ -43,7 +43,6 @@ class Loaded:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it answers."""
         return self.ready is not None and self.ready.done()
 
 
@@ -63,7 +62,6 @@ class Model:
 
     @property
     def name(self) -> str:
-        """The name in answers."""
         return self.names[0]
 
     @property
@@ -135,7 +133,6 @@ class Models:
         )
 
     def props(self) -> dict[str, Any]:
-        """The properties of llama-server's router."""
         return {
             "role": "router",
             "max_instances": self.most,
@@ -145,11 +142,7 @@ class Models:
 
     @asynccontextmanager
     async def lease(self, model: Model) -> AsyncIterator[ModelProcess]:
-        """The model's process, loaded first if necessary, and not unloaded meanwhile.
-
-        Raises ModelFailed with the reason if it cannot be loaded, QueueTimeout, Closing,
-        BadRequest if it is not loaded and requests load none.
-        """
+        """The model's process, loaded if it must be; raises ModelFailed, QueueTimeout, Closing."""
         if model.loaded is None and not self.autoload:
             raise BadRequest(
                 f"{model.name} is not loaded, and requests load no model here.",
@@ -182,10 +175,7 @@ class Models:
         self._spawn(self._use(model))
 
     async def unload(self, model: Model) -> int:
-        """Unload the model, and return how many requests it had: they have three seconds to end.
-
-        Raises BadRequest if it is not loaded.
-        """
+        """Unload the model; its requests, whose number is returned, have three seconds to end."""
         loaded = model.loaded
         if loaded is None:
             raise BadRequest(f"{model.name} is not loaded.", param="model")
@@ -304,10 +294,7 @@ class Models:
     # -- making room ---------------------------------------------------------------------------
 
     async def _make_room(self, n_bytes: int) -> bool:
-        """Unload idle models until another may be loaded, and its weights fit as well.
-
-        Loads that go on count as complete. False if all that are left answer, or are waited for.
-        """
+        """Unload idle models until another fits, loads under way counted; False if none is idle."""
         while self.most and len(self._starting()) >= self.most:
             if not await self._evict():
                 return False

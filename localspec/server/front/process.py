@@ -196,7 +196,6 @@ class ModelProcess:
                 await asyncio.wait_for(self._wait(), _SECONDS_TO_DIE)
 
     def kill(self) -> None:
-        """End the process at once."""
         self._stopped = True
         if self._process is not None and self._process.returncode is None:
             self._process.kill()

@@ -72,10 +72,7 @@ class Relay(Response):
             reading.cancel()
 
     async def _first(self, request: Request, send: Send) -> Message:
-        """The first message to pass on, after comments if a stream waits for its model.
-
-        A refusal before the first comment keeps its status; later it is an event.
-        """
+        """The first message to pass on; after a comment, a refusal is an event."""
         start, begun = asyncio.ensure_future(self._next()), False
         try:
             begun = self.is_stream and await _comment(start, send, request.scope["path"])

@@ -51,7 +51,6 @@ class MessagesReply(Reply):
         yield _event({"type": "message_stop"})
 
     def sign_of_life(self) -> bytes:
-        """Anthropic's ping."""
         return PING
 
     def _message(self, choice: Choice, content: Sequence[Json]) -> Json:
@@ -121,7 +120,6 @@ def _usage(choice: Choice) -> Json:
 
 
 def _end(choice: Choice) -> Json:
-    """Why the answer ended."""
     if choice.finish_reason == "stop" and choice.stop_text is not None:
         return {"stop_reason": "stop_sequence", "stop_sequence": choice.stop_text}
     return {"stop_reason": _STOP_REASONS[choice.finish_reason or "stop"], "stop_sequence": None}

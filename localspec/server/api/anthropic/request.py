@@ -61,7 +61,6 @@ class Tool(RequestObject):
         return self.type in (None, "custom") and self.input_schema is not None
 
     def definition(self) -> Json:
-        """The tool in OpenAI's form."""
         function = {"name": self.name, "parameters": self.input_schema}
         return {"type": "function", "function": function | {"description": self.description}}
 
@@ -74,7 +73,6 @@ class ToolChoice(RequestObject):
     disable_parallel_tool_use: bool | None = None
 
     def choice(self) -> str | Json:
-        """The choice in OpenAI's form."""
         if self.type != "tool":
             return "required" if self.type == "any" else self.type
         if self.name is None:
@@ -127,13 +125,11 @@ class MessagesRequest(SamplingFields):
     def read(
         self, service: "Service", owner: str = ""
     ) -> tuple[list[GenerationRequest], list[str]]:
-        """The generation request, and warnings; see `AnswerRequest.read`."""
         ignored = unknown_fields(self, strict=service.strict_fields)
         requests, warnings = self.chat().read(service, owner)
         return requests, [*ignored, *self._tools_left_out(), *warnings]
 
     def count(self, service: "Service", owner: str = "") -> int:
-        """Tokens of the prompt."""
         unknown_fields(self, strict=service.strict_fields)
         return self.chat().count(service, owner)
 

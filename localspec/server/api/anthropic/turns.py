@@ -51,7 +51,6 @@ class ToolUseBlock(RequestObject):
     cache_control: Any = None
 
     def call(self) -> Json:
-        """The call in OpenAI's form."""
         return {"id": self.id, "function": {"name": self.name, "arguments": self.input}}
 
 
@@ -112,7 +111,6 @@ class AssistantTurn(RequestObject):
     content: Annotated[Text | Annotated[list[AssistantBlock], _MOST] | None, AS_PARTS] = None
 
     def messages(self) -> Iterator[Json]:
-        """One message with text, thoughts and calls."""
         if isinstance(self.content, str):
             yield {"role": "assistant", "content": self.content}
             return
@@ -131,7 +129,6 @@ class SystemTurn(RequestObject):
     content: Content | None
 
     def messages(self) -> Iterator[Json]:
-        """The same message."""
         yield system_message(self.content)
 
 

@@ -156,11 +156,7 @@ class ResponsesRequest(AnswerRequest):
     _conversation: list[Message] = PrivateAttr(default_factory=list)
 
     def begin(self, stored: StoredResponses, owner: str) -> None:
-        """Take up the conversation of ``previous_response_id``.
-
-        Raises BadRequest if it is not stored (404) or the conversation is too large to be stored.
-        ``owner`` is the client whose responses are stored together.
-        """
+        """Take up the earlier conversation of its ``owner``; raises BadRequest."""
         self._stored, self._owner = stored, owner
         earlier = self.previous_response_id
         before = stored.messages(owner, earlier) if earlier else []
