@@ -15,17 +15,8 @@ from pathlib import Path
 from localspec.core.errors import DownloadProblem, FileProblem, HubProblem
 from localspec.core.files import size_of
 from localspec.core.formatting import one_line, size
-from localspec.hub import client
+from localspec.hub import client, partial_file
 from localspec.hub.client import DroppedConnection, RangeIgnored, RemoteModel
-from localspec.hub.partial_file import (
-    PartialFile,
-    check_space,
-    locked_partial,
-    partial_path,
-    place_of,
-    remove_partial,
-    writing,
-)
 from localspec.hub.provenance import Progress as Progress
 from localspec.hub.provenance import (
     Provenance,
@@ -112,7 +103,7 @@ def fetch(
     if not all(download.is_complete() for download in downloads):
         if cached := _cached(model, downloads[0]):
             return cached
-        check_space(folder, sum(download.n_missing() for download in downloads))
+        partial_file.check_space(folder, sum(download.n_missing() for download in downloads))
     for download in downloads:
         download.run()
     return paths
@@ -143,7 +134,7 @@ def interrupted(reference: Reference, folder: Path) -> list[Path]:
         place.relative_to(home).as_posix(): place
         for home in _homes(reference.repo, reference.revision, folder)
         for path in home.rglob(".*.part")
-        if (place := place_of(path))
+        if (place := partial_file.place_of(path))
     }
     try:
         chosen = choose_files(reference, [RemoteFile(name, 0, None) for name in here])
@@ -187,7 +178,7 @@ class _Download:
 
     @property
     def partial_path(self) -> Path:
-        return partial_path(self.path, self.file.sha256 or self.model.commit)
+        return partial_file.partial_path(self.path, self.file.sha256 or self.model.commit)
 
     def report(self, done: int) -> None:
         self.on_progress(self.name, self.before + done, self.model.size)
@@ -213,7 +204,7 @@ class _Download:
 
     def run(self) -> None:
         if not self.is_complete():
-            with locked_partial(
+            with partial_file.locked_partial(
                 self.partial_path, self.path, self.file.size, self._wait
             ) as partial:
                 # Another process may have been quicker.
@@ -225,7 +216,7 @@ class _Download:
                     partial.put_in_place()
                     self._write_record(sha256)
                     partial.remove_others()
-        remove_partial(self.partial_path)
+        partial_file.remove_partial(self.partial_path)
         self.report(self.file.size)
 
     def _record(self) -> Provenance | None:
@@ -252,7 +243,7 @@ class _Download:
         origin = self._record()
         if self._has_size() and (origin is None or self.file.sha256 is not None):
             self.note(f"{self.name} exists already; checking its sha256.")
-            with writing(self.path):
+            with partial_file.writing(self.path):
                 changed = self.path.stat().st_ctime_ns
                 found = sha256_of(self.path, self._report_check)
                 changing = self.path.stat().st_ctime_ns != changed
@@ -268,7 +259,7 @@ class _Download:
             )
         return False
 
-    def _fill(self, partial: PartialFile) -> str:
+    def _fill(self, partial: partial_file.PartialFile) -> str:
         """Complete the partial file, with a second attempt if its hash is wrong; its sha256."""
         if partial.done:
             here = f"{size(partial.done)} of {size(partial.size)} are here"
@@ -290,7 +281,7 @@ class _Download:
             "Try again later; a proxy between you and the Hub may alter files.",
         )
 
-    def _transfer(self, partial: PartialFile) -> None:
+    def _transfer(self, partial: partial_file.PartialFile) -> None:
         def retry(failure: DroppedConnection | RangeIgnored, failures: int) -> None:
             if isinstance(failure, RangeIgnored):
                 self.note(f"The Hub sends {self.name} only from its beginning, once more.")
@@ -303,7 +294,9 @@ class _Download:
                 partial.add(piece)
                 self.report(partial.done)
 
-    def _pause(self, partial: PartialFile, dropped: DroppedConnection, failures: int) -> None:
+    def _pause(
+        self, partial: partial_file.PartialFile, dropped: DroppedConnection, failures: int
+    ) -> None:
         """Wait before the next request; raises DownloadProblem after too many that failed."""
         stopped = f"{self.name} stopped at {size(partial.done)} of {size(partial.size)}"
         reason = dropped.message.rstrip(".")
@@ -328,5 +321,5 @@ class _Download:
             sha256=sha256,
             checked="size" if self.file.sha256 is None else "sha256",
         )
-        with writing(self.path):
+        with partial_file.writing(self.path):
             write_record(self.path, origin)

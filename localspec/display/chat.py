@@ -20,15 +20,7 @@ from localspec.chat.templates.sandbox import MAX_CHARACTERS
 from localspec.core import paths
 from localspec.core.errors import FileProblem, LocalspecError, UsageError
 from localspec.core.interrupt import end_suspension, held_interrupt, on_suspension
-from localspec.display.answer import (
-    by_position,
-    compared,
-    figures_line,
-    meter,
-    only_thoughts,
-    reading,
-    small_bars,
-)
+from localspec.display import answer as answers
 from localspec.display.pieces import PLAIN, AnswerStyle, AnswerWriter, unseen_answer
 from localspec.display.terminal import clipboard, console
 from localspec.display.terminal.keys import Echo, of_any_length, require_whole
@@ -103,10 +95,10 @@ class _Screen:
     def compare(self, drafted: Answer, plain: Answer, text: str) -> None:
         """The figures of an answer, and its speed-up over the same question answered plain."""
         self._show(drafted, estimate=False)
-        compared(drafted, plain, text)
+        answers.compared(drafted, plain, text)
 
     def trace(self, path: Path, pieces: Sequence[Piece], answer: Answer) -> None:
-        totals = figures_line(answer.stats, answer.finish_reason, None, answer.status)
+        totals = answers.figures_line(answer.stats, answer.finish_reason, None, answer.status)
         write_trace(path, pieces, totals)
         self.say(f"The trace is in {path}.")
 
@@ -117,23 +109,25 @@ class _Screen:
     def end_answer(self, answer: Answer, filled: float) -> None:
         self._settle()
         self._show(answer, filled)
-        only_thoughts(answer)
+        answers.only_thoughts(answer)
 
     def _show(self, answer: Answer, filled: float | None = None, *, estimate: bool = True) -> None:
         stats, full = answer.stats, self._look.stats
-        line = figures_line(
+        line = answers.figures_line(
             stats, answer.finish_reason, None, answer.status, filled, full=full, estimate=estimate
         )
         console.note(line, asked=full)
 
     def show_stats(self, stats: GenerationStats) -> None:
         """The sums of the conversation."""
-        console.note(figures_line(stats, "stop", None), asked=True)
+        console.note(answers.figures_line(stats, "stop", None), asked=True)
         if stats.drafted:
             shares = stats.acceptance_by_position
-            words = f"accepted by position in the draft: {by_position(shares)}"
+            words = f"accepted by position in the draft: {answers.by_position(shares)}"
             bars = (
-                f"  {small_bars(shares)}" if console.make_console(stderr=True).is_terminal else ""
+                f"  {answers.small_bars(shares)}"
+                if console.make_console(stderr=True).is_terminal
+                else ""
             )
             console.note(words + bars, asked=True)
 
@@ -352,8 +346,8 @@ class ChatScreen(_Screen):
         room = max(1, self._console.width - 2)
         full, progress = self._look.stats, piece.progress
         words = (
-            reading(progress.read, progress.total, progress.seconds_left) if progress
-            else meter(piece.stats, room, piece.status, full=full)
+            answers.reading(progress.read, progress.total, progress.seconds_left) if progress
+            else answers.meter(piece.stats, room, piece.status, full=full)
         )  # fmt: skip
         last = Text(words, style="dim")
         last.truncate(room, overflow="ellipsis")

@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING
 
 from localspec.core.errors import HubProblem
 from localspec.core.formatting import one_line
-from localspec.hub.http_errors import (
-    LATER,
-    SHOWN,
-    DroppedConnection,
-    RangeIgnored,
-    hub_name,
-    no_hub,
-    other_size,
-)
+from localspec.hub import http_errors
 from localspec.hub.reference import RemoteFile
 
 if TYPE_CHECKING:
@@ -37,15 +29,16 @@ def read_json(response: "httpx2.Response") -> dict[str, object]:
         text += piece
         if len(text) > MAX_JSON_BYTES:
             raise HubProblem(
-                f"{hub_name()} lists more than {MAX_JSON_BYTES >> 20} MiB of file names.",
+                f"{http_errors.hub_name()} lists more than {MAX_JSON_BYTES >> 20} MiB "
+                "of file names.",
                 "Choose another repository of the same model.",
             )
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
-        raise no_hub() from None
+        raise http_errors.no_hub() from None
     if not isinstance(document, dict):
-        raise no_hub()
+        raise http_errors.no_hub()
     return document
 
 
@@ -64,8 +57,9 @@ def file_bytes(
         if not left and not to_the_end:
             return
     if left:
-        raise DroppedConnection(
-            f"{one_line(file.path)} ended after {size - left:,} of {size:,} bytes.", LATER
+        raise http_errors.DroppedConnection(
+            f"{one_line(file.path)} ended after {size - left:,} of {size:,} bytes.",
+            http_errors.LATER,
         )
 
 
@@ -98,8 +92,9 @@ def _pieces(response: "httpx2.Response") -> Iterator[bytes]:
         now = time.monotonic()
         if now - begun >= LEAST_SECONDS:
             if came < LEAST_BYTES:
-                raise DroppedConnection(
-                    f"{hub_name()} sent only {came:,} bytes in {now - begun:.0f} seconds.", LATER
+                slow = f"sent only {came:,} bytes in {now - begun:.0f} seconds."
+                raise http_errors.DroppedConnection(
+                    f"{http_errors.hub_name()} {slow}", http_errors.LATER
                 )
             came, begun = 0, now
 
@@ -109,13 +104,13 @@ def _require_range(response: "httpx2.Response", file: RemoteFile, start: int) ->
     require_plain(response, shown)
     if response.status_code == 200:
         if start:
-            raise RangeIgnored(
-                f"{hub_name()} sends all of {shown}, not the requested part.",
+            raise http_errors.RangeIgnored(
+                f"{http_errors.hub_name()} sends all of {shown}, not the requested part.",
                 "A proxy may do this: try another network, or download the whole file.",
             )
         if headers.get("Content-Type", "").startswith("text/html"):
             raise HubProblem(
-                f"{hub_name()} sends a web page instead of {shown}.",
+                f"{http_errors.hub_name()} sends a web page instead of {shown}.",
                 "Log in to this network in a browser, or try another network.",
             )
         size: str | None = headers.get("Content-Length")
@@ -123,9 +118,9 @@ def _require_range(response: "httpx2.Response", file: RemoteFile, start: int) ->
         found = _CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))
         if found is None or int(found[1]) != start:
             raise HubProblem(
-                f"{hub_name()} sends another part of {shown} than requested.",
+                f"{http_errors.hub_name()} sends another part of {shown} than requested.",
                 "A proxy may do this: try another network.",
             )
         size = found[3]
     if size is not None and size != str(file.size):
-        raise other_size(file, one_line(size[:SHOWN]))
+        raise http_errors.other_size(file, one_line(size[: http_errors.SHOWN]))

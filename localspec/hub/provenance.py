@@ -13,15 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
+from localspec.core import files
 from localspec.core.errors import FileProblem, UsageError
-from localspec.core.files import (
-    add_keys,
-    appearing_when_complete,
-    file_problem,
-    open_regular,
-    read_at_most,
-    read_keys,
-)
 from localspec.core.formatting import one_line
 from localspec.core.paths import cache_folder
 from localspec.hub.reference import Reference, is_safe
@@ -86,7 +79,7 @@ def read_record(path: Path) -> Provenance | None:
     """The record of a file, None without one; raises ValueError for a damaged one."""
     record = record_path(path)
     try:
-        document = json.loads(read_at_most(record, MAX_RECORD_BYTES))
+        document = json.loads(files.read_at_most(record, MAX_RECORD_BYTES))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, RecursionError) as error:
@@ -98,7 +91,7 @@ def read_record(path: Path) -> Provenance | None:
 def write_record(path: Path, origin: Provenance) -> None:
     """Write the record of a file, atomically and synced to the disk; raises OSError."""
     record = record_path(path)
-    with appearing_when_complete(record, itself=True) as partial, partial.open("w") as file:
+    with files.appearing_when_complete(record, itself=True) as partial, partial.open("w") as file:
         file.write(json.dumps(asdict(origin), indent=1) + "\n")
         file.flush()
         os.fsync(file.fileno())
@@ -139,19 +132,19 @@ def require_named_bytes(path: Path, on_progress: Progress) -> None:
     if expected is None:
         return
     compared = cache_folder() / "compared.json"
-    with file_problem(f"{one_line(str(path))} cannot be read", "Look at its permissions."):
+    with files.file_problem(f"{one_line(str(path))} cannot be read", "Look at its permissions."):
         blob = path.stat()
         key = f"{expected} {blob.st_size} {blob.st_mtime_ns} {blob.st_ino}"
-        if key not in read_keys(compared):
+        if key not in files.read_keys(compared):
             verdict = _compare(path, expected, None, on_progress)
             if verdict.state == "wrong":
                 raise FileProblem(verdict.message, verdict.hint)
-            add_keys(compared, key)
+            files.add_keys(compared, key)
 
 
 def sha256_of(path: Path, report: Callable[[int], None]) -> str:
     """The sha256 of a regular file in lower-case hex; `report` gets the bytes read."""
-    with open_regular(path) as file:
+    with files.open_regular(path) as file:
         return hash_of(file, report)
 
 

@@ -10,17 +10,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from localspec.core.errors import HubProblem, UsageError
 from localspec.core.formatting import one_line
-from localspec.metadata.filenames import (
-    MAX_PARTS,
-    PART_NAME,
-    QUANTISATION,
-    cut_from,
-    heads_kind,
-    is_sidecar,
-    part_name,
-    stem_of,
-    tag_of,
-)
+from localspec.metadata import filenames
 
 MAX_PATH = 1024  # characters of a path inside a repository
 MAX_NAME = 200  # bytes of each folder or file name; file systems have 255, ours add a suffix
@@ -130,9 +120,13 @@ def choose_files(reference: Reference, listing: Sequence[RemoteFile]) -> tuple[R
         )
     if reference.file is not None:
         return _complete(reference, _by_name(reference, reference.file, models))
-    plain = {stem: parts for stem, parts in models.items() if not is_sidecar(parts[0].path)}
+    plain = {
+        stem: parts for stem, parts in models.items() if not filenames.is_sidecar(parts[0].path)
+    }
     # A repository that has prediction heads alone is named for them.
-    plain = plain or {stem: parts for stem, parts in models.items() if heads_kind(parts[0].path)}
+    plain = plain or {
+        stem: parts for stem, parts in models.items() if filenames.heads_kind(parts[0].path)
+    }
     if not plain:
         raise HubProblem(
             f"{reference.repo} holds only sidecars of a model: {_listed(list(models))}.",
@@ -169,7 +163,7 @@ def _parse_long(name: str, rest: str) -> Reference:
 
 def _whole(file: str | None) -> str | None:
     """The file that is meant, also by a part that another tool cut."""
-    return cut_from(file or "") or file or None
+    return filenames.cut_from(file or "") or file or None
 
 
 def _parse_address(name: str) -> Reference:
@@ -198,7 +192,7 @@ def _models(listing: Sequence[RemoteFile]) -> dict[str, list[RemoteFile]]:
     models: dict[str, list[RemoteFile]] = {}
     for file in listing:
         if is_safe(file.path) and _is_gguf(file.path):
-            found = PART_NAME.fullmatch(file.path)
+            found = filenames.PART_NAME.fullmatch(file.path)
             models.setdefault(f"{found[1]}-of-{found[3]}" if found else file.path, []).append(file)
     return {name: sorted(parts, key=lambda part: part.path) for name, parts in models.items()}
 
@@ -236,7 +230,7 @@ def _by_tag(
 ) -> list[RemoteFile]:
     fits = _matching(tag, models)
     if not fits:
-        found = (tag_of(parts[0].path) for parts in models.values())
+        found = (filenames.tag_of(parts[0].path) for parts in models.values())
         tags = list(dict.fromkeys(known for known in found if known is not None))
         near = get_close_matches(tag.upper(), [known.upper() for known in tags], 3, 0.5)
         first = sorted(tags, key=lambda known: known.upper() not in near)
@@ -256,9 +250,9 @@ def _by_tag(
 def _matching(tag: str, models: dict[str, list[RemoteFile]]) -> list[list[RemoteFile]]:
     """Models with the tag between separators in their paths; those without a prefix first."""
     text = re.escape(tag.lower())
-    stems = [(stem_of(parts[0].path).lower(), parts) for parts in models.values()]
+    stems = [(filenames.stem_of(parts[0].path).lower(), parts) for parts in models.values()]
     patterns = [rf"(?:^|[-./]){text}(?:[-./]|$)"]
-    if QUANTISATION.fullmatch(tag):
+    if filenames.QUANTISATION.fullmatch(tag):
         patterns.append(rf"_{text}$")  # some write model_q4_k_m.gguf
     for pattern in patterns:
         fits = [(stem, parts) for stem, parts in stems if re.search(pattern, stem)]
@@ -271,20 +265,20 @@ def _matching(tag: str, models: dict[str, list[RemoteFile]]) -> list[list[Remote
 
 def _complete(reference: Reference, parts: list[RemoteFile]) -> tuple[RemoteFile, ...]:
     """All parts of a model; raises HubProblem if one is missing."""
-    found = PART_NAME.fullmatch(parts[0].path)
+    found = filenames.PART_NAME.fullmatch(parts[0].path)
     if found is None:
         return tuple(parts)
     total = int(found[3])
-    if total > MAX_PARTS:
+    if total > filenames.MAX_PARTS:
         raise HubProblem(
             f"{one_line(parts[0].path)} claims to be one of {total:,} parts.",
             "Choose another file, or another repository of the same model.",
         )
-    numbered = [PART_NAME.fullmatch(part.path) for part in parts]
+    numbered = [filenames.PART_NAME.fullmatch(part.path) for part in parts]
     have = [int(match[2]) for match in numbered if match]
     missing = sorted(set(range(1, min(total, len(have) + SHOWN_CHOICES + 1) + 1)) - set(have))
     if len(have) != total or missing:
-        names = [part_name(found[1], number, total) for number in missing]
+        names = [filenames.part_name(found[1], number, total) for number in missing]
         raise HubProblem(
             f"{reference.repo} has {len(have)} of the {total} parts of a split model"
             f"{f'; missing: {_listed(names)}' if names else ''}.",

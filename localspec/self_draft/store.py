@@ -14,16 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from localspec.core import machine, paths
+from localspec.core import files, machine, paths
 from localspec.core.errors import IncompatiblePair
-from localspec.core.files import (
-    appearing_when_complete,
-    file_problem,
-    fingerprint,
-    read_at_most,
-    remove_abandoned,
-    temporary_beside,
-)
 from localspec.llama import llama_library
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.self_draft.recipe import Recipe
@@ -59,10 +51,10 @@ def work_folder() -> Iterator[Path]:
         "Set LOCALSPEC_CACHE to a folder with room.",
     )
     with ExitStack() as removed:
-        with file_problem(what, hint):
+        with files.file_problem(what, hint):
             folder().mkdir(parents=True, exist_ok=True)
             _remove_abandoned()
-            file = removed.enter_context(temporary_beside(folder() / _WORK))
+            file = removed.enter_context(files.temporary_beside(folder() / _WORK))
             made = file.with_name(file.name + _WORK_SUFFIX)
             made.mkdir()
         removed.callback(shutil.rmtree, made, ignore_errors=True)
@@ -71,7 +63,7 @@ def work_folder() -> Iterator[Path]:
 
 def _remove_abandoned() -> None:
     """Remove the work folders without a locked file."""
-    remove_abandoned(folder() / _WORK)
+    files.remove_abandoned(folder() / _WORK)
     for found in folder().glob(f".{_WORK}*"):
         file = found.name.removesuffix(_WORK_SUFFIX)
         if found.is_dir() and (file == found.name or not (folder() / file).exists()):
@@ -130,13 +122,13 @@ def store_draft(
         "verdict": None if verdict is None else verdict.as_json(),
         "file": None if path is None else {"name": path.name, "bytes": draft.stat().st_size},
     }
-    with file_problem(
+    with files.file_problem(
         f"The self-draft cannot be stored in {document.parent}",
         "Set LOCALSPEC_CACHE to a folder with room, or give --output FILE.",
     ):
         if path is not None:
             draft.replace(path)
-        with appearing_when_complete(document) as partial:
+        with files.appearing_when_complete(document) as partial:
             partial.write_text(json.dumps(content) + "\n")
     _remove_others(document, path)
     return StoredDraft(path, recipe, verdict)
@@ -144,7 +136,7 @@ def store_draft(
 
 def _read(target: ModelHeader, path: Path) -> StoredDraft:
     """Parse a document; raises ValueError, LookupError or TypeError if it is unusable."""
-    document = json.loads(read_at_most(path, _MAX_BYTES).decode())
+    document = json.loads(files.read_at_most(path, _MAX_BYTES).decode())
     if document["format"] != FORMAT or document["machine"] != _machine():
         raise ValueError("it is of another version or machine")
     recipe = _recipe(target, document["recipe"])
@@ -168,7 +160,7 @@ def _recipe(target: ModelHeader, document: Mapping[str, Any]) -> Recipe:
 
 
 def _document_path(target: ModelHeader) -> Path:
-    return folder() / f"{fingerprint(target.paths)[:_SHOWN_DIGITS]}.json"
+    return folder() / f"{files.fingerprint(target.paths)[:_SHOWN_DIGITS]}.json"
 
 
 def _file(document: Path, recipe: Recipe) -> Path:

@@ -33,16 +33,7 @@ from localspec.metadata.header import ModelHeader, read_header
 from localspec.metadata.splits import read_part
 from localspec.metadata.trimmed import DIGEST, EMBEDDING, IDS, READ_AS, SIZE, vocabulary_digest
 from localspec.pairing import check_own_heads, check_pair
-from localspec.self_draft.trim import (
-    CTX_SIZE,
-    LEFT_OUT,
-    ROUNDING,
-    TRIED,
-    has_rows,
-    require_ids,
-    require_kept,
-    scaled_error,
-)
+from localspec.self_draft import trim
 
 _TABLES = ("nextn.embed_tokens.weight", EMBEDDING)  # whose rows are read, the first that is there
 _SEEN = 128  # numbers of an embedding that are compared: projections keep most of its angles
@@ -74,7 +65,7 @@ def require_trimmable_heads(source: ModelHeader, target: ModelHeader, n_ids: int
             f"The heads of {name} cannot be trimmed: {reason}.", "Use the heads as they are."
         )
     assert target.vocab is not None
-    require_kept(n_ids, len(target.vocab), name)
+    trim.require_kept(n_ids, len(target.vocab), name)
 
 
 def trim_heads(source: ModelHeader, target: ModelHeader, ids: Sequence[int], output: Path) -> None:
@@ -87,12 +78,12 @@ def trim_heads(source: ModelHeader, target: ModelHeader, ids: Sequence[int], out
     """
     kept = np.unique(np.asarray(ids, np.int64))
     require_trimmable_heads(source, target, len(kept))
-    require_ids(kept, len(target.vocab or ()), source.path.name)
+    trim.require_ids(kept, len(target.vocab or ()), source.path.name)
     with file_problem(f"{output} cannot be written", UNWRITABLE):
         with appearing_when_complete(output) as partial:
             _write(source, target, kept, partial)
             error = _error(source, target, read_header(partial))
-            if not error <= ROUNDING:  # nor NaN
+            if not error <= trim.ROUNDING:  # nor NaN
                 raise IncompatiblePair(
                     f"The heads of {one_line(source.path.name)} cannot be trimmed: they compute "
                     f"other logits then, by {error:.0%}.",
@@ -101,7 +92,7 @@ def trim_heads(source: ModelHeader, target: ModelHeader, ids: Sequence[int], out
 
 
 def _is_table(tensor: TensorInfo, target: ModelHeader) -> bool:
-    return tensor.name.endswith(_TABLES) and has_rows(tensor, len(target.vocab or ()))
+    return tensor.name.endswith(_TABLES) and trim.has_rows(tensor, len(target.vocab or ()))
 
 
 def _write(source: ModelHeader, target: ModelHeader, ids: NDArray[np.int64], path: Path) -> None:
@@ -109,9 +100,9 @@ def _write(source: ModelHeader, target: ModelHeader, ids: NDArray[np.int64], pat
     assert target.vocab is not None
     size, rows, first = len(target.vocab), ids.tolist(), n_layers(source)
     parts = [read_part(each) for each in source.paths]
-    removed = dict.fromkeys(key for key in parts[0].spans if key.startswith(LEFT_OUT))
+    removed = dict.fromkeys(key for key in parts[0].spans if key.startswith(trim.LEFT_OUT))
     tensors = [
-        copied(part, tensor, rows if has_rows(tensor, size) else None)
+        copied(part, tensor, rows if trim.has_rows(tensor, size) else None)
         for part in parts
         for tensor in part.tensors
         if not tensor.name.startswith("blk.") or int(tensor.name.split(".")[1]) >= first
@@ -168,10 +159,10 @@ def _error(source: ModelHeader, target: ModelHeader, trimmed: ModelHeader) -> fl
     """The largest difference between the logits of both heads, as a share of the largest logit."""
     assert trimmed.trimmed is not None
     ids, own = trimmed.trimmed.ids, source is target
-    options = LoadOptions(target.path, ctx_size=CTX_SIZE, gpu_layers=0, load_heads=own)
-    tokens = [int(ids[(7919 * i + 1) % len(ids)]) for i in range(TRIED)]
+    options = LoadOptions(target.path, ctx_size=trim.CTX_SIZE, gpu_layers=0, load_heads=own)
+    tokens = [int(ids[(7919 * i + 1) % len(ids)]) for i in range(trim.TRIED)]
     states = np.random.default_rng(0).standard_normal(
-        (TRIED, output_width(target) or 0), np.float32
+        (trim.TRIED, output_width(target) or 0), np.float32
     )
     model = LlamaModel(target, options)
     try:
@@ -181,7 +172,7 @@ def _error(source: ModelHeader, target: ModelHeader, trimmed: ModelHeader) -> fl
         )
     finally:
         model.close()
-    return scaled_error(whole, other)
+    return trim.scaled_error(whole, other)
 
 
 def _logits(
@@ -192,7 +183,7 @@ def _logits(
     states: States,
 ) -> NDArray[np.float32]:
     path = options.path if header is None else header.path
-    context = HeadContext(model, header, replace(options, path=path), mtp=True, n_ctx=CTX_SIZE)
+    context = HeadContext(model, header, replace(options, path=path), mtp=True, n_ctx=trim.CTX_SIZE)
     try:
         context.decode(HeadRows(tokens, range(len(tokens)), states, len(tokens)))
         return context.logits(len(tokens)).copy()

@@ -17,38 +17,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from localspec import __version__
 from localspec.core.origins import legend_items, style_sheet
 from localspec.engine.grammar.source import MOST_WAITING
+from localspec.server.api import documents, native
 from localspec.server.api.answers import Answers
 from localspec.server.api.anthropic.reply import MessagesReply
 from localspec.server.api.anthropic.request import MessagesRequest
 from localspec.server.api.chat import ChatReply, ChatRequest
 from localspec.server.api.completions import CompletionReply, CompletionRequest
-from localspec.server.api.documents import (
-    ANTHROPIC_ERRORS,
-    ERRORS,
-    NATIVE,
-    AnthropicMessage,
-    ChatCompletion,
-    Completion,
-    Model,
-    ModelMeta,
-    Models,
-    ResponseObject,
-    TokenCount,
-    answered,
-)
-from localspec.server.api.native import (
-    DetokenizeRequest,
-    InfillRequest,
-    NativeCompletionRequest,
-    NativeReply,
-    SlotAction,
-    SlotRequest,
-    TokenizeRequest,
-    detokenized,
-    slot_changed,
-    templated,
-    tokenized,
-)
 from localspec.server.api.replies import STREAM_HEADERS, WARNINGS_HEADER, Reply, with_signs
 from localspec.server.api.requests import Readable
 from localspec.server.api.responses.reply import ResponsesReply
@@ -158,7 +132,7 @@ class _Cors(CORSMiddleware):
 
 
 def _add_refusal(app: FastAPI) -> None:
-    @app.post("/v1/embeddings", responses=ERRORS)
+    @app.post("/v1/embeddings", responses=documents.ERRORS)
     async def embed(body: dict[str, Any]) -> Response:
         """Refused: this server generates text only."""
         raise BadRequest(
@@ -170,28 +144,31 @@ def _add_refusal(app: FastAPI) -> None:
 
 
 def _add_answers(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/chat/completions", responses=answered(ChatCompletion))
+    @app.post("/v1/chat/completions", responses=documents.answered(documents.ChatCompletion))
     async def chat(request: Request, body: ChatRequest) -> Response:
         """Answer a conversation."""
         return await _answer(service, request, body, ChatReply)
 
-    @app.post("/v1/chat/completions/input_tokens", responses=ERRORS)
-    def count_chat(request: Request, body: ChatRequest) -> TokenCount:
+    @app.post("/v1/chat/completions/input_tokens", responses=documents.ERRORS)
+    def count_chat(request: Request, body: ChatRequest) -> documents.TokenCount:
         """Count the tokens of a conversation."""
         return {"input_tokens": body.count(service, _cache_owner(service, request))}
 
-    @app.post("/v1/completions", responses=answered(Completion))
+    @app.post("/v1/completions", responses=documents.answered(documents.Completion))
     async def complete(request: Request, body: CompletionRequest) -> Response:
         """Continue a text."""
         return await _answer(service, request, body, CompletionReply)
 
-    @app.post("/v1/messages", responses=answered(AnthropicMessage, ANTHROPIC_ERRORS))
+    @app.post(
+        "/v1/messages",
+        responses=documents.answered(documents.AnthropicMessage, documents.ANTHROPIC_ERRORS),
+    )
     async def message(request: Request, body: MessagesRequest) -> Response:
         """Answer a conversation, in Anthropic's form."""
         return await _answer(service, request, body, MessagesReply)
 
-    @app.post("/v1/messages/count_tokens", responses=ANTHROPIC_ERRORS)
-    def count_tokens(request: Request, body: MessagesRequest) -> TokenCount:
+    @app.post("/v1/messages/count_tokens", responses=documents.ANTHROPIC_ERRORS)
+    def count_tokens(request: Request, body: MessagesRequest) -> documents.TokenCount:
         """Count the tokens of a conversation."""
         return {"input_tokens": body.count(service, _cache_owner(service, request))}
 
@@ -199,25 +176,25 @@ def _add_answers(app: FastAPI, service: Service) -> None:
 def _add_responses(app: FastAPI, service: Service) -> None:
     stored = StoredResponses()
 
-    @app.post("/v1/responses", responses=answered(ResponseObject))
+    @app.post("/v1/responses", responses=documents.answered(documents.ResponseObject))
     async def respond(request: Request, body: ResponsesRequest) -> Response:
         """Answer a conversation, and store it."""
         body.begin(stored, owner_of(request))
         return await _answer(service, request, body, ResponsesReply)
 
-    @app.post("/v1/responses/input_tokens", responses=ERRORS)
+    @app.post("/v1/responses/input_tokens", responses=documents.ERRORS)
     def count(request: Request, body: ResponsesRequest) -> dict[str, Any]:
         """Count the tokens of a conversation."""
         body.begin(stored, owner_of(request))
         n_tokens = body.count(service, _cache_owner(service, request))
         return {"object": "response.input_tokens", "input_tokens": n_tokens}
 
-    @app.get("/v1/responses/{name}", responses=ERRORS)
+    @app.get("/v1/responses/{name}", responses=documents.ERRORS)
     async def response(request: Request, name: str) -> dict[str, Any]:
         """A stored response."""
         return stored.response(owner_of(request), name)
 
-    @app.delete("/v1/responses/{name}", responses=ERRORS)
+    @app.delete("/v1/responses/{name}", responses=documents.ERRORS)
     async def forget(request: Request, name: str) -> dict[str, Any]:
         """Forget a stored response."""
         stored.remove(owner_of(request), name)
@@ -232,45 +209,48 @@ def _cache_owner(service: Service, request: Request) -> str:
 def _add_native(app: FastAPI, service: Service) -> None:
     engine = service.engine
 
-    @app.post("/completions", responses=answered(NATIVE))
-    @app.post("/completion", responses=answered(NATIVE))
-    async def complete(request: Request, body: NativeCompletionRequest) -> Response:
+    @app.post("/completions", responses=documents.answered(documents.NATIVE))
+    @app.post("/completion", responses=documents.answered(documents.NATIVE))
+    async def complete(request: Request, body: native.NativeCompletionRequest) -> Response:
         """Continue a text."""
-        return await _answer(service, request, body, NativeReply)
+        return await _answer(service, request, body, native.NativeReply)
 
-    @app.post("/infill", responses=answered(NATIVE))
-    async def infill(request: Request, body: InfillRequest) -> Response:
+    @app.post("/infill", responses=documents.answered(documents.NATIVE))
+    async def infill(request: Request, body: native.InfillRequest) -> Response:
         """Write the text between two texts."""
-        return await _answer(service, request, body, NativeReply)
+        return await _answer(service, request, body, native.NativeReply)
 
-    @app.post("/tokenize", responses=ERRORS)
-    def tokenize(body: TokenizeRequest) -> dict[str, Any]:
+    @app.post("/tokenize", responses=documents.ERRORS)
+    def tokenize(body: native.TokenizeRequest) -> dict[str, Any]:
         """Token ids of a text."""
-        return tokenized(engine, body)
+        return native.tokenized(engine, body)
 
-    @app.post("/detokenize", responses=ERRORS)
-    def detokenize(body: DetokenizeRequest) -> dict[str, Any]:
+    @app.post("/detokenize", responses=documents.ERRORS)
+    def detokenize(body: native.DetokenizeRequest) -> dict[str, Any]:
         """The text of token ids."""
-        return detokenized(engine, body)
+        return native.detokenized(engine, body)
 
-    @app.post("/apply-template", responses=ERRORS)
+    @app.post("/apply-template", responses=documents.ERRORS)
     def apply_template(body: ChatRequest) -> dict[str, Any]:
         """The prompt that a conversation becomes."""
-        return templated(engine, body)
+        return native.templated(engine, body)
 
-    @app.get("/slots", responses=ERRORS)
+    @app.get("/slots", responses=documents.ERRORS)
     def slots() -> list[dict[str, Any]]:
         """The current state of each slot."""
         n_ctx = engine.target.n_ctx
         return [slot._asdict() | {"n_ctx": n_ctx} for slot in service.session.slots()]
 
-    @app.post("/slots/{slot}", responses=ERRORS)
+    @app.post("/slots/{slot}", responses=documents.ERRORS)
     async def change_slot(
-        request: Request, slot: int, action: SlotAction, body: SlotRequest | None = None
+        request: Request,
+        slot: int,
+        action: native.SlotAction,
+        body: native.SlotRequest | None = None,
     ) -> dict[str, Any]:
         """Save the cache of a slot in a file, restore it, or erase it."""
         owner = _cache_owner(service, request)
-        return await slot_changed(service, slot, action, body or SlotRequest(), owner)
+        return await native.slot_changed(service, slot, action, body or native.SlotRequest(), owner)
 
 
 async def _answer(
@@ -330,8 +310,8 @@ async def _disconnected(request: Request) -> None:
 
 
 def _add_facts(app: FastAPI, service: Service) -> None:
-    @app.get("/health", responses=ERRORS)
-    @app.get("/v1/health", responses=ERRORS)
+    @app.get("/health", responses=documents.ERRORS)
+    @app.get("/v1/health", responses=documents.ERRORS)
     async def health() -> dict[str, str]:
         """Whether the server is up and its slots make progress, or 503 with the reason.
 
@@ -340,30 +320,30 @@ def _add_facts(app: FastAPI, service: Service) -> None:
         service.session.require_progress()
         return {"status": "ok"}
 
-    @app.get("/v1/models", responses=ERRORS)
-    async def models() -> Models:
+    @app.get("/v1/models", responses=documents.ERRORS)
+    async def models() -> documents.Models:
         """The one model, under each of its names."""
         return {"object": "list", "data": [_model(service, name) for name in service.names]}
 
-    @app.get("/v1/models/{name:path}", responses=ERRORS)
-    async def model(name: str) -> Model:
+    @app.get("/v1/models/{name:path}", responses=documents.ERRORS)
+    async def model(name: str) -> documents.Model:
         """The model, if it has this name."""
         service.require_model(name)
         return _model(service, name)
 
-    @app.get("/props", responses=ERRORS)
+    @app.get("/props", responses=documents.ERRORS)
     async def props() -> dict[str, Any]:
         """The model's files, and the defaults for requests."""
         return service.props()
 
-    @app.get("/metrics", responses=ERRORS, response_class=PlainTextResponse)
+    @app.get("/metrics", responses=documents.ERRORS, response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Metrics for Prometheus."""
         began = {"Process-Start-Time-Unix": str(service.created)}  # as llama-server
         return Response(service.metrics.text(), headers=began, media_type=CONTENT_TYPE)
 
 
-def _model(service: Service, name: str) -> Model:
+def _model(service: Service, name: str) -> documents.Model:
     return {
         "id": name,
         "object": "model",
@@ -373,7 +353,7 @@ def _model(service: Service, name: str) -> Model:
     }
 
 
-def model_meta(service: Service) -> ModelMeta:
+def model_meta(service: Service) -> documents.ModelMeta:
     """The model's sizes, under llama-server's names."""
     target = service.engine.target
     return {"n_ctx": target.n_ctx, "n_vocab": target.n_vocab}

@@ -29,14 +29,8 @@ from numpy.typing import NDArray
 from localspec.bench.padding.encoder import Quantization, TensorEncoder, place
 from localspec.bench.padding.layout import Forms, PaddedShape, TensorForm
 from localspec.bench.padding.source import PaddingSource
+from localspec.core import files
 from localspec.core.errors import FileProblem
-from localspec.core.files import (
-    UNWRITABLE,
-    appearing_when_complete,
-    file_problem,
-    remove_abandoned,
-    require_disk_space,
-)
 from localspec.metadata.gguf_file import TensorInfo
 from localspec.metadata.gguf_writer import NewTensor, described, write_copy
 from localspec.metadata.header import read_header
@@ -77,11 +71,11 @@ def pad_model(
     small = PaddingSource.read(source)
     padded = _PaddedModel(small, shape, TensorEncoder(quantization), small.layout.forms(shape))
     what = f"The padded model could not be written to {destination}"
-    with file_problem(what, UNWRITABLE):
+    with files.file_problem(what, files.UNWRITABLE):
         needed = padded.n_bytes + small.header.n_header
-        require_disk_space(destination.parent, needed, "The padded model", _ELSEWHERE)
+        files.require_disk_space(destination.parent, needed, "The padded model", _ELSEWHERE)
         values = small.padded_values(shape, quantization)
-        with appearing_when_complete(destination) as unfinished:
+        with files.appearing_when_complete(destination) as unfinished:
             write_copy(unfinished, small.header, values, list(padded.new_tensors(on_progress)))
 
 
@@ -109,7 +103,7 @@ def padded_copy(
     sizes += f"-v{vocabulary}" if vocabulary else ""
     start = f"{source.stem}-{sizes}-{quantization}"
     destination = cache_dir / f"{start}-{digest[:12]}-v{FORMAT_VERSION}.gguf"
-    remove_abandoned(destination)  # before its space is needed
+    files.remove_abandoned(destination)  # before its space is needed
     if not _is_whole(destination):
         pad_model(source, destination, shape, quantization, on_progress)
         for copy in cache_dir.glob(f"{glob.escape(start)}-*.gguf"):

@@ -10,16 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from localspec.commands import session
 from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.pair import NameArgument, PairFlags
 from localspec.commands.flags.template import TemplateFlags
-from localspec.commands.session import (
-    generate_options,
-    make_request,
-    measure,
-    open_engine,
-    use_template,
-)
 from localspec.core import machine
 from localspec.core.errors import LocalspecError, TemplateError, UsageError
 from localspec.core.files import or_stream
@@ -127,7 +121,7 @@ def bench(
     if not measuring.thorough:
         groups = in_turn(groups)
     earlier = _earlier(measuring.against, groups)
-    request = make_request(name, given, _SAMPLING)
+    request = session.make_request(name, given, _SAMPLING)
     _sides(request, measuring, drafts=True)  # raises for bad flags before anything is loaded
     templating.check()
     for path in filter(None, (measuring.output, measuring.report)):
@@ -135,10 +129,10 @@ def bench(
     busy = machine.other_work()
     if busy is not None:
         console.note(busy)
-    with open_engine(request) as engine:
+    with session.open_engine(request) as engine:
         lengths = _sides(request, measuring, drafts=engine.draft is not None)
         plan = _plan(engine, request, lengths, measuring)
-        use_template(engine, templating)
+        session.use_template(engine, templating)
         command = shlex.join(["localspec", *sys.argv[1:]])
         report = Report(
             engine, plan, groups, measuring.output, measuring.report, earlier, command, busy
@@ -166,10 +160,10 @@ def _plan(
     from localspec.bench.plan import BenchPlan
 
     plain = GenerateOptions(draft_tokens=0, max_tokens=measuring.max_tokens)
-    plain = generate_options(engine, request, plain)
+    plain = session.generate_options(engine, request, plain)
     sides = [replace(plain, draft_tokens=each).allowed(engine) for each in lengths]
     for each in sides:
-        measure(engine, request, each)
+        session.measure(engine, request, each)
     if measuring.audit and not plain.sampling.text_independent_of_draft:
         raise UsageError(
             "--audit needs a text that the seed alone decides, unlike that of rejection.",

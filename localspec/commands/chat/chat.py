@@ -6,13 +6,7 @@ from typing import Annotated
 
 import typer
 
-from localspec.commands.chat.conversations import (
-    begin,
-    end,
-    pair_document,
-    system_message,
-    with_saved_pair,
-)
+from localspec.commands.chat import conversations
 from localspec.commands.chat.flags import ConversationFlags
 from localspec.commands.chat.loaded_pair import LoadedPair
 from localspec.commands.flags.answer import PANEL, AnswerFlags
@@ -50,13 +44,13 @@ def chat(
     console.be_quiet(answering.quiet)
     grammar = constraining.read()
     saved = storing.read()
-    name, given, settings = with_saved_pair(saved, name, given)
+    name, given, settings = conversations.with_saved_pair(saved, name, given)
     if not (name or given.get("target") or default_target()) and is_terminal():
         name = choose_model()
         if name is None:
             raise typer.Exit
     request = make_request(name, given, conversation=settings)
-    system = system_message(saved, name, answering.system)
+    system = conversations.system_message(saved, name, answering.system)
     templating.check()
     require_prompt_cache(answering)
     look = AnswerStyle.asked(answering.hide_reasoning, answering.show_draft, answering.stats)
@@ -68,16 +62,16 @@ def chat(
         with open_screen(
             look, markdown=not plain, keep_input=storing.save is not False, models=_model_names
         ) as screen:
-            document = pair_document(name, given, request, engine)
+            document = conversations.pair_document(name, given, request, engine)
             conversation = Chat(engine, screen, options, pair=document, load_pair=pair.change)
             if screen.interactive:
                 console.note_other_work()
-            begin(conversation, saved, engine, shown=screen.interactive)
+            conversations.begin(conversation, saved, engine, shown=screen.interactive)
             conversation.system = system
             conversation.autosave = storing.autosave(saved, conversation)
             failed = run(conversation)
             if screen.interactive:
-                end(conversation)
+                conversations.end(conversation)
     if failed and not screen.interactive:
         raise typer.Exit(1)  # a person has seen the errors, a script has not
 

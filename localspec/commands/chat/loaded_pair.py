@@ -6,19 +6,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from localspec.commands import session
 from localspec.commands.chat.conversations import pair_document
 from localspec.commands.flags.answer import AnswerFlags
 from localspec.commands.flags.rows import Given
 from localspec.commands.flags.template import TemplateFlags
-from localspec.commands.session import (
-    find_files,
-    generate_options,
-    lookup_cache,
-    make_request,
-    open_engine,
-    prompt_cache,
-    use_template,
-)
 from localspec.core.errors import LocalspecError
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.sampling_params import SamplingParams, sampling_fields
@@ -62,15 +54,15 @@ class LoadedPair:
         """Load a pair; ``changed`` is sampling that was set in the chat."""
         length = request.draft_tokens
         with ExitStack() as stack:
-            engine = stack.enter_context(open_engine(request))
-            use_template(engine, self.templating, system)
+            engine = stack.enter_context(session.open_engine(request))
+            session.use_template(engine, self.templating, system)
             asked = self.templating.limited(self.answering.options(length, self.grammar))
-            options = generate_options(engine, request, asked)
+            options = session.generate_options(engine, request, asked)
             sampling: SamplingParams = replace(options.sampling, **(changed or {}))  # type: ignore[arg-type]
             engine.token_rules(sampling)
-            stack.enter_context(lookup_cache(engine, request, default=True))
+            stack.enter_context(session.lookup_cache(engine, request, default=True))
             if request is self.first:
-                stack.enter_context(prompt_cache(engine, self.answering, answers=True))
+                stack.enter_context(session.prompt_cache(engine, self.answering, answers=True))
             self._open = stack.pop_all()
         self._request, self._options = request, options
         return engine, replace(options, sampling=sampling)
@@ -78,8 +70,8 @@ class LoadedPair:
     def change(self, chat: "Chat", name: str) -> None:
         """Let another pair go on with a conversation; its sampling stays as it was set there."""
         given = {key: value for key, value in self.given.items() if key not in _OF_ONE_PAIR}
-        request, before = make_request(name, given), self._request
-        find_files(request)  # raises while this pair is loaded
+        request, before = session.make_request(name, given), self._request
+        session.find_files(request)  # raises while this pair is loaded
         now, then = chat.options, self._options
         changed = {
             each: getattr(now.sampling, each)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from localspec import __version__
+from localspec.commands import session
 from localspec.commands.flags.answer import PANEL, AnswerFlags, JsonFlag
 from localspec.commands.flags.grammar import GrammarFlags
 from localspec.commands.flags.groups import spread_groups
@@ -20,15 +21,6 @@ from localspec.commands.flags.settings import default_target
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.run.batch import BatchFlags, run_batch
 from localspec.commands.run.prompt import PromptFlags
-from localspec.commands.session import (
-    generate_options,
-    lookup_cache,
-    make_request,
-    open_engine,
-    prompt_cache,
-    require_prompt_cache,
-    use_template,
-)
 from localspec.core.errors import UsageError
 from localspec.core.formatting import one_line
 from localspec.core.options.generate_options import GenerateOptions
@@ -80,25 +72,25 @@ def run(
     batching.check([*_no_batch(prompting, answering), *(flag for flag, on in modes.items() if on)])
     grammar = constraining.read()
     if batching.batch is not None:
-        run_batch(batching, answering, templating, grammar, make_request(name, given))
+        run_batch(batching, answering, templating, grammar, session.make_request(name, given))
         return
     _require_writable_forms(answering, trace, as_json)
-    request = make_request(name, given)
-    require_prompt_cache(answering)
+    request = session.make_request(name, given)
+    session.require_prompt_cache(answering)
     text = prompting.read()
     if compare and not as_json:
         console.note_other_work()
-    with open_engine(request) as engine:
+    with session.open_engine(request) as engine:
         ids = _encode(engine, text, prompting, templating, answering)
         asked = templating.limited(answering.options(request.draft_tokens, grammar))
-        options = generate_options(engine, request, asked)
+        options = session.generate_options(engine, request, asked)
         if trace is not None:
             options = replace(options, logprobs=0)
         traced: list[Piece] = []
         look = AnswerStyle.asked(answering.hide_reasoning, answering.show_draft, answering.stats)
         with (
-            lookup_cache(engine, request, default=False),
-            prompt_cache(engine, answering) as save_prompt,
+            session.lookup_cache(engine, request, default=False),
+            session.prompt_cache(engine, answering) as save_prompt,
         ):
             pieces = engine.stream(
                 ids, options, on_prompt=save_prompt, reports_progress=not as_json
@@ -219,7 +211,7 @@ def _encode(
     """Token ids of the prompt: a conversation of one question, or the text as it is."""
     if prompting.raw:
         return engine.encode_text(text, special=prompting.special)
-    use_template(engine, templating, answering.system)
+    session.use_template(engine, templating, answering.system)
     messages: list[Message] = [{"role": "user", "content": text}]
     if answering.system is not None:
         messages.insert(0, {"role": "system", "content": answering.system})

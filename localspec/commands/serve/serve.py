@@ -5,6 +5,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from localspec.commands import session
 from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.pair import NamesArgument, PairFlags
 from localspec.commands.flags.rows import Given
@@ -16,13 +17,6 @@ from localspec.commands.serve.models import (
     reference_names,
     run_server,
     serve_models,
-)
-from localspec.commands.session import (
-    generate_options,
-    lookup_cache,
-    make_request,
-    open_engine,
-    use_template,
 )
 from localspec.core import machine
 from localspec.core.compute import COMPUTE
@@ -87,7 +81,7 @@ def _serve_model(
     from localspec.server.running import announced
 
     COMPUTE.release()  # the main thread runs the event loop
-    request = make_request(name, given)
+    request = session.make_request(name, given)
     length = request.draft_tokens
     access, tls = replace(serving.access(), behind_front=handshake is not None), serving.tls()
     keyed = bool(access.keys) if handshake is None else handshake.keyed
@@ -96,10 +90,10 @@ def _serve_model(
     with (
         bound(serving.hosts(), serving.port) as sockets,
         nullcontext() if handshake else announced(url(sockets[0], tls), shown[:1], slots=0),
-        open_engine(request, serving.parallel) as engine,
-        lookup_cache(engine, request, default=True),
+        session.open_engine(request, serving.parallel) as engine,
+        session.lookup_cache(engine, request, default=True),
     ):
-        use_template(engine, templating)
+        session.use_template(engine, templating)
         service = make_service(engine, request, length, serving, templating)
         with closing(service.session):
             app = make_app(service, access, max_body=serving.max_body * 2**20, say=console.note)
@@ -130,7 +124,7 @@ def make_service(
 
     asked = GenerateOptions(draft_tokens=length, max_tokens=serving.max_tokens)
     asked = templating.limited(asked)
-    options = generate_options(engine, request, asked)
+    options = session.generate_options(engine, request, asked)
     given = request.sampling.get("seed")
     defaults = Defaults(options, seed=None if given in (None, -1) else options.sampling.seed)
     file = engine.target.header.path
@@ -139,13 +133,13 @@ def make_service(
     notes = engine.notes
     say = None if serving.cache_ram == 0 else console.note
     prefixes = PrefixCache(_cache_bytes(engine, serving.cache_ram), say)
-    session = engine.open_session(serving.limits(), prefixes)
+    queue = engine.open_session(serving.limits(), prefixes)
     for sentence in engine.notes:
         if sentence not in notes:  # why there is only one slot
             console.note(sentence)
     return Service(
         engine,
-        session,
+        queue,
         defaults,
         names,
         _about(engine),

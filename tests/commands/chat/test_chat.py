@@ -133,7 +133,7 @@ def test_another_model_goes_on(
             raise NotEnoughMemory("It does not fit.", "Buy more.")
         return open_engine(request)
 
-    monkeypatch.setattr("localspec.commands.chat.loaded_pair.open_engine", failing)
+    monkeypatch.setattr("localspec.commands.session.open_engine", failing)
     again = chat("--temp", "0", stdin=script.format(tiny.draft))
     assert again.code == 1 and "Error: It does not fit." in again.err
     assert again.out == stays.out

@@ -279,7 +279,7 @@ def test_a_bug_keeps_its_traceback(run: Command, monkeypatch: pytest.MonkeyPatch
     def broken(*arguments: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(run_command, "make_request", broken)
+    monkeypatch.setattr(run_command.session, "make_request", broken)
     with pytest.raises(ZeroDivisionError):
         run(HELLO)
 

@@ -125,7 +125,7 @@ def test_a_server_is_listed_while_its_model_loads(
         seen.append(server["state"])
         return open_engine(*args)
 
-    monkeypatch.setattr("localspec.commands.serve.serve.open_engine", listed)
+    monkeypatch.setattr("localspec.commands.session.open_engine", listed)
     monkeypatch.setattr(Server, "run", lambda server, sockets: seen.append(localspec("ps").out))
     assert localspec("serve", f"mine={tiny.target}", "-t", "1", "--port", "0").code == 0
     url = seen[0].split("\t")[1]
