@@ -248,8 +248,22 @@ def hindsight_limits(
     costs = pass_costs(sides, prompts)
     if costs is None or costs.step_s is None:
         return None
-    prompt_lookup = "lookup" in _merged(sides, prompts).sources
-    return _limits(guesses, costs.pass_s, costs.step_s, prompt_lookup)
+    verify, step = costs.pass_s, costs.step_s
+    agreed = [[guess.right for guess in one] for one in guesses]
+    chains = [chains_along(one, len(verify) - 1) for one in guesses]
+    plain = sum(len(one) for one in agreed) * verify[0]
+    fixed, length = best_fixed(agreed, verify, step)
+    most, best = ceiling(verify, step)
+    return Limits(
+        ceiling=most,
+        ceiling_length=best,
+        oracle=plain / sum(best_seconds(one, verify, step) for one in agreed),
+        causal=plain / causal_seconds(chains, verify, step),
+        fixed=fixed,
+        fixed_length=length,
+        shares=tuple(shares(agreed, _PLACES)),
+        prompt_lookup="lookup" in _merged(sides, prompts).sources,
+    )
 
 
 def pass_costs(sides: Sequence[Side], prompts: Sequence[int]) -> Costs | None:
@@ -282,23 +296,3 @@ def _merged(sides: Sequence[Side], prompts: Sequence[int]) -> GenerationStats:
             for one in row:
                 total.merge(one)
     return total
-
-
-def _limits(
-    guesses: Sequence[Sequence[Guess]], verify: Sequence[float], step: float, prompt_lookup: bool
-) -> Limits:
-    agreed = [[guess.right for guess in one] for one in guesses]
-    chains = [chains_along(one, len(verify) - 1) for one in guesses]
-    plain = sum(len(one) for one in agreed) * verify[0]
-    fixed, length = best_fixed(agreed, verify, step)
-    most, best = ceiling(verify, step)
-    return Limits(
-        ceiling=most,
-        ceiling_length=best,
-        oracle=plain / sum(best_seconds(one, verify, step) for one in agreed),
-        causal=plain / causal_seconds(chains, verify, step),
-        fixed=fixed,
-        fixed_length=length,
-        shares=tuple(shares(agreed, _PLACES)),
-        prompt_lookup=prompt_lookup,
-    )

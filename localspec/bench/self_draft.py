@@ -191,10 +191,8 @@ def _pair(load: Load, target: Path, draft: Path) -> tuple[LoadOptions, LoadOptio
 
 
 def _copy(draft: Path, output: Path) -> None:
-    what, hint = (
-        f"The draft cannot be written to {output}",
-        "Give --output a file in a folder with room.",
-    )
+    what = f"The draft cannot be written to {output}"
+    hint = "Give --output a file in a folder with room."
     with file_problem(what, hint), appearing_when_complete(output) as partial:
         shutil.copyfile(draft, partial)
 

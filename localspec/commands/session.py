@@ -33,6 +33,8 @@ def make_request(
     given: Given,
     defaults: Mapping[str, object] | None = None,
     conversation: Mapping[str, object] | None = None,
+    *,
+    notes: bool = True,
 ) -> "PairRequest":
     """Resolve a pair's name, or ``name`` in place of --target; its settings fill in for flags.
 
@@ -41,19 +43,6 @@ def make_request(
     after them; those of a ``conversation`` come first. ``defaults`` are a command's own values of
     sampling parameters. Raises UsageError for two targets, and the errors of `resolve_pair`.
     """
-    request = resolve_request(name, given, defaults, conversation)
-    if request.note:
-        console.note(request.note)
-    return request
-
-
-def resolve_request(
-    name: str | None,
-    given: Given,
-    defaults: Mapping[str, object] | None = None,
-    conversation: Mapping[str, object] | None = None,
-) -> "PairRequest":
-    """`make_request`, without the pair's note."""
     from localspec.commands.flags.pair import PAIR_ROWS
     from localspec.commands.flags.settings import default_target, read_settings
     from localspec.library.pairs.request import resolve_pair
@@ -67,7 +56,7 @@ def resolve_request(
         {name: value for name, value in each.items() if name in PAIR_ROWS and name != "target"}
         for each in (kept.of_model(model), kept.shared)
     )
-    return resolve_pair(
+    request = resolve_pair(
         model,
         models.draft_options(),
         given,
@@ -75,6 +64,9 @@ def resolve_request(
         under=shared,
         defaults=defaults,
     )
+    if request.note and notes:
+        console.note(request.note)
+    return request
 
 
 def download_ui(yes: bool = False) -> "DownloadUI":

@@ -56,9 +56,8 @@ def did_you_mean(missing: Path) -> str:
     """The file next to a missing one whose name is nearest to it, as a question; "" for none."""
     if os.path.exists(missing):
         return ""
-    suffix = (
-        missing.suffix if missing.suffix[1:].isalpha() else ""
-    )  # the part after "1." in 1.5B is not a suffix
+    # The part after "1." in 1.5B is not a suffix.
+    suffix = missing.suffix if missing.suffix[1:].isalpha() else ""
     try:
         some = islice(missing.parent.iterdir(), _COMPARED_FILES)
         there = {each.stem: each for each in some if suffix in ("", each.suffix)}

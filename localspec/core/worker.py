@@ -241,9 +241,7 @@ class Worker:
 
     def _wait(self) -> None:
         """Wait until the child writes or ends, and kill it beyond its limits."""
-        clock = machine.AwakeClock(
-            _CHECK_SECONDS
-        )  # while the machine sleeps, the child does nothing
+        clock = machine.AwakeClock(_CHECK_SECONDS)  # a child does nothing while the machine sleeps
         end = _WALL_PER_SECOND * self._limits.seconds
         while not self._poll.poll(1000 * _CHECK_SECONDS):
             self._check(clock.tick() > end)
@@ -252,9 +250,7 @@ class Worker:
         require_wanted()
         if late:
             self._exceeded = "time"
-        elif self._limits.polled and (
-            machine.resident_bytes(self.process.pid) > self._limits.memory
-        ):
+        elif self._limits.polled and machine.resident_bytes(self.process.pid) > self._limits.memory:
             self._exceeded = "memory"
         if self._exceeded is not None:
             self.process.kill()

@@ -16,7 +16,7 @@ from localspec.bench.report.document import Against
 from localspec.chat.stats import Interval, SameText
 from localspec.core.formatting import count, duration, number, one_line, percent, size
 from localspec.display.answer import by_position
-from localspec.display.terminal.console import make_console, note
+from localspec.display.terminal.console import labelled_rows, make_console, note
 from localspec.llama.memory.use import MemoryUse
 
 if TYPE_CHECKING:
@@ -233,12 +233,9 @@ def _ci(interval: Interval | None) -> str:
 
 
 def _rows(out: Console, heading: str, rows: Sequence[tuple[str, str]]) -> None:
-    """A small table below its heading: a label and its value on each line."""
     if rows:
         out.print(heading, style="bold", markup=False)
-    width = max((len(label) for label, _ in rows), default=0)
-    for label, value in rows:
-        out.print(f"  {label:<{width}}  {value}", markup=False)
+        labelled_rows(out, [(f"  {label}", value) for label, value in rows])
 
 
 def _differences(comparison: Comparison, *, verbose: bool, prefix: str = "") -> list[str]:

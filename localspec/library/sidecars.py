@@ -21,8 +21,7 @@ from localspec.pairing import check_pair
 SHOWN_REASONS = 3  # why sidecars do not fit, in one sentence each
 MAX_NEAR = 1_000  # models of one folder that a sidecar's name is compared with
 _FINEST = ("Q8_0", "F16", "BF16")  # heads are small: best quality first
-# In which llama.cpp takes them (`common_params_handle_models`).
-_ORDER = ("mtp", "dspark", "dflash", "eagle3")
+_ORDER = ("mtp", "dspark", "dflash", "eagle3")  # llama.cpp's (`common_params_handle_models`)
 
 
 def by_model(inventory: Inventory) -> tuple[list[list[LocalModel]], list[LocalModel]]:

@@ -46,10 +46,8 @@ def folder() -> Path:
 @contextmanager
 def work_folder() -> Iterator[Path]:
     """A temporary folder in the store, in use as long as a file of its name is locked."""
-    what, hint = (
-        f"Nothing can be written in {folder()}",
-        "Set LOCALSPEC_CACHE to a folder with room.",
-    )
+    what = f"Nothing can be written in {folder()}"
+    hint = "Set LOCALSPEC_CACHE to a folder with room."
     with ExitStack() as removed:
         with files.file_problem(what, hint):
             folder().mkdir(parents=True, exist_ok=True)

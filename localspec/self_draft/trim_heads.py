@@ -53,19 +53,22 @@ def require_trimmable_heads(source: ModelHeader, target: ModelHeader, n_ids: int
     if not report.compatible:
         first = report.errors[0]
         raise IncompatiblePair(f"The heads of {name} cannot draft: {first.message}", first.hint)
-    reason = None
+    reason, size = None, len(target.vocab or ())
+
+    def is_table(tensor: TensorInfo) -> bool:
+        return tensor.name.endswith(_TABLES) and trim.has_rows(tensor, size)
+
     if source.architecture in ASSISTANTS:
         reason = f"{source.architecture} has embeddings of its own kind"
     elif source.trimmed is not None:
         reason = "their vocabulary is trimmed already"
-    elif target.vocab is None or not any(_is_table(each, target) for each in source.tensors):
+    elif target.vocab is None or not any(map(is_table, source.tensors)):
         reason = "they have no embeddings with a row for each token"
     if reason:
         raise IncompatiblePair(
             f"The heads of {name} cannot be trimmed: {reason}.", "Use the heads as they are."
         )
-    assert target.vocab is not None
-    trim.require_kept(n_ids, len(target.vocab), name)
+    trim.require_kept(n_ids, size, name)
 
 
 def trim_heads(source: ModelHeader, target: ModelHeader, ids: Sequence[int], output: Path) -> None:
@@ -89,10 +92,6 @@ def trim_heads(source: ModelHeader, target: ModelHeader, ids: Sequence[int], out
                     f"other logits then, by {error:.0%}.",
                     "Use the heads as they are.",
                 )
-
-
-def _is_table(tensor: TensorInfo, target: ModelHeader) -> bool:
-    return tensor.name.endswith(_TABLES) and trim.has_rows(tensor, len(target.vocab or ()))
 
 
 def _write(source: ModelHeader, target: ModelHeader, ids: NDArray[np.int64], path: Path) -> None:

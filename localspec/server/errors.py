@@ -43,15 +43,8 @@ _MESSAGES = "/v1/messages"  # Anthropic's path, and the beginning of its others
 _ANTHROPIC_TYPES = {413: "request_too_large", 503: "overloaded_error"}
 # Another request could succeed.
 _CLIENT_ERRORS = (UsageError, GrammarError, TemplateError, TemplateLimitExceeded, PromptTooLong)
-_OTHER_MEDIA = (
-    "image_url",
-    "input_image",
-    "image",
-    "input_audio",
-    "file",
-    "input_file",
-    "document",
-)  # as a part's type
+# Types of parts that hold no text.
+_OTHER_MEDIA = "image_url input_image image input_audio file input_file document".split()
 
 
 class BodyRefused(HTTPException):

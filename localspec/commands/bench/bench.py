@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from localspec.bench.forecast import Forecast, Limit
     from localspec.bench.plan import BenchPlan
     from localspec.bench.prompts import Prompt
-    from localspec.bench.report.document import Document
     from localspec.bench.report.report import Report
     from localspec.chat.answer import Answer
     from localspec.display.bench import Scoreboard
@@ -103,6 +102,7 @@ def bench(
     """
     from localspec.bench.forecast import Limit
     from localspec.bench.prompts import SHIPPED, by_task, in_turn, read_prompts
+    from localspec.bench.report.document import read_document
     from localspec.bench.report.report import Report, require_writable
 
     if given.keys() & {"lookup_cache", "lookup_files"}:
@@ -120,7 +120,8 @@ def bench(
     kinds = len(groups)
     if not measuring.thorough:
         groups = in_turn(groups)
-    earlier = _earlier(measuring.against, groups)
+    every = [prompt for group in groups.values() for prompt in group]
+    earlier = measuring.against and read_document(measuring.against, every)
     request = session.make_request(name, given, _SAMPLING)
     _sides(request, measuring, drafts=True)  # raises for bad flags before anything is loaded
     templating.check()
@@ -144,14 +145,6 @@ def bench(
         raise problem
     unexplained = any(not d.is_rounding for one in found for d in one.differences)
     raise typer.Exit(130 if problem is not None else 1 if unexplained else 0)
-
-
-def _earlier(path: Path | None, groups: "Mapping[str, Sequence[Prompt]]") -> "Document | None":
-    """The document to compare with; raises the errors of `read_document`."""
-    from localspec.bench.report.document import read_document
-
-    prompts = [prompt for group in groups.values() for prompt in group]
-    return None if path is None else read_document(path, prompts)
 
 
 def _plan(

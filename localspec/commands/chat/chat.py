@@ -1,6 +1,5 @@
 """The command ``chat``: a conversation, turn by turn."""
 
-from collections.abc import Iterable
 from functools import cache
 from typing import Annotated
 
@@ -10,6 +9,7 @@ from localspec.commands.chat import conversations
 from localspec.commands.chat.flags import ConversationFlags
 from localspec.commands.chat.loaded_pair import LoadedPair
 from localspec.commands.flags.answer import PANEL, AnswerFlags
+from localspec.commands.flags.completion import models
 from localspec.commands.flags.grammar import GrammarFlags
 from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.pair import NameArgument, PairFlags
@@ -60,7 +60,7 @@ def chat(
     ):
         engine, options = pair.open(request, system)
         with open_screen(
-            look, markdown=not plain, keep_input=storing.save is not False, models=_model_names
+            look, markdown=not plain, keep_input=storing.save is not False, models=cache(models)
         ) as screen:
             document = conversations.pair_document(name, given, request, engine)
             conversation = Chat(engine, screen, options, pair=document, load_pair=pair.change)
@@ -74,15 +74,3 @@ def chat(
                 conversations.end(conversation)
     if failed and not screen.interactive:
         raise typer.Exit(1)  # a person has seen the errors, a script has not
-
-
-@cache
-def _model_names() -> Iterable[str]:
-    """Completions of /model: the pairs, and the models on this disk."""
-    from localspec.library.local_models import find_models
-    from localspec.library.pairs import user_pairs
-    from localspec.library.pairs.catalog import load_catalog
-
-    known = [user_pairs.BUNDLED, *(pair.name for pair in load_catalog())]
-    local = [model.name for model in find_models().models]
-    return list(dict.fromkeys([*user_pairs.names(), *known, *local]))

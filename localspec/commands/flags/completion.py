@@ -39,17 +39,11 @@ class BashCompletion(_completion_classes.BashComplete):
 _completion_classes.BashComplete = BashCompletion  # type: ignore[misc]  # which Typer registers
 
 
-def own_pairs() -> list[str]:
-    from localspec.library.pairs import user_pairs
-
-    return user_pairs.names()
-
-
 def pairs() -> list[str]:
+    from localspec.library.pairs import user_pairs
     from localspec.library.pairs.catalog import load_catalog
-    from localspec.library.pairs.user_pairs import BUNDLED
 
-    return [BUNDLED, *own_pairs(), *(pair.name for pair in load_catalog())]
+    return [user_pairs.BUNDLED, *user_pairs.names(), *(pair.name for pair in load_catalog())]
 
 
 def models() -> list[str]:

@@ -14,8 +14,7 @@ from localspec.commands.flags.rows import source_of
 from localspec.core.errors import LocalspecError, UsageError
 from localspec.display.terminal import console
 
-# An option that may stand alone, the values that may follow it, and the value that it means alone.
-_ALONE = {flag: (("on", "off", "auto"), "on") for flag in ("-fa", "--flash-attn")}
+_ALONE = ("-fa", "--flash-attn")  # options that may stand alone, which means on
 # llama.cpp's spellings of options that have another name here, and an older one of ours, with their
 # replacements; a spelling that a command has itself is left alone. A second word is put before the
 # value.
@@ -201,7 +200,6 @@ def complete(arguments: Sequence[str]) -> list[str]:
         if argument == "--":
             return [*completed, *arguments[i:]]
         completed.append(argument)
-        values, alone = _ALONE.get(argument, ((), ""))
-        if alone and not (i + 1 < len(arguments) and arguments[i + 1] in values):
-            completed.append(alone)
+        if argument in _ALONE and arguments[i + 1 : i + 2] not in (["on"], ["off"], ["auto"]):
+            completed.append("on")
     return completed

@@ -16,6 +16,7 @@ from localspec.core.options.model_options import ModelOptions
 from localspec.display import reports
 from localspec.display.terminal import console
 from localspec.display.terminal.progress import progress
+from localspec.library.pairs import user_pairs
 from localspec.library.pairs.options import picked
 
 if TYPE_CHECKING:
@@ -71,7 +72,6 @@ def pair_add(
     The pair is checked, and the hashes of its files are saved for verify.
     """
     from localspec.library.acquire import file_hashes, judge
-    from localspec.library.pairs import user_pairs
     from localspec.library.resolve import Resolver, is_known
 
     user_pairs.require_free(name)
@@ -120,7 +120,6 @@ def pair_show(
     """Show everything known about a pair, yours or a known one."""
     from localspec.display import models as lists
     from localspec.library.local_models import find_models
-    from localspec.library.pairs import user_pairs
     from localspec.library.pairs.listing import pair_row
 
     row, settings = pair_row(name, find_models().files), user_pairs.find(name).settings
@@ -134,11 +133,9 @@ def pair_show(
 @pair_app.command("forget", hidden=True)
 @pair_app.command("rm", hidden=True)
 def pair_remove(
-    name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=completion.own_pairs)],
+    name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=user_pairs.names)],
 ) -> None:
     """Remove a pair of yours, not its models."""
-    from localspec.library.pairs import user_pairs
-
     user_pairs.remove(name)
     console.note(f"Removed: {name}. Its models stay where they are.")
 

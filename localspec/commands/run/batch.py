@@ -72,10 +72,8 @@ def run_batch(
     require_extra()
     from localspec.server.batch import BatchRun, read_done, read_lines
 
-    lines, path = (
-        read_lines(or_stream(batching.batch, "stdin")),
-        or_stream(batching.output, "stdout"),
-    )
+    lines = read_lines(or_stream(batching.batch, "stdin"))
+    path = or_stream(batching.output, "stdout")
     with _appending(path) as output, ExitStack() as reopened:
         done = read_done(path, lines)
         opened = os.fstat(output.fileno())

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache, partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.commands.flags.rows import Given
@@ -73,6 +72,7 @@ def serve_models(names: Sequence[str], given: Given, serving: ServingFlags) -> N
 
 def _models(names: Sequence[str], given: Given, serving: ServingFlags) -> list["Model"]:
     """The models to serve, the default one first; raises UsageError, FileProblem, UnknownPair."""
+    from localspec.library.local_models import find_models
     from localspec.library.resolve import Resolver
 
     if "target" in given and names:
@@ -84,7 +84,7 @@ def _models(names: Sequence[str], given: Given, serving: ServingFlags) -> list["
     names = names or ([given["target"]] if "target" in given else [])
     found = [_named(name, resolver) for name in names]
     if serving.models_dir is not None:
-        found += _in_folder(serving.models_dir)
+        found += map(_file, find_models((), (serving.models_dir,)).models)
     elif not names:
         found += _on_disk(resolver)
     known: dict[str, Model] = {}
@@ -104,13 +104,13 @@ def _models(names: Sequence[str], given: Given, serving: ServingFlags) -> list["
 
 def _expected(name: str, given: Given) -> dict[str, int]:
     """The sizes of a model that is not loaded, by its file: clients plan with its context."""
-    from localspec.commands.session import resolve_request
+    from localspec.commands.session import make_request
     from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size
     from localspec.metadata.header import read_header
 
     given = {key: value for key, value in given.items() if key != "target"}
     with suppress(LocalspecError):  # loading it gives the reason
-        request = resolve_request(name, given)
+        request = make_request(name, given, notes=False)
         path = request.resolver.on_disk(request.target)
         if path is not None:
             header = read_header(path, request.given.get("override_kv", ()))
@@ -162,12 +162,6 @@ def _on_disk(resolver: "Resolver") -> Iterator["Model"]:
         if not is_bundled(single.path) and taken.isdisjoint((single.path.stem, str(single.path))):
             taken.add(single.path.stem)
             yield _file(single)
-
-
-def _in_folder(folder: Path) -> Iterator["Model"]:
-    from localspec.library.local_models import find_models
-
-    return map(_file, find_models((), (folder,)).models)
 
 
 def _file(model: "LocalModel") -> "Model":

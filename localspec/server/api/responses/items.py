@@ -108,17 +108,13 @@ class OtherItem(OpenObject):
         if self.call_id is not None:
             name = str(fields.get("name") or self.type.removesuffix("_call"))
             shown = {key: fields[key] for key in _INPUTS if key in fields}
-            function = CalledFunction(name=name, arguments=_arguments(shown))
+            arguments = shown.get("arguments", shown.get("action"))
+            arguments = shown if arguments is None else arguments
+            function = CalledFunction(name=name, arguments=arguments)
             call = ToolCall(id=self.call_id, function=function)
             return AssistantMessage(role="assistant", tool_calls=[call])
         part = OtherPart.model_validate({"type": self.type, **fields})
         return AssistantMessage(role="assistant", content=[part])
-
-
-def _arguments(fields: dict[str, Any]) -> Any:
-    """The arguments of a call that has one of these fields."""
-    found = fields.get("arguments", fields.get("action"))
-    return found if found is not None else fields
 
 
 def _result(call_id: str | None, output: Any) -> ToolMessage:
@@ -178,10 +174,3 @@ def left_out(given: str | list[Item]) -> list[str]:
     items = [] if isinstance(given, str) else given
     kinds = {item.type for item in items if isinstance(item, OtherItem) and item.is_left_out}
     return [f"Items of the type {kind} were left out." for kind in sorted(kinds)]
-
-
-def with_instructions(instructions: str | None, messages: list[Message]) -> list[Message]:
-    """The messages, preceded by the instructions if there are any."""
-    if not instructions:
-        return messages
-    return [SystemMessage(role="system", content=instructions), *messages]

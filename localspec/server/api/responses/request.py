@@ -18,6 +18,7 @@ from localspec.server.api.messages import (
     OfferedFunction,
     OfferedTool,
     OtherTool,
+    SystemMessage,
     ToolChoice,
     type_of,
 )
@@ -42,7 +43,6 @@ from localspec.server.api.responses.items import (
     full_name,
     left_out,
     messages_of,
-    with_instructions,
 )
 from localspec.server.api.responses.stored import StoredResponses
 
@@ -180,9 +180,10 @@ class ResponsesRequest(AnswerRequest):
     def chat(self) -> ChatRequest:
         """The same request in the form of a chat."""
         common = {name: getattr(self, name) for name in AnswerRequest.model_fields}
+        system = self.instructions and SystemMessage(role="system", content=self.instructions)
         return ChatRequest.model_construct(
             **common | {"response_format": self._format()},
-            messages=with_instructions(self.instructions, self._conversation),
+            messages=[*([system] if system else []), *self._conversation],
             max_completion_tokens=self.max_output_tokens,
             tools=self._tools(),
             tool_choice=self._choice(),
