@@ -155,7 +155,8 @@ def load(
             raise UsageError(f"{name} is {value!r:.60}.", "Expected a model's name, or a path.")
     given = _given(options)
     either = [] if draft == "auto" else ["off" if draft is None else str(draft)]
-    asked = choose_draft(either, None, _text(given.pop("draft_tokens", None)))
+    length = given.pop("draft_tokens", None)
+    asked = choose_draft(either, None, None if length is None else str(length))
     request = resolve_pair(str(target), asked, _values(given), under={"lenient": lenient})
     settings, lenient = dict(request.given), request.models.lenient
     del settings["lenient"]
@@ -571,10 +572,6 @@ def _length(value: object) -> DraftTokens:
     if not lengths or len(lengths) > 1:
         raise UsageError(f"{value!r} is no draft length.", 'Give a number, "auto" or "off".')
     return lengths[0]
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)
 
 
 def _list_options(

@@ -71,19 +71,16 @@ def _headline(header: "ModelHeader") -> str:
 
 def doctor_report(result: "DoctorReport") -> None:
     """The facts of ``doctor`` on stdout, the advice below them."""
-    out = make_console(stderr=False)
+    out, rows = make_console(stderr=False), list[tuple[str, str]]()
     for name, value in result.facts.items():
-        label = name.replace("_", " ")
         if name == "devices" and isinstance(value, list):
-            for device in value:
-                out.print(
-                    f"{'device':<17} {device['name']}: {device['description']} "
-                    f"({device['kind']}, {size(device['free'])} of "
-                    f"{size(device['total'])} free)",
-                    markup=False,
-                )
+            for each in value:
+                memory = f"{size(each['free'])} of {size(each['total'])} free"
+                words = f"{each['name']}: {each['description']} ({each['kind']}, {memory})"
+                rows.append(("device", words))
             continue
         shown = size(value) if name.startswith("memory") and isinstance(value, int) else value
-        out.print(f"{label:<17} {one_line(str(shown))}", markup=False)
+        rows.append((name.replace("_", " "), str(shown)))
+    labelled_rows(out, rows)
     for sentence in result.advice:
         out.print(f"advice: {one_line(sentence)}", style="yellow", markup=False)

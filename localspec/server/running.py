@@ -1,21 +1,24 @@
 """Running servers of this user: a state file for each, locked as long as its process lives."""
 
+import asyncio
 import json
 import os
 import signal
 import socket
-import ssl
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field, TypeAdapter
 
 from localspec.core import paths
 from localspec.core.files import lock, read_at_most
+
+if TYPE_CHECKING:
+    import httpx2
 
 _MOST_BYTES = 2**16
 _SECONDS, _MOST_REPLY = 3, 2**22  # of a reply: more would hold `ps` and `top`
@@ -31,11 +34,11 @@ class RunningServer:
     its model loads.
     """
 
-    pid: int
+    pid: Annotated[int, Field(gt=0)]  # 0 would mean many processes
     url: str
-    models: Sequence[str]
+    models: Annotated[Sequence[str], Field(min_length=1)]
     slots: int
-    since: float
+    since: Annotated[float, Field(ge=0, lt=_LATEST)]
     host: str
 
     @property
@@ -64,15 +67,14 @@ class RunningServer:
         The first key of LOCALSPEC_API_KEY is sent, to this address alone: no redirect is followed.
         """
         key = os.environ.get("LOCALSPEC_API_KEY", "").partition(",")[0].strip()
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        import httpx2
+
         try:
-            with _connected(self.url) as connection:
-                connection.request("GET", path, headers=headers)
-                reply = connection.getresponse()
-                text = reply.read(_MOST_REPLY).decode()
-        except (OSError, ValueError, HTTPException):
+            url = httpx2.URL(f"{self.url}{path}")
+            status, data = asyncio.run(_get(url, {"Authorization": f"Bearer {key}"} if key else {}))
+            return data.decode() if status == 200 else "" if status >= 400 else None
+        except (OSError, ValueError, httpx2.HTTPError, httpx2.InvalidURL):
             return None
-        return text if reply.status == 200 else "" if reply.status >= 400 else None
 
     def stop(self) -> bool:
         """Tell it to end; False if it has ended already."""
@@ -109,10 +111,10 @@ def announced(url: str, models: Sequence[str], slots: int) -> Iterator[None]:
 
 def running_servers() -> list[RunningServer]:
     """The servers of this user on this machine, oldest first; files of ended ones are removed."""
-    found = []
+    found, records = [], TypeAdapter(RunningServer)
     for path in _folder().glob("*.json"):
-        with suppress(OSError, ValueError, TypeError, RecursionError):
-            server = _checked(RunningServer(**json.loads(read_at_most(path, _MOST_BYTES))))
+        with suppress(OSError, ValueError):
+            server = records.validate_json(read_at_most(path, _MOST_BYTES), strict=True)
             if server.host != socket.gethostname():
                 continue
             if server.is_alive:
@@ -122,43 +124,21 @@ def running_servers() -> list[RunningServer]:
     return sorted(found, key=lambda server: server.since)
 
 
-def _checked(record: RunningServer) -> RunningServer:
-    """The record; raises ValueError for values that no server writes. A pid of 0 means many."""
-    texts = [record.url, record.host, *record.models]
-    numbers = (record.pid, record.slots, record.since)
-    right = all(isinstance(text, str) for text in texts) and type(record.models) is list
-    right = right and all(type(number) in (int, float) for number in numbers)
-    if not right or not record.models or not (record.pid > 0 and 0 <= record.since < _LATEST):
-        raise ValueError("no record of a server")
-    return record
+async def _get(url: "httpx2.URL", headers: Mapping[str, str]) -> tuple[int, bytes]:
+    """Status and body of a reply that takes at most `_SECONDS` in all.
 
-
-@contextmanager
-def _connected(url: str) -> Iterator[HTTPConnection]:
-    """A connection to a server of this machine, which is cut after `_SECONDS`.
-
-    Its certificate names the machine as others know it, and may be self-signed.
+    The server's certificate names the machine as others know it, and may be self-signed.
     """
-    parts = urlsplit(url)
-    host = _LOOPBACK.get(parts.hostname or "", parts.hostname or "")
-    connection = HTTPConnection(host, parts.port)
-    ends = time.monotonic() + _SECONDS
-    with ExitStack() as stack:
-        line = stack.enter_context(socket.create_connection((host, connection.port), _SECONDS))
-        if parts.scheme == "https":
-            context = ssl.create_default_context()
-            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-            line = stack.enter_context(context.wrap_socket(line, do_handshake_on_connect=False))
-        # The socket's own time limit restarts with each byte.
-        cut = threading.Timer(_SECONDS, lambda: socket.socket.shutdown(line, socket.SHUT_RDWR))
-        stack.callback(cut.cancel)
-        cut.start()
-        if isinstance(line, ssl.SSLSocket):
-            line.do_handshake()
-        connection.sock = line
-        yield connection
-    if time.monotonic() > ends:
-        raise TimeoutError
+    from httpx2 import AsyncClient
+
+    here, data = url.copy_with(host=_LOOPBACK.get(url.host, url.host)), bytearray()
+    client = AsyncClient(verify=False, trust_env=False, timeout=None)
+    async with asyncio.timeout(_SECONDS), client:
+        async with client.stream("GET", here, headers=headers) as reply:
+            async for piece in reply.aiter_raw():
+                if len(data := data + piece) > _MOST_REPLY:
+                    raise ValueError("the reply is too long")
+            return reply.status_code, bytes(data)
 
 
 def _folder() -> Path:

@@ -121,7 +121,8 @@ def bench(
     if not measuring.thorough:
         groups = in_turn(groups)
     every = [prompt for group in groups.values() for prompt in group]
-    earlier = measuring.against and read_document(measuring.against, every)
+    against = measuring.against
+    earlier = None if against is None else read_document(against, every)
     request = session.make_request(name, given, _SAMPLING)
     _sides(request, measuring, drafts=True)  # raises for bad flags before anything is loaded
     templating.check()

@@ -147,9 +147,13 @@ def option(default: Any, flags: str = "", text: str = "", **row: Any) -> Any:
     return field(default=default, metadata={"option": made})
 
 
-@cache
 def options(*groups: Any) -> dict[str, Option]:
     """The rows of dataclasses by name, each followed by that of the draft's flag, if any."""
+    return _options(*groups)
+
+
+@cache
+def _options(*groups: Any) -> dict[str, Option]:
     rows: dict[str, Option] = {}
     for group in groups:
         hints = get_type_hints(group)

@@ -3,7 +3,7 @@
 import sys
 import termios
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from localspec.core.errors import UsageError
@@ -32,20 +32,19 @@ class Echo:
         _restore(before)
 
 
-@contextmanager
-def of_any_length() -> Iterator[None]:
+def of_any_length() -> AbstractContextManager[None]:
     """Pass on keys rather than lines, which the terminal would cut, until the block ends."""
-    before = _change(off=termios.ICANON)
-    try:
-        yield
-    finally:
-        _restore(before)
+    return _changed(off=termios.ICANON)
+
+
+def as_lines() -> AbstractContextManager[None]:
+    """Let the terminal echo and edit what is typed in the block, for a question."""
+    return _changed(on=termios.ICANON | termios.ECHO)
 
 
 @contextmanager
-def as_lines() -> Iterator[None]:
-    """Let the terminal echo and edit what is typed in the block, for a question."""
-    before = _change(on=termios.ICANON | termios.ECHO)
+def _changed(**modes: int) -> Iterator[None]:
+    before = _change(**modes)
     try:
         yield
     finally:
