@@ -196,7 +196,6 @@ def _last_row(target: TokenModel, context: list[int], tokens: int) -> Logits:
 
 
 def _first_row(target: TokenModel, prompt: Sequence[int]) -> Logits:
-    """The logits from which the first token of an answer is picked."""
     row = prefill(target, prompt, time.perf_counter).row
     return target.decode(prompt[-1:], 1)[0] if row is None else row
 

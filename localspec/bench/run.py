@@ -162,7 +162,6 @@ def _guesses(plain: Variant, prompt: PromptIds, tokens: Sequence[int]) -> tuple[
 def _comparison(
     task: str, variants: Sequence[Variant], chosen: Sequence[int], measured: Sequence[_Measured]
 ) -> Comparison:
-    """The chosen variants, by position, over all prompts."""
     sides = tuple(
         Side(variants[i].length, tuple(zip(*(one.answers[i] for one in measured), strict=True)))
         for i in chosen

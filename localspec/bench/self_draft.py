@@ -170,7 +170,6 @@ def _kept_ids(
     counts: Path | None,
     on_progress: Progress,
 ) -> list[int]:
-    """The tokens that the target uses most, or those most frequent in a file."""
     on_progress(_COUNTING, 0, 1)
     with Engine.load(target) as engine:
         texts = _said(engine)[0] if counts is None else count_file(engine, counts)
@@ -219,7 +218,6 @@ def _replaces(
 def _measured(
     options: tuple[LoadOptions, LoadOptions], on_progress: Progress
 ) -> DraftVerdict | None:
-    """The verdict; None if Ctrl-C ended its measurement."""
     label = "measuring the draft"
     on_progress(label, 0, 1)
     target, _ = options

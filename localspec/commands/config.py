@@ -148,7 +148,6 @@ def config_set(
 
 
 def _is_here(model: str) -> bool:
-    """Whether a pair, a file or a reference has this name."""
     from localspec.library.resolve import Resolver, is_known
 
     if user_pairs.spellings(model) or is_known(model) or parse_reference(model) is not None:
@@ -196,7 +195,6 @@ def config_edit() -> None:
 
 
 def _typed(text: str) -> object:
-    """A number or truth value as TOML has them, or the text."""
     if text in ("true", "false"):
         return text == "true"
     for kind in (int, float):

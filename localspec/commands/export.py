@@ -113,7 +113,6 @@ def _checked(request: "PairRequest") -> "PairCheck":
 
 
 def _length(request: "PairRequest", verdict: "PairCheck") -> "DraftLength":
-    """The draft length given or saved with the pair, else the one that was learnt here."""
     from localspec.export.facts import DraftLength, learnt_length
 
     asked = request.draft.one_length("auto")

@@ -177,7 +177,6 @@ def generate_options(
 
 
 def measure(engine: "Engine", request: "PairRequest", options: GenerateOptions) -> None:
-    """Measure a pair that is new here, if auto decides."""
     if options.draft_tokens == "auto":
         if request.models.recalibrate:
             engine.profile.forget()

@@ -66,7 +66,6 @@ def _line(name: str, n_bytes: int | None, words: str = "", begin: str = "") -> t
 
 
 def _single(here: "Inventory", rows: "list[PairRow]") -> "Iterator[tuple[str, int]]":
-    """Models on this disk that fit, without those of the pairs and the bundled ones."""
     from localspec.library.resolve import Resolver
     from localspec.llama.memory.probe import memory_for_models
 

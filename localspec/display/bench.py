@@ -289,7 +289,6 @@ def demo_end(results: "Sequence[DemoResult]", next_command: str, *, is_busy: boo
 
 
 def demo_result(result: "DemoResult", *, verbose: bool = False) -> None:
-    """One quantisation as a small table and a sentence of advice, on stdout."""
     out = make_console(stderr=False)
     if len(result.padded) > 1:
         _pair_result(out, result, verbose)

@@ -93,7 +93,6 @@ class _Screen:
         return unseen_answer(what)
 
     def compare(self, drafted: Answer, plain: Answer, text: str) -> None:
-        """The figures of an answer, and its speed-up over the same question answered plain."""
         self._show(drafted, estimate=False)
         answers.compared(drafted, plain, text)
 
@@ -119,7 +118,6 @@ class _Screen:
         console.note(line, asked=full)
 
     def show_stats(self, stats: GenerationStats) -> None:
-        """The sums of the conversation."""
         console.note(answers.figures_line(stats, "stop", None), asked=True)
         if stats.drafted:
             shares = stats.acceptance_by_position
@@ -132,7 +130,6 @@ class _Screen:
             console.note(words + bars, asked=True)
 
     def say(self, sentence: str) -> None:
-        """A message that is not an answer."""
         self._settle()
         console.note(sentence, asked=True)
 

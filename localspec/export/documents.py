@@ -85,7 +85,6 @@ def _at_home(header: ModelHeader) -> bool:
 
 
 def _key(header: ModelHeader) -> str:
-    """LM Studio's name of a file: owner/repository/file below its folder."""
     if _at_home(header):
         return "/".join(header.path.parts[-3:])
     return f"{_repo(header)}/{Path(header.path).name}"

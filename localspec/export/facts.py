@@ -61,12 +61,10 @@ class PairFacts:
 
     @property
     def models(self) -> list[ModelHeader]:
-        """The target, and the draft if it is another file."""
         return [self.target] if self.own_heads else [self.target, self.draft]
 
     @property
     def all_settings(self) -> dict[str, object]:
-        """The settings with the draft length and the context."""
         first = {"draft_tokens": self.length.tokens, "ctx_size": self.ctx_size}
         return {**first, **self.settings, **first}
 

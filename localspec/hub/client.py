@@ -219,7 +219,6 @@ def _repository(reference: Reference) -> tuple[_Facts, str]:
 
 
 def _ask_for_facts(reference: Reference, token: str | None, limit: float) -> _Facts:
-    """The commit, files and licence of a repository, by one request."""
     revision = quote(reference.revision, safe="")
     path = f"api/models/{reference.repo}/revision/{revision}?blobs=true"
     url = f"{http_errors.endpoint()}/{path}"

@@ -167,7 +167,6 @@ def _whole(file: str | None) -> str | None:
 
 
 def _parse_address(name: str) -> Reference:
-    """Address of a web page of the Hub: of a model, its files, or one file."""
     try:
         address = urlsplit(name)
         own = urlsplit(os.environ.get("HF_ENDPOINT") or f"https://{HUB_HOSTS[0]}")

@@ -75,7 +75,6 @@ def removals_of(name: str, resolver: Resolver) -> Iterator[Removal]:
 
 
 def _files_of(place: Path) -> Iterator[Path]:
-    """A file, its record and its partial downloads, if there are any."""
     for path in (place, record_path(place), *partials_of(place)):
         if os.path.lexists(path):
             yield path

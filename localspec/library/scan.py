@@ -135,7 +135,6 @@ class Scan:
                 self.leave_out(_TOO_DEEP, below[0][0])
 
     def gguf_files(self, root: Path, depth: int = MAX_DEPTH) -> Iterator[Path]:
-        """Those whose names are of models, or of heads that draft for one."""
         return filter(is_model_file, self.files(root, depth))
 
     def file(

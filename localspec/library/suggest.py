@@ -215,14 +215,12 @@ def _by_kind(target: ModelHeader, draft: ModelHeader) -> tuple[list[str], float]
 
 
 def _memory_of_both(target: ModelHeader, draft: ModelHeader) -> int:
-    """Bytes that both take with the default context of the target."""
     ctx_size = default_ctx_size(target)
     contexts = ((target, ctx_size), (draft, draft_ctx_size(draft, ctx_size)))
     return sum(estimate_run(each, n, LoadOptions(each.path)).use.total for each, n in contexts)
 
 
 def _same_family(target: ModelHeader, draft: ModelHeader) -> str | None:
-    """The family that both headers name, None without one."""
     ours, theirs = (_families(header) for header in (target, draft))
     return next((shown for key, shown in ours.items() if key in theirs), None)
 

@@ -72,7 +72,6 @@ def chosen_recipe(options: SelfDraftOptions, target: ModelHeader, source: ModelH
 
 
 def _require_smaller(recipe: Recipe, target: ModelHeader, count: int) -> None:
-    """Raise UsageError if a recipe asks for more layers than there are, or for the target."""
     if recipe.layers > count:
         raise UsageError(
             f"--layers is {recipe.layers}, but {target.path.name} has {count} layers.",
@@ -130,7 +129,6 @@ def require_model(header: ModelHeader) -> None:
 
 
 def kept_tensors(header: ModelHeader, layers: int) -> set[str]:
-    """Names of the tensors that belong to the first ``layers``, or to no layer."""
     named = ((tensor.name, _LAYER.match(tensor.name)) for tensor in header.tensors)
     return {name for name, found in named if found is None or int(found[1]) < layers}
 

@@ -155,7 +155,6 @@ def read_as(directions: NDArray[np.float32], ids: NDArray[np.int64]) -> NDArray[
 
 
 def _error(source: ModelHeader, target: ModelHeader, trimmed: ModelHeader) -> float:
-    """The largest difference between the logits of both heads, as a share of the largest logit."""
     assert trimmed.trimmed is not None
     ids, own = trimmed.trimmed.ids, source is target
     options = LoadOptions(target.path, ctx_size=trim.CTX_SIZE, gpu_layers=0, load_heads=own)

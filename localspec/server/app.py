@@ -202,7 +202,6 @@ def _add_responses(app: FastAPI, service: Service) -> None:
 
 
 def _cache_owner(service: Service, request: Request) -> str:
-    """The owner of the caches that a request may use."""
     return "" if service.share_cache else owner_of(request)
 
 

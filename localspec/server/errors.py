@@ -173,7 +173,6 @@ def describe(error: BaseException, request_id: str) -> tuple[int, dict[str, Any]
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Reply to every error of an app in the form of the API that was requested."""
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(LocalspecError, _failed)
@@ -262,5 +261,4 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 
 def request_id(request: Request) -> str:
-    """The id of a request in replies and log."""
     return str(request.scope.get("state", {}).get("request_id", "?"))

@@ -72,7 +72,6 @@ class RequestMetrics:
         )
 
     def count_request(self, path: str, status: int, seconds: float) -> None:
-        """Add a request; ``path`` is one of the server's own, or "other"."""
         self._requests.labels(path, str(status)).inc()
         self._request_seconds.labels(path).observe(seconds)
 

@@ -58,7 +58,6 @@ class Service:
         return self.names[0]
 
     def props(self) -> dict[str, Any]:
-        """The loaded models and the defaults for requests, as plain data."""
         options = asdict(self.defaults.options)
         params = options["sampling"] | {"seed": self.defaults.seed}
         names = ("draft_tokens", "prompt_lookup", "max_tokens")

@@ -90,7 +90,6 @@ def demo(
 
 
 def _watch(plan: "BenchPlan", threads: int | None) -> None:
-    """Show one answer as it comes, plain and drafted in two columns."""
     from localspec.bench.demo import QUANTIZATIONS, padded_pair, watch_demo
     from localspec.display.side_by_side import side_by_side
 

@@ -52,7 +52,6 @@ def with_saved_pair(
 
 
 def _settings(saved: SavedConversation) -> dict[str, Any]:
-    """The settings of a conversation; a note for each invalid one."""
     settings = {}
     for name, value in saved.pair.get("settings", {}).items():
         try:

@@ -55,7 +55,6 @@ def source_of(context: typer.Context, name: str) -> str:
 
 
 def given_flags(group: object) -> list[str]:
-    """The flags of a dataclass whose values are not the defaults."""
     return [
         flag_for(row, getattr(group, row.name))
         for row in options(type(group)).values()
@@ -101,7 +100,6 @@ def metavar_of(row: Option) -> str | None:
 
 
 def parser_of(row: Option) -> Callable[[str], Any] | None:
-    """The parser of a flag's text, unless Typer parses it."""
     if row.parse is not None:
         return _parsed_by(row.parse)
     if row.choices:

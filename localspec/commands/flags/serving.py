@@ -213,7 +213,6 @@ class ServingFlags:
             raise FileProblem(f"There is no folder {folder}.", f"Make it: mkdir {folder}")
 
     def tls(self) -> "Tls | None":
-        """The files for HTTPS, if they were given; raises UsageError, FileProblem."""
         from localspec.server.listen import Tls
 
         if self.ssl_cert_file is None and self.ssl_key_file is None:

@@ -72,7 +72,6 @@ class TemplateFlags:
             SHARED.names_read(source, self.name())
 
     def source(self) -> str | None:
-        """The template to use in place of the model's own; raises UsageError, FileProblem."""
         from localspec.chat.templates.template import template_text
 
         text, file = self.chat_template, self.chat_template_file
@@ -87,7 +86,6 @@ class TemplateFlags:
         return "The chat template" if file is None else f"The chat template {file.name}"
 
     def variables(self) -> Mapping[str, Any]:
-        """Variables of the template besides the messages; raises UsageError."""
         effort = self.reasoning_effort
         variables = {} if effort in (None, "default") else {"reasoning_effort": effort}
         if self.chat_template_kwargs is None:

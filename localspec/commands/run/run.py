@@ -177,7 +177,6 @@ def _written(
 
 
 def _show_figures(answer: "Answer", params: SamplingParams, *, full: bool, estimate: bool) -> None:
-    """Figures of an answer, and advice to make it faster."""
     from localspec.engine.advice import advise
 
     seed = None if params.greedy else params.seed
@@ -208,7 +207,6 @@ def _encode(
     templating: TemplateFlags,
     answering: AnswerFlags,
 ) -> list[int]:
-    """Token ids of the prompt: a conversation of one question, or the text as it is."""
     if prompting.raw:
         return engine.encode_text(text, special=prompting.special)
     session.use_template(engine, templating, answering.system)

@@ -118,7 +118,6 @@ def make_service(
     serving: ServingFlags,
     templating: TemplateFlags,
 ) -> "Service":
-    """The engine with its queue and the defaults of the command line."""
     from localspec.engine.caches.prefix_cache import PrefixCache
     from localspec.server.service import Defaults, Service
 
@@ -182,7 +181,6 @@ def _named(service: "Service") -> str:
 
 
 def require_extra() -> None:
-    """Raise LocalspecError if a package of the server is missing."""
     missing = [name for name in _PACKAGES if find_spec(name) is None]
     if missing:
         raise LocalspecError(

@@ -226,7 +226,6 @@ def labelled_rows(out: "Console", rows: Sequence[tuple[str, str]]) -> None:
 
 
 def labelled(out: "Console", label: str, style: str, words: str) -> None:
-    """One line of a label and words, wrapped at words."""
     from rich.text import Text
 
     out.print(Text(label, style) + Text(one_line(words.rstrip())))

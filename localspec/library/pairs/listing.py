@@ -100,7 +100,6 @@ def recommended(rows: Sequence[PairRow], memory: int | None = None) -> PairRow |
 def _row(
     pair: "UserPair", spec: PairSpec | None, local: Sequence[LocalModel], memory: int | None
 ) -> PairRow:
-    """The row of a pair; ``memory`` for models is in bytes."""
     target = _bytes_here(pair.target, local)
     # Prediction heads count as present if their target is.
     draft = _bytes_here(pair.draft, local) if pair.draft != MTP else None if target is None else 0

@@ -167,7 +167,6 @@ def _check_sampling(settings: Mapping[str, Setting]) -> None:
 
 
 def _clause(error: ValidationError) -> str:
-    """The first error: its key, and the expected value."""
     first = error.errors(include_input=False)[0]  # the input may be a number of any length
     *table, last = [part for part in first["loc"] if isinstance(part, str)][:2]
     schema = {"settings": PairSettings, "files": FileHash}[table[0]] if table else PairFile

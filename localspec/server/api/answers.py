@@ -63,12 +63,10 @@ class Choice:
 
     @property
     def text(self) -> str:
-        """The answer without the reasoning."""
         return "".join(self.texts)
 
     @property
     def reasoning(self) -> str:
-        """The reasoning before the answer."""
         return "".join(self.thoughts)
 
 

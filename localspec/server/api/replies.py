@@ -157,7 +157,6 @@ class Reply(ABC):
         return [entry for entry in entries if not self.engine.is_stop(entry.token)]
 
     def candidate(self, token: int, logprob: float) -> Json:
-        """A token with its text, bytes and log probability."""
         data = self.engine.piece(token)
         return {"token": text_of(data), "logprob": finite(logprob), "bytes": list(data)}
 

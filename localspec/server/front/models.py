@@ -116,7 +116,6 @@ class Models:
 
     @property
     def running(self) -> int:
-        """How many requests are answered, or wait for their model."""
         return sum(each.users for each in self._processes)
 
     def find(self, name: object) -> Model:

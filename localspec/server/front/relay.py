@@ -98,7 +98,6 @@ class Relay(Response):
         return message
 
     async def _rest(self) -> bytes:
-        """The body of the reply."""
         parts, more = [], True
         while more:
             part = await self._next()

@@ -83,7 +83,6 @@ class Output:
         return {**self._place("output_item.added"), "item": self.items[-1]}
 
     def _event(self, kind: str, **fields: object) -> Json:
-        """An event of a part of the last item."""
         item = self.items[-1]
         index = {} if item["type"] == "function_call" else {"content_index": 0}
         return {**self._place(kind), "item_id": item["id"], **index, **fields}

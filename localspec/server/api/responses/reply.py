@@ -94,7 +94,6 @@ class ResponsesReply(Reply):
         return event({**body, "sequence_number": next(self._numbers)}, named=True)
 
     def _added(self, piece: Piece) -> Iterator[Json]:
-        """The events of a piece."""
         if piece.progress is not None:
             begun = {"type": "response.in_progress", "response": self._response}
             yield begun | self.progress(piece)
@@ -140,7 +139,6 @@ def _serializable(fields: Json) -> Json:
 
 
 def _usage(choice: Choice) -> Json:
-    """Token counts under the names of this API."""
     counts = usage([choice])
     return {
         "input_tokens": counts["prompt_tokens"],
