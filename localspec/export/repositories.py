@@ -16,7 +16,6 @@ _SOURCES = ("general.source.repo_url", "general.source.url")
 _BASE = "general.base_model.0.repo_url"
 _ADDRESS = re.compile(rf"https?://(?:{'|'.join(map(re.escape, HUB_HOSTS))})/([^/]+/[^/?#]+)/?")
 
-
 # Architectures (of GGUF) whose own heads vLLM 0.33 and SGLang 0.5.23 draft with.
 _SERVED_HEADS = MTP_GRAPHS - {"cohere2moe"}
 

@@ -194,9 +194,6 @@ def _cached_snapshots(repo: str) -> list[Path]:
     return [each / "snapshots" for each in sorted(folders, key=lambda each: each.name != name)]
 
 
-# --- requests ---
-
-
 def _require_network(what: str) -> None:
     if offline():
         raise HubProblem(
@@ -338,9 +335,6 @@ def _seconds(variable: str, usual: float) -> float:
         return min(max(0.1, float(os.environ.get(variable, usual))), MAX_SECONDS)
     except ValueError:
         return usual
-
-
-# --- answers ---
 
 
 def _as_the_hub_writes_it(reference: Reference, facts: _Facts) -> Reference:

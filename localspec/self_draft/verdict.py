@@ -1,13 +1,12 @@
 """The verdict on a self-draft: its measurements, and whether it pays."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, get_args
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from localspec.chat.stats import Interval, SameText
 
 _CLEARLY = 1.1  # times as fast, if there are too few prompts for an interval
-_MAY_BE_UNKNOWN = ("acceptance_rate", "whole_heads")
 _HARDLY = 1.05  # times plain speed: a ceiling below it leaves nothing to gain
 
 
@@ -75,18 +74,10 @@ class DraftVerdict:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "DraftVerdict":
-        """Parse the data of `as_json`; raises ValueError, LookupError or TypeError for others."""
-        given = {each.name: document[each.name] for each in fields(cls)}
-        for name, value in given.items():
-            if name.endswith("_interval"):
-                given[name] = None if value is None else (float(value[0]), float(value[1]))
-            elif name in ("draft_memory", "prompts", "looping"):
-                given[name] = int(value)
-            elif name != "text" and not (value is None and name in _MAY_BE_UNKNOWN):
-                given[name] = float(value)
-        if given["text"] not in get_args(SameText):
-            raise ValueError(f"unknown text {given['text']!r}")
-        return cls(**given)
+        """Parse the data of `as_json`; raises ValueError for others."""
+        from pydantic import TypeAdapter
+
+        return TypeAdapter(cls).validate_python(document)
 
 
 def _is_above(ratio: float, interval: Interval | None) -> bool:

@@ -5,8 +5,10 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote
+
+from pydantic import Field, TypeAdapter
 
 from localspec.core import machine
 from localspec.server.running import RunningServer
@@ -17,6 +19,7 @@ Reading = tuple[int, int, float | None]
 LOADING = "loading"
 UNANSWERED = ("stuck", "not answering", "not a reply of localspec")  # states without figures
 _LARGEST = 2**53  # a count beyond it is none
+_Count = Annotated[int, Field(ge=0, lt=_LARGEST)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,17 @@ class ServerFigures:
     models: tuple[ModelFigures, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """The facts of a slot that are shown, as a server reports them."""
+
+    is_processing: bool
+    n_prompt_tokens_processed: _Count = 0
+    n_prompt_tokens: _Count = 0
+    prompt_seconds_left: Annotated[float, Field(ge=0, lt=_LARGEST)] | None = None
+    n_decoded: _Count = 0
+
+
 def look(server: RunningServer) -> ServerFigures:
     models = tuple(figures(server))
     memory = machine.family_bytes(server.pid)
@@ -91,7 +105,8 @@ def _read(server: RunningServer, health: str) -> list[ModelFigures]:
     for name, state in (several or {server.models[0]: "ready"}).items():
         named = f"?model={quote(name, safe='')}" if several else ""
         answers = state in ("ready", "loaded")
-        slots = json.loads(server.ask(f"/slots{named}") or "[]") if answers else []
+        listed = (server.ask(f"/slots{named}") or "[]") if answers else "[]"
+        slots = TypeAdapter(list[_Slot]).validate_json(listed, strict=True)
         known = counts.get(name if several else "", {}) if text else None
         found.append(_figures(name, str(state), known, slots))
     return found
@@ -114,17 +129,11 @@ def _counts(text: str) -> dict[str, dict[str, float]]:
     return found
 
 
-def _figures(
-    name: str, state: str, counts: Counts | None, slots: list[dict[str, Any]]
-) -> ModelFigures:
-    busy = [slot for slot in slots if slot["is_processing"]]
+def _figures(name: str, state: str, counts: Counts | None, slots: list[_Slot]) -> ModelFigures:
+    busy = [slot for slot in slots if slot.is_processing]
     reading = [
-        (
-            _count(slot["n_prompt_tokens_processed"]),
-            _count(slot["n_prompt_tokens"]),
-            _seconds(slot.get("prompt_seconds_left")),
-        )
-        for slot in busy
+        (each.n_prompt_tokens_processed, each.n_prompt_tokens, each.prompt_seconds_left)
+        for each in busy
     ]
     now = ModelFigures(name, state, slots=len(slots), busy=len(busy))
     if counts is None:
@@ -143,7 +152,7 @@ def _figures(
         waiting=int(counts.get("requests_deferred", 0)),
         slots=len(slots),
         busy=len(busy),
-        tokens=answered + sum(_count(slot.get("n_decoded", 0)) for slot in slots),
+        tokens=answered + sum(slot.n_decoded for slot in slots),
         generation_tps=answered / seconds if seconds else None,
         times_plain=counts.get("plain_seconds_total", 0) / seconds if seconds else None,
         answered=answered,
@@ -155,18 +164,6 @@ def _figures(
         by_position=tuple(positions[key] for key in sorted(positions, key=int)),
         prompts=tuple(each for each in reading if each[0] < each[1]),
     )
-
-
-def _count(value: object) -> int:
-    if type(value) is not int or not 0 <= value < _LARGEST:
-        raise ValueError("no number of tokens")
-    return value
-
-
-def _seconds(value: object) -> float | None:
-    if value is None or (isinstance(value, int | float) and 0 <= value < _LARGEST):
-        return value
-    raise ValueError("no number of seconds")
 
 
 def _labelled(counts: Counts, metric: str) -> Iterator[tuple[str, int]]:

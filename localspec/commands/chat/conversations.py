@@ -30,9 +30,6 @@ sessions_app = typer.Typer(
 )
 
 
-# -- for chat ------------------------------------------------------------------------------
-
-
 def with_saved_pair(
     saved: SavedConversation | None, name: str | None, given: Given
 ) -> tuple[str | None, Given, dict[str, Any]]:
@@ -137,9 +134,6 @@ def _introduction(engine: "Engine") -> str:
         draft = "its prediction heads as draft" if path == target else f"draft {path.name}"
     context = f"context of {engine.target.n_ctx:,} tokens"
     return f"Target {target.name}, {draft}, {context}. /help lists the commands; Ctrl-D leaves."
-
-
-# -- the commands --------------------------------------------------------------------------
 
 
 @sessions_app.callback()

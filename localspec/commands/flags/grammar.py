@@ -13,7 +13,6 @@ from localspec.display.terminal import console
 
 _MOST_WARNINGS = 9
 
-
 _grammar = partial(option, None, panel="Grammar")
 
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 _MOST_KEY_BYTES = 2**16
 
-
 _server = partial(option, panel="Server")
 _seconds = partial(_server, metavar="SECONDS", bounds=Bounds(1, 7 * 86_400))
 _everyday = partial(_server, everyday=True)

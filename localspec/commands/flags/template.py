@@ -16,7 +16,6 @@ from localspec.core.options.option import Bounds, option
 Effort = Literal["default", "minimal", "low", "medium", "high", "xhigh", "max"]
 _MAX_TEMPLATE_BYTES = 2**20
 
-
 _template = partial(option, None, panel="Thinking and chat template")
 
 

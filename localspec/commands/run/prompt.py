@@ -18,7 +18,6 @@ from localspec.display.terminal import console
 # Bytes or characters: more than contexts hold; a model given by mistake is far larger.
 _MOST = 2**26
 
-
 _STDIN = "-"  # as a prompt or as the name of its file: read standard input
 
 _prompt = partial(option, panel=PANEL)

@@ -198,7 +198,6 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 }
 ANTHROPIC_ERRORS = {status: each | {"model": AnthropicError} for status, each in ERRORS.items()}
 
-
 NATIVE = dict[str, Any] | list[dict[str, Any]]  # an object for each of several answers
 
 

@@ -158,7 +158,6 @@ Message = Annotated[
     SystemMessage | UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")
 ]
 
-
 # PHP writes an empty object as a list.
 Schema = Annotated[
     dict[str, Any],

@@ -195,7 +195,6 @@ ResponseFormat = Annotated[
     BeforeValidator(_nested_schema),
 ]
 
-
 _ROWS = {name: row for name, row in options(SamplingParams).items() if row.request}
 
 

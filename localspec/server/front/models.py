@@ -191,8 +191,6 @@ class Models:
         self._closing = True
         await asyncio.gather(*map(self._stop, tuple(self._processes)))
 
-    # -- loading -------------------------------------------------------------------------------
-
     async def _use(self, model: Model) -> None:
         async with self._leased(model):
             pass
@@ -289,8 +287,6 @@ class Models:
     def _fail(self, loaded: Loaded, failure: ModelFailed) -> None:
         loaded.model.failure = failure
         self._forget(loaded)
-
-    # -- making room ---------------------------------------------------------------------------
 
     async def _make_room(self, n_bytes: int) -> bool:
         """Unload idle models until another fits, loads under way counted; False if none is idle."""

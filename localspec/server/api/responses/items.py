@@ -23,7 +23,6 @@ from localspec.server.api.requests import Name
 
 _THOUGHTS = "localspec:"  # before a reasoning text in `encrypted_content`
 
-
 _INPUTS: tuple[str, ...] = ("input", "action", "arguments")  # of calls of OpenAI's own tools
 
 
