@@ -153,7 +153,10 @@ def ensure_local(
         if len(unique) == 2:
             _require_compatible(*unique, lenient=lenient)
         else:
-            _require_usable(missing)
+            for place in missing:
+                for finding in check_usable(read_remote(place)[0]):
+                    if finding.level == "error":
+                        raise FileProblem(f"{place.reference}: {finding.message}", finding.hint)
         if MTP in names and len(unique) == 1:
             ui.say("The prediction heads are in the target's own file.")
         _tell_and_ask(missing, ui)
@@ -288,13 +291,6 @@ def _require_compatible(target: Place, draft: Place, *, lenient: bool) -> None:
         f"{first.hint} All findings: localspec check {shlex.join(names)}. To have both anyway, "
         "download them one by one.",
     )
-
-
-def _require_usable(places: Sequence[RemoteModel]) -> None:
-    for place in places:
-        for finding in check_usable(read_remote(place)[0]):
-            if finding.level == "error":
-                raise FileProblem(f"{place.reference}: {finding.message}", finding.hint)
 
 
 def _tell_and_ask(models: Sequence[RemoteModel], ui: DownloadUI) -> None:

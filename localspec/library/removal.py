@@ -65,19 +65,14 @@ def removals_of(name: str, resolver: Resolver) -> Iterator[Removal]:
         places = [] if path is None else parts_of(Path(os.path.abspath(path)))
         if not places and reference is not None:
             places = interrupted(reference, paths.models_folder())
-        files = [each for place in places for each in _files_of(place)]
+        nearby = [(place, record_path(place), *partials_of(place)) for place in places]
+        files = [file for each in nearby for file in each if os.path.lexists(file)]
         if not files:
             raise MissingFile(f"{one_line(model)} is not on this disk.", "See: localspec list")
         listed = next((each for each in resolver.inventory.files if places[0] in each.parts), None)
         _require_ours(places[0], listed)
         users = tuple(_pairs_with(places[0], resolver))
         yield Removal(places[0], tuple(files), users, listed.also_in if listed else ())
-
-
-def _files_of(place: Path) -> Iterator[Path]:
-    for path in (place, record_path(place), *partials_of(place)):
-        if os.path.lexists(path):
-            yield path
 
 
 def _require_ours(path: Path, listed: LocalModel | None) -> None:

@@ -185,7 +185,8 @@ def _judge(
     reasons, worth = _by_kind(target, draft)
     if draft.trimmed is not None:
         reasons.append(f"proposes {draft.trimmed.describe()}")
-    if family := _same_family(target, draft):
+    ours, theirs = _families(target), _families(draft)
+    if family := next((shown for key, shown in ours.items() if key in theirs), None):
         reasons.append(f"of the same family, {family}")
         worth *= 1.05
     taken = _memory_of_both(target, draft)
@@ -218,11 +219,6 @@ def _memory_of_both(target: ModelHeader, draft: ModelHeader) -> int:
     ctx_size = default_ctx_size(target)
     contexts = ((target, ctx_size), (draft, draft_ctx_size(draft, ctx_size)))
     return sum(estimate_run(each, n, LoadOptions(each.path)).use.total for each, n in contexts)
-
-
-def _same_family(target: ModelHeader, draft: ModelHeader) -> str | None:
-    ours, theirs = (_families(header) for header in (target, draft))
-    return next((shown for key, shown in ours.items() if key in theirs), None)
 
 
 def _families(header: ModelHeader) -> dict[str, str]:

@@ -128,7 +128,10 @@ def store_draft(
             draft.replace(path)
         with files.appearing_when_complete(document) as partial:
             partial.write_text(json.dumps(content) + "\n")
-    _remove_others(document, path)
+    for other in _drafts(document):
+        if other != path:
+            with suppress(OSError):
+                other.unlink()
     return StoredDraft(path, recipe, verdict)
 
 
@@ -175,13 +178,6 @@ def files_of(target: ModelHeader) -> list[Path]:
 
 def _drafts(document: Path) -> list[Path]:
     return list(document.parent.glob(f"{document.stem}-*.gguf"))
-
-
-def _remove_others(document: Path, kept: Path | None) -> None:
-    for other in _drafts(document):
-        if other != kept:
-            with suppress(OSError):
-                other.unlink()
 
 
 def _machine() -> dict[str, object]:

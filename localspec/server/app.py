@@ -24,7 +24,7 @@ from localspec.server.api.anthropic.request import MessagesRequest
 from localspec.server.api.chat import ChatReply, ChatRequest
 from localspec.server.api.completions import CompletionReply, CompletionRequest
 from localspec.server.api.replies import STREAM_HEADERS, WARNINGS_HEADER, Reply, with_signs
-from localspec.server.api.requests import Readable
+from localspec.server.api.requests import AnswerRequest
 from localspec.server.api.responses.reply import ResponsesReply
 from localspec.server.api.responses.request import ResponsesRequest
 from localspec.server.api.responses.stored import StoredResponses
@@ -253,7 +253,7 @@ def _add_native(app: FastAPI, service: Service) -> None:
 
 
 async def _answer(
-    service: Service, request: Request, body: Readable, form: type[Reply]
+    service: Service, request: Request, body: AnswerRequest | MessagesRequest, form: type[Reply]
 ) -> Response:
     """Answer a request, whole or streamed, until its client disconnects."""
     loop = asyncio.get_running_loop()

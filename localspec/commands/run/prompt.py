@@ -68,7 +68,8 @@ class PromptFlags:
         parts = ["" if typed == _STDIN else typed]
         piped = self.file is None and sys.stdin is not None and not sys.stdin.isatty()
         if self.file is not None and str(self.file) != _STDIN:
-            parts.append(_read_file(self.file))
+            text = read_text(self.file, _MOST, what="The prompt file ")
+            parts.append(text.replace("\r\n", "\n").removesuffix("\n"))  # as in llama.cpp
         if piped or _STDIN in (typed, str(self.file)):
             parts.append(_read_stdin())
         text = "\n\n".join(part for part in parts if part.strip())
@@ -79,12 +80,6 @@ class PromptFlags:
                 "To talk with it: localspec chat MODEL.",
             )
         return text
-
-
-def _read_file(path: Path) -> str:
-    """The text of the file without its last newline, as in llama.cpp."""
-    text = read_text(path, _MOST, what="The prompt file ")
-    return text.replace("\r\n", "\n").removesuffix("\n")
 
 
 def _read_stdin() -> str:

@@ -10,7 +10,6 @@ from localspec.core.options.load_options import BRANCHES, MAX_DRAFT_TOKENS, Draf
 from localspec.core.options.option import DRAFTING, option
 from localspec.core.options.sampling_params import (
     SamplingParams,
-    default_length,
     require_fixed_length,
 )
 
@@ -31,11 +30,6 @@ class DraftOptions:
         """This model of a pair, with its stored length if none was asked for."""
         lengths = () if kept is None else parse_draft_tokens(str(kept)) or ()
         return DraftOptions(model, self.lengths or lengths)
-
-    def length_for(self, params: SamplingParams) -> DraftTokens:
-        """The single length asked for, or the default; UsageError if ``params`` forbid it."""
-        length = self.one_length(default_length(params))
-        return self.lengths_for(params, (length,))[0]
 
     def lengths_for(
         self, params: SamplingParams, usual: tuple[DraftTokens, ...]

@@ -7,7 +7,7 @@ from pathlib import Path
 from localspec.core.options.load_options import DraftTokens, LoadOptions
 from localspec.core.options.model_options import DraftOptions, ModelOptions
 from localspec.core.options.sampling_choice import choose_sampling
-from localspec.core.options.sampling_params import SamplingParams
+from localspec.core.options.sampling_params import SamplingParams, default_length
 from localspec.library.acquire import DownloadUI
 from localspec.library.pairs.files import PairFinder
 from localspec.library.pairs.options import Given, pair_load_options, picked
@@ -45,7 +45,8 @@ class PairRequest:
     @property
     def draft_tokens(self) -> DraftTokens:
         """The one draft length asked for, or the default; raises UsageError if it is impossible."""
-        return self.draft.length_for(self.params)
+        usual = self.draft.one_length(default_length(self.params))
+        return self.draft.lengths_for(self.params, (usual,))[0]
 
     def load_options(
         self, ui: DownloadUI, self_draft: Callable[[Path], Path | None], parallel: int = 1

@@ -19,12 +19,13 @@ from localspec.core.formatting import one_line
 from localspec.core.options.sampling_params import parse_logit_bias
 from localspec.server import BUILD
 from localspec.server.api.answers import Answers, Choice
-from localspec.server.api.requests import AnswerRequest, Readable
+from localspec.server.api.requests import AnswerRequest
 from localspec.server.errors import describe, is_anthropic, presentable
 from localspec.speculative.sampling.logprobs import TokenLogprob
 
 if TYPE_CHECKING:
     from localspec.engine.engine import Engine
+    from localspec.server.api.anthropic.request import MessagesRequest
     from localspec.server.service import Service
 
 Json = dict[str, Any]
@@ -97,7 +98,12 @@ class Reply(ABC):
     kind: ClassVar[str]
     chunk_kind: ClassVar[str]
 
-    def __init__(self, request: Readable, service: "Service", warnings: Sequence[str]) -> None:
+    def __init__(
+        self,
+        request: "AnswerRequest | MessagesRequest",
+        service: "Service",
+        warnings: Sequence[str],
+    ) -> None:
         self.request = request
         self.engine = service.engine
         self._warnings = {"warnings": [*map(presentable, warnings)]} if warnings else {}

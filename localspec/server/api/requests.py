@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     AliasChoices,
@@ -227,18 +227,6 @@ else:
         __base__=RequestObject,
         **{name: _field(row) for name, row in _ROWS.items()},
     )
-
-
-class Readable(Protocol):
-    """A request for answers, of any API."""
-
-    stream: bool | None
-    timings_per_token: bool | None
-
-    def read(
-        self, service: "Service", owner: str = ""
-    ) -> tuple[list[GenerationRequest], list[str]]:
-        """One generation request for each answer, and warnings; ``owner`` is that of the caches."""
 
 
 Bias = Annotated[float, Field(ge=-100, le=100)] | Annotated[Literal[False], TRUTH]
