@@ -27,6 +27,7 @@ from localspec.core.formatting import one_line
 from localspec.display.terminal import console
 from localspec.hub.reference import parse_reference
 from localspec.library.pairs import user_pairs
+from localspec.library.resolve import Resolver, is_known
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
@@ -148,8 +149,6 @@ def config_set(
 
 
 def _is_here(model: str) -> bool:
-    from localspec.library.resolve import Resolver, is_known
-
     if user_pairs.spellings(model) or is_known(model) or parse_reference(model) is not None:
         return True
     files = (each.path for each in Resolver().inventory.files)

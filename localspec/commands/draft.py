@@ -16,6 +16,7 @@ from localspec.core.errors import FileProblem, UsageError
 from localspec.display.terminal import console
 from localspec.display.terminal.progress import progress
 from localspec.library.pairs.options import pair_load_options
+from localspec.library.resolve import Resolver
 from localspec.self_draft.recipe import SelfDraftOptions
 
 draft_app = typer.Typer(help="Make a draft out of a target itself.", no_args_is_help=True)
@@ -42,7 +43,6 @@ def draft_make(
     from localspec.bench.self_draft import make_and_store
     from localspec.display import self_draft as shown
     from localspec.library.acquire import ensure_local
-    from localspec.library.resolve import Resolver
 
     _require_trimming(asked, output)
     resolver = Resolver()

@@ -10,9 +10,10 @@ import typer
 from localspec.core.formatting import size
 from localspec.core.paths import is_bundled
 from localspec.display.terminal import console
+from localspec.library.local_models import Inventory, current_folder, find_models
+from localspec.library.resolve import Resolver
 
 if TYPE_CHECKING:
-    from localspec.library.local_models import Inventory
     from localspec.library.pairs.listing import PairRow
 
 _SHOWN = 9  # models, one digit each
@@ -37,7 +38,6 @@ def is_terminal() -> bool:
 
 def choose_model() -> str | None:
     """The pair or model that the user chooses, None for none; first steps if none is here."""
-    from localspec.library.local_models import current_folder, find_models
     from localspec.library.pairs.listing import pair_rows, recommended
 
     here = find_models(extra=current_folder())
@@ -65,8 +65,7 @@ def _line(name: str, n_bytes: int | None, words: str = "", begin: str = "") -> t
     return f"{begin}localspec chat {shlex.quote(name)}", f"{words}{size(n_bytes)}"
 
 
-def _single(here: "Inventory", rows: "list[PairRow]") -> "Iterator[tuple[str, int]]":
-    from localspec.library.resolve import Resolver
+def _single(here: Inventory, rows: "list[PairRow]") -> "Iterator[tuple[str, int]]":
     from localspec.llama.memory.probe import memory_for_models
 
     resolver, memory = Resolver(), memory_for_models(total=True)

@@ -5,18 +5,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.sampling_params import MAX_SEED
 from localspec.engine.caches.slot_files import SlotFiles
+from localspec.engine.engine import Engine
 from localspec.engine.session.session import Session
 from localspec.server import BUILD
 from localspec.server.errors import BadRequest
 from localspec.server.metrics import Metrics
-
-if TYPE_CHECKING:
-    from localspec.engine.engine import Engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +35,7 @@ class Service:
     states in saved slots. Thread-safe.
     """
 
-    engine: "Engine"
+    engine: Engine
     session: Session
     defaults: Defaults = Defaults()
     names: Sequence[str] = ("model",)

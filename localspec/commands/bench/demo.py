@@ -15,6 +15,7 @@ from localspec.core.options.model_options import choose_draft
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.display.terminal import console
 from localspec.display.terminal.progress import progress
+from localspec.library.local_models import find_models
 
 if TYPE_CHECKING:
     from localspec.bench.demo import DemoResult
@@ -118,7 +119,6 @@ def _document(
 def _next_command() -> str:
     """The command to type next: a chat with the pair that is recommended for this machine."""
     from localspec.display.models import chat_command
-    from localspec.library.local_models import find_models
     from localspec.library.pairs.listing import pair_rows, recommended
 
     best = recommended(pair_rows(find_models().files))

@@ -17,6 +17,7 @@ from localspec.commands.flags.settings import default_target
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.session import make_request, require_prompt_cache
 from localspec.commands.start import choose_model, is_terminal
+from localspec.display.pieces import AnswerStyle
 from localspec.display.terminal import console
 
 
@@ -39,7 +40,6 @@ def chat(
     from localspec.chat.conversation import Chat
     from localspec.chat.input_loop import run
     from localspec.display.chat import kept_whole, open_screen
-    from localspec.display.pieces import AnswerStyle
 
     console.be_quiet(answering.quiet)
     grammar = constraining.read()

@@ -17,7 +17,9 @@ from localspec.core.errors import UsageError
 from localspec.core.files import fingerprint
 from localspec.core.options.model_options import ModelOptions
 from localspec.display.terminal import console
+from localspec.hub.provenance import known_sha256
 from localspec.library.pairs.options import picked
+from localspec.library.resolve import FIND, MTP, SELF
 
 if TYPE_CHECKING:
     from localspec.chat.conversation import Chat
@@ -63,7 +65,6 @@ def pair_document(
     name: str | None, given: Given, request: "PairRequest", engine: "Engine"
 ) -> dict[str, Any]:
     """The models of a chat, their files and the flags given, as a conversation stores them."""
-    from localspec.library.resolve import FIND, MTP, SELF
 
     def lasting(named: str | None) -> str | None:
         """The name that means the same in any folder."""
@@ -83,8 +84,6 @@ def pair_document(
 
 def _file(header: "ModelHeader") -> dict[str, object]:
     """A model's file, identified without reading all of it."""
-    from localspec.hub.provenance import known_sha256
-
     return {
         "path": str(header.path),
         "size": sum(path.stat().st_size for path in header.paths),

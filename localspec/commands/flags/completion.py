@@ -6,7 +6,12 @@ from typing import Any
 
 from typer import _completion_classes
 
+from localspec.chat.conversation_store import stored
 from localspec.core.errors import LocalspecError
+from localspec.library.local_models import find_models
+from localspec.library.pairs import user_pairs
+from localspec.library.pairs.catalog import load_catalog
+from localspec.library.pairs.user_pairs import DRAFT_WORDS
 
 
 class BashCompletion(_completion_classes.BashComplete):
@@ -40,16 +45,11 @@ _completion_classes.BashComplete = BashCompletion  # type: ignore[misc]  # which
 
 
 def pairs() -> list[str]:
-    from localspec.library.pairs import user_pairs
-    from localspec.library.pairs.catalog import load_catalog
-
     return [user_pairs.BUNDLED, *user_pairs.names(), *(pair.name for pair in load_catalog())]
 
 
 def models() -> list[str]:
     """Pairs, then the models on this disk and the repositories on the Hub that they came from."""
-    from localspec.library.local_models import find_models
-
     try:
         files = find_models().files
     except LocalspecError:  # which the command itself will report
@@ -59,12 +59,8 @@ def models() -> list[str]:
 
 
 def drafts() -> list[str]:
-    from localspec.library.pairs.user_pairs import DRAFT_WORDS
-
     return [*DRAFT_WORDS, *models()]
 
 
 def conversations() -> list[str]:
-    from localspec.chat.conversation_store import stored
-
     return [saved.name for saved in stored(lambda problem: None)]

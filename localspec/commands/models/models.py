@@ -9,10 +9,15 @@ from localspec.commands.flags import completion
 from localspec.commands.flags.answer import HeaderFlag, JsonFlag
 from localspec.commands.flags.pair import model_argument
 from localspec.commands.session import download_ui
+from localspec.core import paths
 from localspec.core.errors import IncompatiblePair, LocalspecError, UsageError
 from localspec.display import reports
 from localspec.display.terminal import console
 from localspec.display.terminal.progress import progress
+from localspec.download import verify as verify_files
+from localspec.library.local_models import current_folder, find_models, parse_source
+from localspec.library.pairs import user_pairs
+from localspec.library.resolve import Resolver
 
 if TYPE_CHECKING:
     from localspec.hub.remote_header import PairCheck
@@ -85,7 +90,6 @@ def check(
 
 def _judge(given: list[str], target: str | None, lenient: bool) -> "PairCheck":
     from localspec.library.acquire import judge
-    from localspec.library.resolve import Resolver
 
     resolver, ui = Resolver(), download_ui()
     if len(given) == 1:
@@ -118,7 +122,6 @@ def inspect(
     """
     from localspec.library.acquire import header_of
     from localspec.library.model_info import model_info, together
-    from localspec.library.resolve import Resolver
     from localspec.llama.memory.probe import memory_for_models
 
     resolver, ui, free = Resolver(), download_ui(), memory_for_models()
@@ -158,7 +161,6 @@ def list_models(
     bundled.
     """
     from localspec.display import models as lists
-    from localspec.library.local_models import current_folder, find_models, parse_source
 
     chosen = [parse_source(text) for text in source or ()] or None
     inventory = find_models(chosen, folder or (() if source else current_folder()))
@@ -177,7 +179,6 @@ def suggest(
     """Rank drafts for a target on this disk, name known pairs, and say why other models fail."""
     from localspec.display import models as lists
     from localspec.library.acquire import header_of, heads_on_hub
-    from localspec.library.resolve import Resolver
     from localspec.library.suggest import drafts_for
 
     resolver, ui = Resolver(folder or ()), download_ui()
@@ -213,7 +214,6 @@ def download(
     Both headers of a pair are checked first. Every file is compared with the Hub's sha256.
     """
     from localspec.library.acquire import fetch_groups
-    from localspec.library.resolve import Resolver
 
     resolver, ui = Resolver(), download_ui(yes)
     try:
@@ -235,11 +235,7 @@ def verify(
     as_json: JsonFlag = False,
 ) -> None:
     """Verify files against the sha256 recorded at their download; needs no network."""
-    from localspec.core import paths
     from localspec.display import models as lists
-    from localspec.download import verify as verify_files
-    from localspec.library.pairs import user_pairs
-    from localspec.library.resolve import Resolver
 
     resolver = Resolver()
     wanted = [path for name in names or () for path in resolver.files_of(name)]

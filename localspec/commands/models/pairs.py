@@ -1,7 +1,7 @@
 """The commands about pairs: list the known ones; add, show and remove one's own."""
 
 import shlex
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -16,11 +16,10 @@ from localspec.core.options.model_options import ModelOptions
 from localspec.display import reports
 from localspec.display.terminal import console
 from localspec.display.terminal.progress import progress
+from localspec.library.local_models import find_models
 from localspec.library.pairs import user_pairs
 from localspec.library.pairs.options import picked
-
-if TYPE_CHECKING:
-    from localspec.library.resolve import Resolver
+from localspec.library.resolve import FIND, SELF, Resolver, is_known
 
 pair_app = typer.Typer(
     help="Save pairs of your own under a name; list, show and remove them.", no_args_is_help=True
@@ -45,7 +44,6 @@ def pairs(
 ) -> None:
     """List known pairs of target and draft, your own first."""
     from localspec.display import models as lists
-    from localspec.library.local_models import find_models
     from localspec.library.pairs.listing import pair_rows, recommended
 
     rooms = [round(gb * 1e9) for gb in (memory or 0, vram or 0)]
@@ -72,7 +70,6 @@ def pair_add(
     The pair is checked, and the hashes of its files are saved for verify.
     """
     from localspec.library.acquire import file_hashes, judge
-    from localspec.library.resolve import Resolver, is_known
 
     user_pairs.require_free(name)
     if is_known(name):
@@ -97,9 +94,7 @@ def pair_add(
     console.note(f"Saved. Chat with it: localspec chat {name}")
 
 
-def _both_models(name: str, models: ModelOptions, resolver: "Resolver") -> tuple[str, str]:
-    from localspec.library.resolve import FIND, SELF
-
+def _both_models(name: str, models: ModelOptions, resolver: Resolver) -> tuple[str, str]:
     target, draft = models.target, models.draft_options().model
     if target is not None:
         named = resolver.choose(target, draft)
@@ -119,7 +114,6 @@ def pair_show(
 ) -> None:
     """Show everything known about a pair, yours or a known one."""
     from localspec.display import models as lists
-    from localspec.library.local_models import find_models
     from localspec.library.pairs.listing import pair_row
 
     row, settings = pair_row(name, find_models().files), user_pairs.find(name).settings

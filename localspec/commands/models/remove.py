@@ -11,6 +11,7 @@ from localspec.commands.flags.pair import model_argument
 from localspec.core.errors import LocalspecError, UsageError
 from localspec.core.formatting import size
 from localspec.display.terminal import console
+from localspec.library.resolve import Resolver
 
 if TYPE_CHECKING:
     from localspec.library.removal import Removal
@@ -26,7 +27,6 @@ def remove(
     with it. Models of other tools are left alone.
     """
     from localspec.library.removal import removals_of
-    from localspec.library.resolve import Resolver
 
     resolver = Resolver(prefixes=False)  # a typing error must not delete another model
     found = {each.path: each for name in names for each in removals_of(name, resolver)}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from localspec import __version__
+from localspec.chat.message import Message
 from localspec.commands import session
 from localspec.commands.flags.answer import PANEL, AnswerFlags, JsonFlag
 from localspec.commands.flags.grammar import GrammarFlags
@@ -32,7 +33,6 @@ from localspec.display.trace import write_trace
 
 if TYPE_CHECKING:
     from localspec.chat.answer import Answer, Piece
-    from localspec.chat.message import Message
     from localspec.engine.engine import Engine
 
 

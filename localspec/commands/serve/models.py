@@ -13,13 +13,15 @@ from localspec.core.errors import FileProblem, LocalspecError, MissingFile, Usag
 from localspec.core.paths import is_bundled
 from localspec.display.terminal import console
 from localspec.hub.reference import parse_reference
+from localspec.library.local_models import LocalModel, find_models
+from localspec.library.pairs import user_pairs
+from localspec.library.pairs.catalog import load_catalog
 from localspec.library.pairs.user_pairs import is_name
+from localspec.library.resolve import Resolver
 
 if TYPE_CHECKING:
     from socket import socket
 
-    from localspec.library.local_models import LocalModel
-    from localspec.library.resolve import Resolver
     from localspec.server.front.models import Model
     from localspec.server.listen import Server, Tls
 
@@ -72,9 +74,6 @@ def serve_models(names: Sequence[str], given: Given, serving: ServingFlags) -> N
 
 def _models(names: Sequence[str], given: Given, serving: ServingFlags) -> list["Model"]:
     """The models to serve, the default one first; raises UsageError, FileProblem, UnknownPair."""
-    from localspec.library.local_models import find_models
-    from localspec.library.resolve import Resolver
-
     if "target" in given and names:
         raise UsageError(
             f"Two targets were given: {names[0]} and {given['target']}.",
@@ -127,7 +126,7 @@ def own_name(text: str) -> tuple[str | None, str]:
     return None, text
 
 
-def _named(text: str, resolver: "Resolver") -> "Model":
+def _named(text: str, resolver: Resolver) -> "Model":
     from localspec.server.front.models import Model
 
     given, name = own_name(text)
@@ -147,11 +146,8 @@ def reference_names(name: str) -> tuple[str, ...]:
     return () if reference is None else (str(reference).removeprefix("hf:"),)
 
 
-def _on_disk(resolver: "Resolver") -> Iterator["Model"]:
+def _on_disk(resolver: Resolver) -> Iterator["Model"]:
     """The user's pairs, the known ones that were fetched, the bundled one; then single models."""
-    from localspec.library.pairs import user_pairs
-    from localspec.library.pairs.catalog import load_catalog
-
     known, taken = [pair.name for pair in load_catalog()], set[str]()
     for name in dict.fromkeys([*user_pairs.names(), *known, user_pairs.BUNDLED]):
         with suppress(FileProblem):

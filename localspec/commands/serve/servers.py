@@ -9,6 +9,7 @@ import typer
 
 from localspec.commands.flags.answer import HeaderFlag, JsonFlag
 from localspec.core.errors import LocalspecError, UsageError
+from localspec.display.answer import reading
 from localspec.display.terminal import console
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ def ps(as_json: JsonFlag = False, header: HeaderFlag = True) -> None:
     If they need a key, set LOCALSPEC_API_KEY to see how many slots are busy.
     """
     from localspec.display import models as lists
-    from localspec.display.answer import reading
     from localspec.server.running import running_servers
 
     found = [(server, *_state(server)) for server in running_servers()]

@@ -14,6 +14,7 @@ from localspec.library.pairs.options import Given, pair_load_options
 from localspec.library.resolve import FIND, SELF, Resolver
 from localspec.library.sidecars import is_named_for, sidecar_beside, sidecars_of
 from localspec.library.suggest import drafts_for, is_target_of
+from localspec.llama.heads.hidden_states import unstable
 from localspec.metadata.draft_kind import has_heads
 from localspec.metadata.filenames import heads_kind
 from localspec.metadata.header import read_header
@@ -82,8 +83,6 @@ class PairFinder:
         None, with the reason if there are some, if they cannot be used; unless they were
         ``asked`` for, also if several slots share passes, which they may make slower.
         """
-        from localspec.llama.heads.hidden_states import unstable
-
         header = read_header(target, tuple(self.given.get("override_kv", ())))
         try:
             found = target if has_heads(header) else sidecar_beside(header)

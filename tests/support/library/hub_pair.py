@@ -11,7 +11,7 @@ import pytest
 import typer.main
 
 from localspec import download
-from localspec.library import local_models, resolve
+from localspec.library import local_models
 from localspec.metadata import header, splits
 from localspec.metadata.gguf_file import PartHeader
 from tests.support.command import Command, Done
@@ -101,19 +101,18 @@ class Reads:
 def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
     """Counts them from here on."""
     counted = Reads()
-    find, read = local_models.find_models, splits.read_parts
+    list_models, read = local_models._each_once, splits.read_parts
 
-    def find_models(*arguments: Any, **named: Any) -> local_models.Inventory:
+    def each_once(found: Any) -> list[local_models.LocalModel]:
         counted.searches += 1
-        return find(*arguments, **named)
+        return list_models(found)
 
     def read_parts(path: Path) -> list[PartHeader]:
         counted.headers[path] += 1
         return read(path)
 
     monkeypatch.setattr(header, "read_parts", read_parts)
-    for module in (local_models, resolve):
-        monkeypatch.setattr(module, "find_models", find_models)
+    monkeypatch.setattr(local_models, "_each_once", each_once)
     return counted
 
 
