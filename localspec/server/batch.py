@@ -7,7 +7,7 @@ from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from pydantic import ValidationError
 
@@ -21,9 +21,7 @@ from localspec.server.api.completions import CompletionReply, CompletionRequest
 from localspec.server.api.replies import Json, OpenAIReply
 from localspec.server.api.requests import AnswerRequest
 from localspec.server.errors import BadRequest, bad_request, describe
-
-if TYPE_CHECKING:
-    from localspec.server.service import Service
+from localspec.server.service import Service
 
 _MOST_BYTES = 2**30  # of a file of requests or results
 _HINT = (
@@ -121,7 +119,7 @@ class BatchRun:
     and ``errors`` count them, ``stats`` are the sums.
     """
 
-    service: "Service"
+    service: Service
     output: TextIO
     parallel: int = 1
     fields: Mapping[str, object] = field(default_factory=dict)

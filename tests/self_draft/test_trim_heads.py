@@ -114,7 +114,7 @@ def test_what_is_not_proved_is_not_kept(
 ) -> None:
     target = read_header(heads("qwen35-mtp"))
     shifted = lambda directions, ids: np.roll(read_as(directions, ids), 1)  # noqa: E731
-    monkeypatch.setattr(module, "ROUNDING", -1.0)
+    monkeypatch.setattr(module.trim, "ROUNDING", -1.0)
     with pytest.raises(IncompatiblePair, match="they compute other logits"):
         trim_heads(target, target, KEPT, tmp_path / "a.gguf")
     monkeypatch.undo()

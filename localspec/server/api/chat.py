@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -15,6 +15,7 @@ from localspec.chat.tools.tool import ToolCallDelta, forced_tools, read_tools
 from localspec.chat.tools.tool import ToolChoice as Choosing
 from localspec.core.errors import GrammarError, UsageError
 from localspec.core.options.generate_options import MAX_LOGPROBS
+from localspec.engine.engine import Engine
 from localspec.engine.grammar.source import schema_grammar
 from localspec.engine.text_stream import Prompt
 from localspec.server.api.answers import Choice
@@ -31,9 +32,6 @@ from localspec.server.api.replies import Json, OpenAIReply, origins
 from localspec.server.api.requests import AnswerRequest, LogprobCount, TokenCount
 from localspec.server.errors import BadRequest
 from localspec.speculative.sampling.logprobs import TokenLogprob
-
-if TYPE_CHECKING:
-    from localspec.engine.engine import Engine
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max", "default"]
 _RESERVED = ("messages", "add_generation_prompt", "tools")  # variables that localspec sets
@@ -58,7 +56,7 @@ class ChatRequest(AnswerRequest):
     modalities: Annotated[list[Literal["text"]], Field(min_length=1, max_length=1)] | None = None
     verbosity: Any = None
 
-    def prompts(self, engine: "Engine") -> list[Prompt]:
+    def prompts(self, engine: Engine) -> list[Prompt]:
         offered = self._offered()
         prompt = engine.encode_chat(
             [message.model_dump(exclude_none=True) for message in self.messages],
@@ -109,7 +107,7 @@ class ChatRequest(AnswerRequest):
             )
         return min(self.top_logprobs or 0, MAX_LOGPROBS) if self.logprobs else None
 
-    def template_warnings(self, engine: "Engine") -> list[str]:
+    def template_warnings(self, engine: Engine) -> list[str]:
         thinking, variables = self.thinking, dict(self.variables)
         if self.reasoning_budget is not None:  # kept without the template
             variables.pop("thinking_budget", None)

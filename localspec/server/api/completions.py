@@ -2,12 +2,13 @@
 
 import codecs
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
 from localspec.chat.answer import Piece
 from localspec.core.options.generate_options import MAX_LOGPROBS
+from localspec.engine.engine import Engine
 from localspec.engine.text_stream import OutputFormat, Prompt
 from localspec.server.api.answers import Choice
 from localspec.server.api.replies import Json, OpenAIReply, finite, origins, text_of
@@ -21,9 +22,6 @@ from localspec.server.api.requests import (
 )
 from localspec.server.errors import BadRequest
 from localspec.speculative.sampling.logprobs import TokenLogprob
-
-if TYPE_CHECKING:
-    from localspec.engine.engine import Engine
 
 Ids = Annotated[
     list[Annotated[int, Field(ge=0, le=2**31 - 1), WHOLE]],
@@ -44,7 +42,7 @@ class CompletionRequest(AnswerRequest):
     best_of: Annotated[int, Field(ge=1, le=1), WHOLE] | None = None  # Literal[1] takes true
     suffix: Literal[""] | None = None
 
-    def prompts(self, engine: "Engine") -> list[Prompt]:
+    def prompts(self, engine: Engine) -> list[Prompt]:
         given = self.prompt if isinstance(self.prompt, list) else [self.prompt]
         texts = [given] if isinstance(given[0], int) else given
         return [prompt_of(engine, text) for text in texts]
@@ -53,7 +51,7 @@ class CompletionRequest(AnswerRequest):
         return None if self.logprobs is None else min(self.logprobs, MAX_LOGPROBS)
 
 
-def prompt_of(engine: "Engine", text: str | list[int], param: str = "prompt") -> Prompt:
+def prompt_of(engine: Engine, text: str | list[int], param: str = "prompt") -> Prompt:
     """Text with BOS if the model wants one, or the given ids; raises BadRequest about ``param``."""
     if isinstance(text, str):
         return engine.encode_text(text)

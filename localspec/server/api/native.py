@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -14,6 +14,7 @@ from localspec.chat.message import read_messages
 from localspec.chat.tools.tool import read_tools, with_known_names
 from localspec.core.options.generate_options import MAX_LOGPROBS, GenerateOptions
 from localspec.engine.caches.slot_files import erase
+from localspec.engine.engine import Engine
 from localspec.engine.infill import Infill, infill_prompt
 from localspec.engine.text_stream import Prompt
 from localspec.server.api.answers import Answers, Choice
@@ -36,11 +37,8 @@ from localspec.server.api.requests import (
     Text,
 )
 from localspec.server.errors import BadRequest, describe
+from localspec.server.service import Service
 from localspec.speculative.sampling.logprobs import TokenLogprob
-
-if TYPE_CHECKING:
-    from localspec.engine.engine import Engine
-    from localspec.server.service import Service
 
 SlotAction = Literal["save", "restore", "erase"]
 _MOST_FILES = 1000
@@ -63,7 +61,7 @@ class NativeRequest(AnswerRequest):
     def top_logprob_count(self) -> int | None:
         return min(self.n_probs, MAX_LOGPROBS) if self.n_probs else None
 
-    def _options(self, service: "Service", grammar: str | None) -> GenerateOptions:
+    def _options(self, service: Service, grammar: str | None) -> GenerateOptions:
         options = super()._options(service, grammar)
         return replace(options, sampled_logprobs=bool(self.post_sampling_probs))
 
@@ -90,7 +88,7 @@ class NativeCompletionRequest(NativeRequest):
 
     prompt: PromptText | Ids | PromptObject | Mixed | Several
 
-    def prompts(self, engine: "Engine") -> list[Prompt]:
+    def prompts(self, engine: Engine) -> list[Prompt]:
         given: list[Any] = self.prompt if isinstance(self.prompt, list) else [self.prompt]
         is_one = any(isinstance(each, int) for each in given)
         return [_prompt(engine, each) for each in ([given] if is_one else given)]
@@ -111,7 +109,7 @@ class InfillRequest(NativeRequest):
     input_extra: Annotated[list[File], Field(max_length=_MOST_FILES, fail_fast=True)] = []
     prompt: Text = ""
 
-    def prompts(self, engine: "Engine") -> list[Prompt]:
+    def prompts(self, engine: Engine) -> list[Prompt]:
         files = [(file.filename, file.text) for file in self.input_extra]
         around = Infill(self.input_prefix, self.input_suffix, self.prompt, files)
         return [infill_prompt(engine, around, self.answer_tokens())]
@@ -239,7 +237,7 @@ def _values(body: Json, paths: Sequence[str]) -> Json:
     return found
 
 
-def _prompt(engine: "Engine", given: str | PromptObject | Sequence[int | str]) -> Prompt:
+def _prompt(engine: Engine, given: str | PromptObject | Sequence[int | str]) -> Prompt:
     """A text, ids, an object with a text, or texts and ids in a row."""
     if isinstance(given, PromptObject):
         given = given.prompt_string
@@ -260,7 +258,7 @@ def _stop_type(choice: Choice) -> str:
     return "limit" if choice.finish_reason == "length" else "eos"
 
 
-def tokenized(engine: "Engine", request: TokenizeRequest) -> Json:
+def tokenized(engine: Engine, request: TokenizeRequest) -> Json:
     """Token ids of a text, with the text of each if the request asked for it."""
     ids = engine.target.tokenize(
         request.content, add_special=request.add_special, parse_special=request.parse_special
@@ -270,7 +268,7 @@ def tokenized(engine: "Engine", request: TokenizeRequest) -> Json:
     return {"tokens": [{"id": token, "piece": _piece(engine, token)} for token in ids]}
 
 
-def _piece(engine: "Engine", token: int) -> str | list[int]:
+def _piece(engine: Engine, token: int) -> str | list[int]:
     data = engine.target.piece(token, special=True)
     try:
         return data.decode()
@@ -279,7 +277,7 @@ def _piece(engine: "Engine", token: int) -> str | list[int]:
 
 
 async def slot_changed(
-    service: "Service", slot: int, action: SlotAction, request: SlotRequest, owner: str = ""
+    service: Service, slot: int, action: SlotAction, request: SlotRequest, owner: str = ""
 ) -> Json:
     """Save, restore or erase the owner's cache of a slot; raises BadRequest, UsageError."""
     if action == "erase":
@@ -312,12 +310,12 @@ async def slot_changed(
     }
 
 
-def detokenized(engine: "Engine", request: DetokenizeRequest) -> Json:
+def detokenized(engine: Engine, request: DetokenizeRequest) -> Json:
     ids = prompt_of(engine, request.tokens, "tokens") if request.tokens else []
     return {"content": prompt_text(engine, ids)}
 
 
-def templated(engine: "Engine", request: ChatRequest) -> Json:
+def templated(engine: Engine, request: ChatRequest) -> Json:
     """The prompt that a conversation becomes, without the BOS that /completion adds."""
     tools = read_tools([tool.model_dump(exclude_none=True) for tool in request.tools or ()])
     messages = [message.model_dump(exclude_none=True) for message in request.messages]

@@ -17,16 +17,16 @@ from localspec.chat.answer import Piece, TextPart
 from localspec.chat.stats import GenerationStats
 from localspec.core.formatting import one_line
 from localspec.core.options.sampling_params import parse_logit_bias
+from localspec.engine.engine import Engine
 from localspec.server import BUILD
 from localspec.server.api.answers import Answers, Choice
 from localspec.server.api.requests import AnswerRequest
 from localspec.server.errors import describe, is_anthropic, presentable
+from localspec.server.service import Service
 from localspec.speculative.sampling.logprobs import TokenLogprob
 
 if TYPE_CHECKING:
-    from localspec.engine.engine import Engine
     from localspec.server.api.anthropic.request import MessagesRequest
-    from localspec.server.service import Service
 
 Json = dict[str, Any]
 WARNINGS_HEADER = "x-localspec-warnings"
@@ -101,7 +101,7 @@ class Reply(ABC):
     def __init__(
         self,
         request: "AnswerRequest | MessagesRequest",
-        service: "Service",
+        service: Service,
         warnings: Sequence[str],
     ) -> None:
         self.request = request
@@ -373,12 +373,12 @@ def text_of(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-def prompt_text(engine: "Engine", ids: Sequence[int]) -> str:
+def prompt_text(engine: Engine, ids: Sequence[int]) -> str:
     """The text of token ids, control tokens included."""
     return text_of(b"".join(engine.target.piece(token, special=True) for token in ids))
 
 
-def settings_of(engine: "Engine", choice: Choice) -> Json:
+def settings_of(engine: Engine, choice: Choice) -> Json:
     """How an answer was generated, under llama-server's names."""
     options = choice.job.request.options
     biases = [*map(parse_logit_bias, options.sampling.logit_bias)]

@@ -27,14 +27,12 @@ from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import MAX_DRAFT_TOKENS
 from localspec.core.options.option import Bounds, Option, options
 from localspec.core.options.sampling_params import MAX_SEED, SamplingParams
+from localspec.engine.engine import Engine
 from localspec.engine.grammar.source import MAX_CHARACTERS, read_grammar, read_regex, schema_grammar
 from localspec.engine.session.job import GenerationRequest
 from localspec.engine.text_stream import Prompt
 from localspec.server.errors import BadRequest
-
-if TYPE_CHECKING:
-    from localspec.engine.engine import Engine
-    from localspec.server.service import Service
+from localspec.server.service import Service
 
 MOST_ANSWERS = 16  # to one request: prompts times choices
 _MOST_TOKENS = 2**31 - 1
@@ -288,9 +286,7 @@ class AnswerRequest(SamplingFields):
         """Whether a stream ends with the usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
-    def read(
-        self, service: "Service", owner: str = ""
-    ) -> tuple[list[GenerationRequest], list[str]]:
+    def read(self, service: Service, owner: str = "") -> tuple[list[GenerationRequest], list[str]]:
         """One generation request for each answer, and warnings; may take long (tokenization).
 
         Answers to one prompt have consecutive seeds. Raises LocalspecError for a request that
@@ -324,14 +320,14 @@ class AnswerRequest(SamplingFields):
         warnings += [*self.template_warnings(service.engine), *self._budget_warning(prompts)]
         return requests, renamed + ignored + warnings
 
-    def count(self, service: "Service", owner: str = "") -> int:
+    def count(self, service: Service, owner: str = "") -> int:
         """Tokens of the prompt."""
         self._cache_owner = owner
         service.name_warnings(self.model)
         unknown_fields(self, strict=service.strict_fields)
         return sum(map(len, self.prompts(service.engine)))
 
-    def prompts(self, engine: "Engine") -> list[Prompt]:
+    def prompts(self, engine: Engine) -> list[Prompt]:
         """The prompts; each gets ``n`` answers."""
         raise NotImplementedError
 
@@ -343,11 +339,11 @@ class AnswerRequest(SamplingFields):
         """How many log probabilities are reported for each token; None for none at all."""
         raise NotImplementedError
 
-    def template_warnings(self, engine: "Engine") -> list[str]:
+    def template_warnings(self, engine: Engine) -> list[str]:
         """Settings of this request that the chat template ignores, in sentences."""
         return []
 
-    def _options(self, service: "Service", grammar: str | None) -> GenerateOptions:
+    def _options(self, service: Service, grammar: str | None) -> GenerateOptions:
         defaults, most = service.defaults.options, self.answer_tokens()
         params = self._params(service.engine, defaults.sampling)
         service.engine.token_rules(params)  # refuses a bias of no token
@@ -372,7 +368,7 @@ class AnswerRequest(SamplingFields):
             return []
         return ["The reasoning budget was ignored: this prompt has no marks of thoughts."]
 
-    def _params(self, engine: "Engine", defaults: SamplingParams) -> SamplingParams:
+    def _params(self, engine: Engine, defaults: SamplingParams) -> SamplingParams:
         given = {name: getattr(self, name) for name in _ROWS if name != "seed"}
         changes = {name: value for name, value in given.items() if value is not None}
         if self.logit_bias is not None:
@@ -407,7 +403,7 @@ class AnswerRequest(SamplingFields):
         return None, []
 
 
-def _undrafted(engine: "Engine", asked: object) -> tuple[str, str]:
+def _undrafted(engine: Engine, asked: object) -> tuple[str, str]:
     """The refusal of a draft length by a server that does not draft: message and hint."""
     if (reason := engine.drafts_off_reason) is not None:
         return (
@@ -420,7 +416,7 @@ def _undrafted(engine: "Engine", asked: object) -> tuple[str, str]:
     )
 
 
-def biases(engine: "Engine", given: LogitBias) -> Iterator[str]:
+def biases(engine: Engine, given: LogitBias) -> Iterator[str]:
     """Biases as SamplingParams has them; a text stands for each of its tokens.
 
     The keys of an object are texts, those of digits are ids. Raises BadRequest for a wrong pair.

@@ -1,7 +1,7 @@
 """Requests of Anthropic's Messages API, and the chat requests that they become."""
 
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
 
@@ -23,9 +23,7 @@ from localspec.server.api.requests import (
     unknown_fields,
 )
 from localspec.server.errors import BadRequest, bad_request
-
-if TYPE_CHECKING:
-    from localspec.server.service import Service
+from localspec.server.service import Service
 
 
 def _no_thread(thread: object) -> object:
@@ -122,14 +120,12 @@ class MessagesRequest(SamplingFields):
     inference_geo: Any = None
     speed: Any = None
 
-    def read(
-        self, service: "Service", owner: str = ""
-    ) -> tuple[list[GenerationRequest], list[str]]:
+    def read(self, service: Service, owner: str = "") -> tuple[list[GenerationRequest], list[str]]:
         ignored = unknown_fields(self, strict=service.strict_fields)
         requests, warnings = self.chat().read(service, owner)
         return requests, [*ignored, *self._tools_left_out(), *warnings]
 
-    def count(self, service: "Service", owner: str = "") -> int:
+    def count(self, service: Service, owner: str = "") -> int:
         unknown_fields(self, strict=service.strict_fields)
         return self.chat().count(service, owner)
 

@@ -4,7 +4,6 @@ import json
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import count, groupby
-from typing import TYPE_CHECKING
 
 from localspec.chat.answer import Piece
 from localspec.chat.tools.tool import ToolCallDelta
@@ -14,9 +13,7 @@ from localspec.server.api.responses.output import Output
 from localspec.server.api.responses.request import ResponsesRequest
 from localspec.server.api.responses.stored import new_id
 from localspec.server.errors import describe
-
-if TYPE_CHECKING:
-    from localspec.server.service import Service
+from localspec.server.service import Service
 
 _REPEATED = (
     "instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "previous_response_id",
@@ -39,7 +36,7 @@ class ResponsesReply(Reply):
     request: ResponsesRequest
 
     def __init__(
-        self, request: ResponsesRequest, service: "Service", warnings: Sequence[str]
+        self, request: ResponsesRequest, service: Service, warnings: Sequence[str]
     ) -> None:
         super().__init__(request, service, warnings)
         sampling = service.defaults.options.sampling

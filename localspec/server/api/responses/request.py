@@ -1,7 +1,7 @@
 """Requests of OpenAI's Responses API, answered as chats."""
 
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, PrivateAttr, Tag
 from pydantic_core import PydanticCustomError
@@ -45,9 +45,7 @@ from localspec.server.api.responses.items import (
     messages_of,
 )
 from localspec.server.api.responses.stored import StoredResponses
-
-if TYPE_CHECKING:
-    from localspec.server.service import Service
+from localspec.server.service import Service
 
 _ENCRYPTED = "reasoning.encrypted_content"
 _IGNORED = "is not supported here and was ignored."
@@ -164,16 +162,14 @@ class ResponsesRequest(AnswerRequest):
         if self.store is not False:
             stored.require_room(self._conversation)
 
-    def read(
-        self, service: "Service", owner: str = ""
-    ) -> tuple[list[GenerationRequest], list[str]]:
+    def read(self, service: Service, owner: str = "") -> tuple[list[GenerationRequest], list[str]]:
         ignored = unknown_fields(self, strict=service.strict_fields)
         requests, warnings = self.chat().read(service, owner)
         included = [each for each in self.include or () if each != _ENCRYPTED]
         unused = [f"include: {one_line(each[:60])} {_IGNORED}" for each in included]
         return requests, [*ignored, *unused, *left_out(self.input), *warnings]
 
-    def count(self, service: "Service", owner: str = "") -> int:
+    def count(self, service: Service, owner: str = "") -> int:
         unknown_fields(self, strict=service.strict_fields)
         return self.chat().count(service, owner)
 
