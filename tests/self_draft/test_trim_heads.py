@@ -24,6 +24,7 @@ from localspec.llama.memory.estimate import estimate_memory
 from localspec.metadata.draft_kind import draft_kind, has_heads
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.pairing import check_pair
+from localspec.self_draft import trim
 from localspec.self_draft import trim_heads as module
 from localspec.self_draft.trim_heads import read_as, trim_heads
 from localspec.self_draft.vocabulary import rank
@@ -114,7 +115,7 @@ def test_what_is_not_proved_is_not_kept(
 ) -> None:
     target = read_header(heads("qwen35-mtp"))
     shifted = lambda directions, ids: np.roll(read_as(directions, ids), 1)  # noqa: E731
-    monkeypatch.setattr(module.trim, "ROUNDING", -1.0)
+    monkeypatch.setattr(trim, "ROUNDING", -1.0)
     with pytest.raises(IncompatiblePair, match="they compute other logits"):
         trim_heads(target, target, KEPT, tmp_path / "a.gguf")
     monkeypatch.undo()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from localspec import __version__
-from localspec.commands.run import run as run_command
+from localspec.commands import session
 from localspec.llama import llama_library
 from localspec.llama.rpc import servers
 from tests.support.command import HELLO, Command, endless
@@ -279,7 +279,7 @@ def test_a_bug_keeps_its_traceback(run: Command, monkeypatch: pytest.MonkeyPatch
     def broken(*arguments: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(run_command.session, "make_request", broken)
+    monkeypatch.setattr(session, "make_request", broken)
     with pytest.raises(ZeroDivisionError):
         run(HELLO)
 

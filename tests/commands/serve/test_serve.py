@@ -14,6 +14,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from localspec.commands import session
 from localspec.commands.serve import serve as serve_command
 from localspec.core import machine
 from localspec.display.terminal import console
@@ -70,7 +71,7 @@ def test_keys_come_from_flag_environment_and_file(
     file = tmp_path / "keys"
     file.write_text("# mine\nfirst\n\n second \n")
     monkeypatch.setattr(
-        serve_command.session, "make_request", lambda name, groups: SimpleNamespace(draft_tokens=0)
+        session, "make_request", lambda name, groups: SimpleNamespace(draft_tokens=0)
     )
     from localspec.commands.flags.serving import ServingFlags
 
@@ -280,6 +281,6 @@ def test_where_another_took_the_port_meanwhile_nobody_is_sent_there(
 ) -> None:
     with bind("127.0.0.1", 0) as other:
         port = other.getsockname()[1]
-        monkeypatch.setattr(serve_command.session, "use_template", lambda *_: other.listen())
+        monkeypatch.setattr(session, "use_template", lambda *_: other.listen())
         done = localspec("serve", "-m", tiny.target, "-t", "1", "--port", str(port))
     assert done.code == 1 and f"port {port}" in done.err and "Listening" not in done.err
