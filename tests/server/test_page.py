@@ -152,6 +152,7 @@ def test_an_answer_is_the_apis_by_origin_with_its_figures(load: Open, server: Si
         rf"[\d.]+ tok/s · ({accepted}|{gain}) · stopped at a limit: tokens, time or context",
         page.meters[-1],
     )
+    assert re.fullmatch(rf"(answers here: {gain})?", page["gain"].text)
     assert not page.all(".meter p")[-1].is_displayed()
     assert re.fullmatch(
         rf"40 tokens · ({gain} · )?{accepted} · {length:.2f} tokens/round · "

@@ -49,6 +49,14 @@ export function has(conversation, words) {
   return texts.some((text) => text.toLowerCase().includes(words.trim().toLowerCase()));
 }
 
+/** Times plain decoding, of the answers whose gain is known together; NaN if there is none. */
+export function gain({ turns }) {
+  const known = turns.map((turn) => turn.figures ?? {}).filter(({ speed, gain }) => speed && gain);
+  const seconds = ({ tokens, speed }) => tokens / speed;
+  const sum = (of) => known.reduce((total, each) => total + of(each), 0);
+  return sum((each) => seconds(each) * each.gain) / sum(seconds);
+}
+
 /** A conversation as Markdown, for people. */
 export function markdown(conversation) {
   const turns = messages(conversation).map(({ role, content }) => `## ${role === "user" ? "You" : "Answer"}\n\n${content}\n`);

@@ -144,6 +144,8 @@ function refresh() {
   $("new").disabled = $("models").disabled = Boolean(running);
   [...$("turns").children].forEach((turn, at) => turn.classList.toggle("replaced", at >= edited?.at));
   for (const edits of $("turns").querySelectorAll(".edit")) edits.disabled = Boolean(running);
+  const gain = conversations.gain(conversation);
+  $("gain").textContent = gain ? `answers here: about ${gain.toFixed(2)}x plain` : "";
   list();
   $("turns").setAttribute("aria-busy", String(Boolean(running)));
   if (pressed?.hidden) $(running ? "stop" : "send").focus();
