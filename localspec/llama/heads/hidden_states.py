@@ -35,6 +35,7 @@ _BOUND = (
     "llama_set_embeddings_nextn llama_get_embeddings_nextn llama_set_nextn_layer_offset "
     "llama_get_ctx_other"
 ).split()
+FUNCTIONS = (*_BOUND, *_UNBOUND)
 
 
 @functools.cache
