@@ -51,14 +51,14 @@ class LlamaChain:
         llama.llama_sampler_reset(self._chain)
         for token in history:
             llama.llama_sampler_accept(self._chain, token)
-        data = (llama.llama_token_data * len(row))()
-        for token, logit in enumerate(row.tolist()):
-            data[token] = llama.llama_token_data(token, logit, 0.0)
+        rows = np.zeros(len(row), llama.llama_token_data)  # a call for each token takes seconds
+        rows["id"], rows["logit"] = np.arange(len(row)), row
+        data = rows.ctypes.data_as(ctypes.POINTER(llama.llama_token_data))
         array = llama.llama_token_data_array(data, len(row), -1, False)
         llama.llama_sampler_apply(self._chain, ctypes.byref(array))
-        left = [array.data[i] for i in range(array.size)]
-        kept = [(each.id, each.logit) for each in left if each.logit > -np.inf]
-        return [token for token, _ in kept], np.array([logit for _, logit in kept])
+        left = np.ctypeslib.as_array(array.data, (array.size,))
+        kept = left[left["logit"] > -np.inf]
+        return kept["id"].tolist(), kept["logit"].astype(np.float64)
 
     def distribution(self, row: NDArray[np.float32], history: Sequence[int]) -> dict[int, float]:
         """The probability of each token that is left."""
