@@ -160,17 +160,24 @@ def split(model: Path, folder: Path) -> Path:
 ALL_NEEDED = "gemma4"  # of its four layers here; the last one alone has full attention
 # Four layers of smallthinker would have other windows.
 NAMES = [name for name in MODELS | NUMBERED if name not in (ALL_NEEDED, "smallthinker")]
+# One of each kind of tensors: attention, windows, experts, heads, states of five kinds.
+QUANTIZED = ("llama", "gemma2", "qwen35moe-mtp", "jamba", "mamba2", "rwkv7", "kimi-linear", "lfm2")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_first_half_says_what_the_target_says_with_the_other_half_silent(
-    architecture: Files, tmp_path: Path, name: str
+    architecture: Files, tmp_path: Path, name: str, thorough: bool
 ) -> None:
+    """Quantised it says nearly the same."""
     target = architecture(name)
     count = n_layers(read_header(target))
-    draft = make(target, count // 2, tmp_path / "draft.gguf")
+    whole = logits(make(target, count // 2, tmp_path / "draft.gguf"))
     same = silenced(target, range(count // 2, count), tmp_path / "silent.gguf")
-    assert np.array_equal(logits(draft), logits(same))
+    assert np.array_equal(whole, logits(same))
+    if thorough or name in QUANTIZED:
+        small = make(target, count // 2, tmp_path / "small.gguf", "Q8_0")
+        difference = np.abs(logits(small) - whole)
+        assert difference.max() > 0 and difference.mean() < 0.25 * np.abs(whole).mean()
 
 
 @pytest.mark.parametrize(
@@ -183,17 +190,6 @@ def test_layers_that_llama_cpp_needs_cannot_go(
     with pytest.raises(DraftNotMade, match="does not run it"):
         make(architecture(name), layers, tmp_path / "draft.gguf")
     assert not list(tmp_path.glob("*draft*"))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_quantized_half_decodes(architecture: Files, tmp_path: Path, name: str) -> None:
-    target = architecture(name)
-    half = n_layers(read_header(target)) // 2
-    small = make(target, half, tmp_path / "small.gguf", "Q8_0")
-    whole = logits(make(target, half, tmp_path / "whole.gguf"))
-    difference = logits(small) - whole
-    assert np.abs(difference).max() > 0
-    assert np.abs(difference).mean() < 0.25 * np.abs(whole).mean()
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen35-mtp", "nemotron_h", "step35-mtp3", "apertus"])
