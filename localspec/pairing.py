@@ -24,6 +24,7 @@ from localspec.metadata.findings import (
     LENIENT,
     PRE_GROUPS,
     REFUSED_BY_LLAMA_CPP,
+    VOCABULARY,
     Level,
     counted,
     make_finding,
@@ -72,6 +73,11 @@ class PairReport:
     @property
     def compatible(self) -> bool:
         return not self.errors
+
+    @property
+    def by_text(self) -> bool:
+        """Whether the draft, of another vocabulary, drafts by text."""
+        return any(finding.rule == "other-vocabulary" for finding in self.findings)
 
     @property
     def harmless(self) -> bool:
@@ -135,6 +141,12 @@ def check_pair(
     return _report(findings, rule)
 
 
+def drafts_by_text(target: ModelHeader, draft: ModelHeader) -> bool:
+    """Whether target and draft share no ids of tokens, so that the draft drafts by text."""
+    found = _check_tokens(target, draft, draft_kind(draft))
+    return any(finding.rule == "other-vocabulary" for finding in found)
+
+
 def check_own_heads(target: ModelHeader) -> PairReport:
     """Check a model that is to draft for itself, by prediction heads in its own file."""
     findings = [*check_model(target), *check_embedded(target)]
@@ -146,7 +158,7 @@ def certain_refusal(
 ) -> tuple[Finding, ...]:
     """Errors of incomplete headers that `check_pair` would find too, whatever the rest says.
 
-    llama.cpp refuses the pair for each of them.
+    llama.cpp refuses the pair for each of them. A model of another vocabulary may draft by text.
     """
     sidecars = find_sidecar(target, "target"), find_sidecar(draft, "draft")
     findings = [finding for finding in sidecars if finding is not None]
@@ -159,6 +171,8 @@ def certain_refusal(
         elif "NONE" not in kinds:
             findings.append(_vocab_type_differs(target.tokenizer, draft.tokenizer))
     errors = [finding for finding in findings if finding.level == "error"]
+    if draft_kind(draft).is_model and not (draft.vocab and {e.rule for e in errors} <= LENIENT):
+        errors = [error for error in errors if error.rule not in VOCABULARY]
     return tuple(error for error in errors if not (lenient and error.rule in LENIENT))
 
 
@@ -174,7 +188,8 @@ def _report(findings: Iterable[Finding], rule: str | None) -> PairReport:
 
 def _llama_cpp_rule(findings: Iterable[Finding]) -> str | None:
     """The rule of llama.cpp's first refusal, at which it stops; it has one for all texts."""
-    rules = (f.rule for f in findings if f.level == "error" and f.rule in REFUSED_BY_LLAMA_CPP)
+    refusing = (f for f in findings if f.level == "error" or f.rule in VOCABULARY)
+    rules = (f.rule for f in refusing if f.rule in REFUSED_BY_LLAMA_CPP)
     rule = next(rules, None)
     return "token-text" if rule and rule.startswith("token-text") else rule
 
@@ -201,8 +216,15 @@ def _check_tokens(target: ModelHeader, draft: ModelHeader, kind: DraftKind) -> I
     if draft.trimmed is not None:
         yield from _check_trimmed(target.vocab, draft.trimmed, kind)
     elif draft.vocab or (draft.vocab is not None and loads_without_texts(draft)):
-        same = _check_vocabs if kind.is_model else _check_ids
-        yield from same(target.vocab, draft.vocab)
+        if not kind.is_model:
+            yield from _check_ids(target.vocab, draft.vocab)
+            return
+        found = list(_check_vocabs(target.vocab, draft.vocab))
+        errors = [finding for finding in found if finding.level == "error"]
+        if draft.vocab and not {error.rule for error in errors} <= LENIENT:
+            yield make_finding("other-vocabulary", "The draft has another vocabulary.")
+            found = [replace(error, level="info") for error in errors]
+        yield from found
 
 
 def _check_vocabs(target: Vocab, draft: Vocab) -> Iterator[Finding]:

@@ -16,8 +16,8 @@ from localspec.core.errors import LocalspecError
 from localspec.engine.engine import Engine
 from localspec.engine.generate import model_drafter
 from localspec.llama.heads.head import Head
-from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.limits import Guess
+from localspec.speculative.text_drafter import Drafter
 
 T = TypeVar("T")
 
@@ -96,9 +96,7 @@ def take_turns(
     return given
 
 
-def guesses_along(
-    drafter: ModelDrafter, prompt: PromptIds, tokens: Sequence[int]
-) -> tuple[Guess, ...]:
+def guesses_along(drafter: Drafter, prompt: PromptIds, tokens: Sequence[int]) -> tuple[Guess, ...]:
     """The guesses of a draft in the place of each of these tokens, read in wide passes."""
     context, guesses = list(prompt), list[Guess]()
     drafter.read(context)
@@ -152,9 +150,13 @@ def _measure(
 
 
 def _guesses(plain: Variant, prompt: PromptIds, tokens: Sequence[int]) -> tuple[Guess, ...]:
-    """`guesses_along` plain decoding; none for heads, which need the target's latest states."""
+    """`guesses_along` plain decoding; none for heads, which need the target's latest states.
+
+    Nor for drafts by text, which guess no single token.
+    """
     engine, params = plain.engine, plain.plan.params
     asked = params.text_independent_of_draft and not isinstance(engine.draft, Head)
+    asked = asked and engine.vocabularies is None
     drafter = model_drafter(engine, params) if asked else None
     return () if drafter is None else guesses_along(drafter, prompt, tokens)
 

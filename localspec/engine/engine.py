@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 
 from localspec.chat.message import Message, read_messages
@@ -41,12 +41,14 @@ from localspec.llama.heads.head import Head
 from localspec.llama.model import LlamaModel
 from localspec.llama.vocabulary.control_tokens import ControlTokens, new_mark
 from localspec.llama.vocabulary.token_rules import require_known_tokens, token_rules
+from localspec.pairing import drafts_by_text
 from localspec.speculative.control.conversations import Conversations
 from localspec.speculative.control.pair_profile import LossBudget
 from localspec.speculative.history import AnswerHistory
 from localspec.speculative.loop import Clock
 from localspec.speculative.prompt_lookup import PromptLookup
 from localspec.speculative.sampling.logit_changes import TokenRules
+from localspec.speculative.text_drafter import TextVocabulary, Vocabularies
 
 _CLOSED = ("The model is closed.", "Load it again: localspec.load(...) or Engine.load(...)")
 _FORKED = (
@@ -91,6 +93,7 @@ class Engine:
         self.loss_budget = LossBudget()
         self.template = _own_template(target)
         self._pieces: dict[int, bytes] = {}
+        self.vocabularies = _vocabularies(target, draft)
         self._rules: dict[object, TokenRules] = {}
         self._notes = list(notes)
         self._written_calls = WrittenCalls()
@@ -537,6 +540,32 @@ def _own_file(target: LlamaModel, draft: LlamaModel | Head | None) -> PairFile:
         options = draft.options if isinstance(draft, LlamaModel) else target.options
         models.append(Model(draft.header, options))
     return open_pair_file(*models)
+
+
+def _vocabularies(target: LlamaModel, draft: LlamaModel | Head | None) -> Vocabularies | None:
+    """Those of a target and of a draft that drafts by text; None for any other."""
+    if draft is None or isinstance(draft, Head) or not drafts_by_text(target.header, draft.header):
+        return None
+    return Vocabularies(_text_vocabulary(target), _text_vocabulary(draft))
+
+
+def _text_vocabulary(model: LlamaModel) -> TextVocabulary:
+    """A model's vocabulary by its texts."""
+
+    def tokenize(text: str, special: bool) -> list[int]:
+        ids = partial(model.tokenize, add_special=False, parse_special=special)
+        return tokenize_within(text, ids)
+
+    vocab = model.header.vocab
+    begin = model.tokenize("", add_special=True, parse_special=False)
+    return TextVocabulary(
+        cache(model.piece),
+        partial(model.piece, special=True),
+        tokenize,
+        model.is_stop,
+        tuple(begin[:1]),
+        None if vocab is None else vocab.eos_id if vocab.eot_id is None else vocab.eot_id,
+    )
 
 
 def _own_template(model: LlamaModel) -> ChatTemplate:

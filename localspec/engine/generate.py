@@ -48,6 +48,8 @@ from localspec.speculative.sampling.logit_changes import TokenRules
 from localspec.speculative.sampling.logprobs import RecordingSampler
 from localspec.speculative.sampling.rejection import RejectionSampler
 from localspec.speculative.sampling.sampler import Sampler
+from localspec.speculative.text_drafter import Drafter as AnyDrafter
+from localspec.speculative.text_drafter import TextDrafter, Vocabularies
 
 MAX_LEARNT_TEMPERATURE = 2.0  # acceptance at a higher temperature is learnt as at this one
 
@@ -73,6 +75,8 @@ class TextEngine(Protocol):
     def target(self) -> TokenModel: ...
     @property
     def draft(self) -> TokenModel | None: ...
+    @property
+    def vocabularies(self) -> Vocabularies | None: ...
     @property
     def can_roll_back(self) -> bool: ...
     @property
@@ -376,13 +380,16 @@ def model_drafter(
     constraint: Constraint | None = None,
     *,
     branches: int = 1,
-) -> ModelDrafter | None:
+) -> AnyDrafter | None:
     """A drafter whose sampler fits the rule of acceptance and the constraint; None without a draft.
 
     It proposes up to ``branches`` candidates for each place.
     """
     if engine.draft is None:
         return None
+    if engine.vocabularies is not None:
+        greedy = Sampler(SamplingParams(temperature=0))
+        return TextDrafter(engine.draft, greedy, engine.vocabularies)
     rules = engine.token_rules(params)
     matched = params.acceptance == "match"
     sampler = make_sampler(params.draft_greedy if matched else params, rules)
@@ -409,7 +416,7 @@ def _make_controller(
         sampling_kind = "greedy" if params.greedy else f"{params.acceptance} at {warmth:.1f}"
         sampling_kind += " in a grammar" * (constraint is not None)  # accepted more often
 
-        def adaptive(drafter: ModelDrafter | None) -> Adaptive:
+        def adaptive(drafter: AnyDrafter | None) -> Adaptive:
             return Adaptive(
                 engine.profile.learnt(clock),
                 clock,

@@ -111,6 +111,11 @@ _WARNINGS = {
     ),
     "pre-differs": "The draft learned another split of text: expect less acceptance.",
     "draft-not-smaller": "Choose a smaller draft.",
+    "other-vocabulary": (
+        "It drafts by text, of which fewer tokens are accepted, and each round takes one or two "
+        "more steps of it. --acceptance rejection, --branches and `draft make --vocab` need a "
+        "draft of the target's vocabulary."
+    ),
     "small-ratio": "This draft is too large to help much; use a smaller one.",
 }
 _INFOS = {
@@ -145,6 +150,11 @@ LENIENT = frozenset(
     "add-bos bos-id add-eos eos-id vocab-size token-text-control token-text-unused "
     "token-text-padding".split()
 )
+
+# About the ids of both. A model that differs in more than LENIENT drafts by text.
+VOCABULARY = LENIENT | {
+    "vocab-type", "token-text-normal", "token-text-byte", "token-text-user-defined",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

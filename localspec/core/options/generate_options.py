@@ -11,12 +11,17 @@ from localspec.core.options.sampling_params import SamplingParams, require_fixed
 
 
 class LoadedModels(Protocol):
-    """The basis of a draft length: whether there is a draft, and whether lookups work."""
+    """The basis of a draft length: whether there is a draft, and whether lookups work.
+
+    ``vocabularies`` are those of a draft that drafts by text; None for any other.
+    """
 
     @property
     def draft(self) -> object | None: ...
     @property
     def can_roll_back(self) -> bool: ...
+    @property
+    def vocabularies(self) -> object | None: ...
 
 
 MAX_LOGPROBS = 100  # OpenAI's bound is 20
@@ -75,4 +80,11 @@ class GenerateOptions:
             looks_up = self.prompt_lookup and models.can_roll_back
             length = "auto" if length == "auto" and looks_up else 0
         require_fixed_length(length, self.sampling)
+        by_text = length != 0 and models.vocabularies is not None
+        if by_text and not self.sampling.text_independent_of_draft:
+            raise UsageError(
+                "--acceptance rejection needs a draft of the target's vocabulary: this one drafts "
+                "by text.",
+                "Leave the rule out, or use --draft off.",
+            )
         return replace(self, draft_tokens=length)

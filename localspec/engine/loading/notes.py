@@ -12,6 +12,7 @@ from localspec.llama.memory.estimate import keeps_state
 from localspec.llama.model import LlamaModel
 from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.header import ModelHeader
+from localspec.pairing import drafts_by_text
 
 _X86_64 = ("x86_64", "AMD64")  # processors for which there are row kernels
 _CHAIN = "The target verifies chains, without branches: {}."
@@ -133,6 +134,8 @@ def no_trees_reason(
         return _CHAIN.format("--exact needs passes that round as plain decoding does")
     if draft is None:
         return _CHAIN.format("only a draft model proposes several candidates for a place")
+    if drafts_by_text(target, draft):
+        return _CHAIN.format("a draft of another vocabulary drafts one text")
     return None
 
 

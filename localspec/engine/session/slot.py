@@ -19,7 +19,7 @@ NOT_ROLLED_BACK = _ONE_AT_A_TIME.format("llama.cpp cannot roll a sequence back b
 class Slot:
     """A `TextEngine` on one sequence of the target and of its draft.
 
-    Vocabulary, profile and history are those of ``engine``.
+    Vocabularies, profile and history are those of ``engine``.
     """
 
     can_roll_back = True
@@ -35,6 +35,7 @@ class Slot:
         self.history, self.profile = engine.history, engine.profile
         self.is_stop, self.piece = engine.is_stop, engine.piece
         self.constraint, self.token_rules = engine.constraint, engine.token_rules
+        self.vocabularies = engine.vocabularies
 
 
 def make_slots(

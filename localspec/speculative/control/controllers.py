@@ -15,8 +15,9 @@ from localspec.speculative.control.pair_profile import (
 )
 from localspec.speculative.control.probing import FAR_BEHIND, TRIAL, TimedDraft
 from localspec.speculative.control.valuation import LONGEST_AUTO, WIDEST, Valuation
-from localspec.speculative.drafters import FORCED, MODEL, Candidate, Lookup, ModelDrafter
+from localspec.speculative.drafters import FORCED, MODEL, Candidate, Lookup
 from localspec.speculative.loop import Clock, Controller, DraftStatus, Proposal, Round, TreeDecoder
+from localspec.speculative.text_drafter import Drafter
 
 _FEW = 6  # candidates judged: too few to draft far
 _GUESSED = 0.25  # tokens: the largest gain assumed of candidates if few of them were judged
@@ -79,7 +80,7 @@ class FixedLength(Controller):
 
     def __init__(
         self,
-        drafter: ModelDrafter,
+        drafter: Drafter,
         length: int,
         clock: Clock,
         tree: TreeDecoder | None = None,
@@ -139,7 +140,7 @@ class Adaptive(Controller):
         self,
         profile: PairProfile,
         clock: Clock,
-        drafter: ModelDrafter | None = None,
+        drafter: Drafter | None = None,
         *lookups: Lookup | None,
         sampling_kind: str = "greedy",
         conversations: Conversations | None = None,

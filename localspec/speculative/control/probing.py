@@ -9,8 +9,9 @@ from localspec.speculative.control.pair_profile import (
     PairProfile,
 )
 from localspec.speculative.control.valuation import Valuation
-from localspec.speculative.drafters import Candidate, ModelDrafter
+from localspec.speculative.drafters import Candidate
 from localspec.speculative.loop import Clock
+from localspec.speculative.text_drafter import Drafter
 
 FAR_BEHIND = 8  # unread tokens; more are read before a step, not in it
 TRIAL = 3  # tokens drafted only to see what that costs
@@ -28,7 +29,7 @@ class TimedDraft:
 
     def __init__(
         self,
-        drafter: ModelDrafter,
+        drafter: Drafter,
         profile: PairProfile,
         acceptance: GroupAcceptance,
         value: Valuation,

@@ -96,6 +96,7 @@ class ToyEngine:
 
     stop, stop_text = STOP_TOKEN, b"<stop>"
     can_roll_back = True
+    vocabularies = None
     drafts_off_reason: str | None = None  # of `--exact`
     _session = None  # its answers are generated in the thread that asks
     history: AnswerHistory | None = None
