@@ -137,7 +137,10 @@ def check_pair(
     if draft.trimmed is not None:
         rule = rule or "vocab-type"  # to llama.cpp it is a model without a tokenizer
     if lenient:
-        findings = [replace(f, level="warning") if f.rule in LENIENT else f for f in findings]
+        findings = [
+            replace(f, level="warning") if f.level == "error" and f.rule in LENIENT else f
+            for f in findings
+        ]
     return _report(findings, rule)
 
 
@@ -171,7 +174,8 @@ def certain_refusal(
         elif "NONE" not in kinds:
             findings.append(_vocab_type_differs(target.tokenizer, draft.tokenizer))
     errors = [finding for finding in findings if finding.level == "error"]
-    if draft_kind(draft).is_model and not (draft.vocab and {e.rule for e in errors} <= LENIENT):
+    known = target.vocab and draft.vocab and {error.rule for error in errors} <= LENIENT
+    if draft_kind(draft).is_model and not known:
         errors = [error for error in errors if error.rule not in VOCABULARY]
     return tuple(error for error in errors if not (lenient and error.rule in LENIENT))
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec import pairing
-from localspec.metadata.findings import LENIENT, RULES
+from localspec.metadata.findings import LENIENT, RULES, VOCABULARY
 from localspec.metadata.header import ModelHeader, StagedHeader, read_header
 from localspec.metadata.trimmed import vocabulary_digest
 from localspec.pairing import (
@@ -265,14 +265,25 @@ def first_error(findings: list[str]) -> str | None:
     return next(("token-text" if "token-text" in rule else rule for rule in errors), None)
 
 
+def by_text(findings: list[str]) -> list[str]:
+    """The findings on a draft, which drafts by text if it differs in more than may be lenient."""
+    found = [each.split(" ", 1) for each in findings]
+    other = {rule for level, rule in found if level == "error" and rule in VOCABULARY}
+    if other <= LENIENT:
+        return findings
+    kept = [(level, rule) for level, rule in found if level == "error" and rule not in VOCABULARY]
+    changed = [("info", rule) for level, rule in found if level == "error" and rule in VOCABULARY]
+    return [" ".join(each) for each in [*kept, ("warning", "other-vocabulary"), *changed]]
+
+
 def test_vocabulary_rules(make: Make) -> None:
     found, expected = {}, {}
     for case, (target, draft, findings) in CASES.items():
         report = check(make(**target), make(**draft))
         verdicts = report.llama_cpp_accepts, report.compatible
         found[case] = (rules(report.findings), report.llama_cpp_rule, *verdicts)
-        rule = first_error(findings)
-        expected[case] = (findings, rule, rule is None, rule is None)
+        rule, shown = first_error(findings), by_text(findings)
+        expected[case] = (shown, rule, rule is None, first_error(shown) is None)
     assert found == expected
 
 
@@ -316,6 +327,19 @@ def test_both_directions_of_a_size_difference_say_what_happens(make: Make) -> No
     for pair in ((make(300), make(299)), (make(299), make(300))):
         [finding] = check(*pair).findings
         assert finding.hint.endswith("llama.cpp's own tools fail.")
+
+
+def test_a_model_of_another_vocabulary_drafts_by_text(make: Make) -> None:
+    for draft in (make(changed({5: "x"})), make(model="llama"), make(changed({5: "x"}, 100))):
+        report = check(make(), draft)
+        assert report.compatible and report.by_text and not report.llama_cpp_accepts
+        assert pairing.drafts_by_text(make(), draft)
+        (warning,) = report.warnings
+        assert warning.message == "The draft has another vocabulary."
+        assert warning.hint.startswith("It drafts by text")
+    for draft in (make(), make(100), make(add_bos=True)):  # which share their ids
+        assert not check(make(), draft, lenient=True).by_text
+        assert not pairing.drafts_by_text(make(), draft)
 
 
 def test_a_different_tokenizer_is_never_lenient() -> None:
@@ -368,7 +392,7 @@ def test_any_pair_is_judged_as_llama_cpp_would(
         headers.append(read_header(path))
     report = check_pair(*headers)
     errors = {error.rule for error in report.errors} - {"no-byte-tokens"}  # of prompts, not pairs
-    assert report.llama_cpp_accepts == accepts(*headers) == (not errors)
+    assert report.llama_cpp_accepts == accepts(*headers) == (not errors and not report.by_text)
     # Only the warning about the larger draft depends on who is who, and whose prompt it is.
     swapped = check_pair(*reversed(headers))
     assert swapped.llama_cpp_accepts == report.llama_cpp_accepts
@@ -401,9 +425,10 @@ def test_each_class_is_counted_apart(make: Make) -> None:
     other = changed({7: "[PAD7]", 8: "<x>", 9: "<y>", 30: "z"})
     report = check(make(types=types), make(other, types=types))
     assert rules(report.findings) == [
-        "error token-text-normal",
-        "error token-text-control",
-        "error token-text-padding",
+        "warning other-vocabulary",
+        "info token-text-normal",
+        "info token-text-control",
+        "info token-text-padding",
     ]
     assert one(report, "token-text-control").message.startswith("2 control tokens differ: 8: ")
     assert one(report, "token-text-normal").message.startswith("1 ordinary token differs: 30: ")
@@ -637,16 +662,19 @@ def early_rules(target: ModelHeader, draft: ModelHeader, lenient: bool = False) 
 
 def test_what_each_stage_makes_certain() -> None:
     target, draft = stages(), stages(model="llama")
-    assert early_rules(target[0], draft[0]) == ["vocab-type"]
+    assert early_rules(target[0], draft[0]) == []  # it may draft by text
+    assert early_rules(target[0], replace(draft[0], architecture="eagle3"))[-1] == "vocab-type"
     draft = stages(tokens=words(N_WORDS - 129))
-    assert early_rules(target[0], draft[0]) == ["vocab-size"]
-    assert early_rules(target[0], draft[0], lenient=True) == []
+    assert early_rules(target[0], draft[0]) == []  # as its texts may be others
+    assert early_rules(target[1], draft[1]) == ["vocab-size"]
+    assert early_rules(target[1], draft[1], lenient=True) == []
     assert early_rules(target[0], stages(tokens=words(N_WORDS - 128))[1]) == []
     draft = stages(tokens=changed({5: "x", 6: "[PAD6]"}))
     assert early_rules(target[0], draft[0]) == early_rules(target[0], draft[1]) == []
-    rules = ["token-text-normal", "token-text-padding"]
-    assert early_rules(target[1], draft[1]) == rules
-    assert early_rules(target[1], draft[1], lenient=True) == rules[:1]
+    assert early_rules(target[1], draft[1]) == []
+    draft = stages(tokens=changed({6: "[PAD6]"}))
+    assert early_rules(target[1], draft[1]) == ["token-text-padding"]
+    assert early_rules(target[1], draft[1], lenient=True) == []
     assert refused(certain_refusal(target[1], draft[1])).llama_cpp_rule == "token-text"
     assert early_rules(target[1], stages(tokens=changed({4: "x"}), add_bos=True)[1]) == []
 

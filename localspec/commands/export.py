@@ -107,6 +107,12 @@ def _checked(request: "PairRequest") -> "PairCheck":
             f"{first.hint} All findings: "
             + shlex.join(["localspec", "check", request.target, draft]),
         )
+    if verdict.report.by_text:
+        raise IncompatiblePair(
+            "The draft has another vocabulary than the target: localspec drafts with it by text, "
+            "but other engines need a draft of the target's vocabulary.",
+            "See drafts for it: " + shlex.join(["localspec", "suggest", request.target]),
+        )
     for finding in verdict.report.warnings:
         console.note(f"{finding.message} {finding.hint}")
     return verdict

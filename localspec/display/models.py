@@ -233,7 +233,12 @@ def suggestions(found: Suggestions, target: str) -> None:
         _headline(f"{i}. {draft.name}")
         _line(f"   {'; '.join(draft.reasons)}", wrap=True)
         _line(f"   {draft.command(target)}")
-    if not found.drafts and not found.own_heads:
+    by_text = () if found.drafts or found.own_heads else found.by_text[:_SHOWN_REFUSALS]
+    for draft in by_text:
+        _headline(draft.name)
+        _line(f"   {'; '.join(draft.reasons)}", wrap=True)
+        _line(f"   {draft.command(target)}")
+    if not (found.drafts or found.own_heads or by_text):
         _line("No model on this disk can draft for it.")
         for refusal in found.refused[:_SHOWN_REFUSALS]:
             _line(f"   {refusal.name}: {refusal.reason}", wrap=True)

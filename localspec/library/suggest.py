@@ -85,6 +85,7 @@ class Refusal:
 class Suggestions:
     """The candidates for one target: drafts, the best first; refused ones, the nearest first.
 
+    ``by_text`` are drafts of another vocabulary, for a target that has no others.
     ``own_heads`` counts the prediction heads in the target's own file, with which it drafts best.
     """
 
@@ -92,6 +93,7 @@ class Suggestions:
     refused: tuple[Refusal, ...]
     known: tuple[PairSpec, ...]
     own_heads: int = 0
+    by_text: tuple[Suggestion, ...] = ()
 
 
 def drafts_for(
@@ -136,6 +138,7 @@ def suggest(
 ) -> Suggestions:
     """Judge and rank ``candidates``, pairs of a shown name and a header; the target is left out."""
     drafts: list[Suggestion] = []
+    by_text: list[Suggestion] = []
     refused: list[tuple[float, Refusal]] = []
     for name, header in candidates:
         is_model = draft_kind(header).is_model
@@ -145,17 +148,25 @@ def suggest(
         report = check_pair(target, header, lenient=lenient)
         if report.compatible:
             reasons, worth = _judge(target, header, free_ram, measured(target, header))
-            drafts.append(Suggestion(header.path, name, tuple(reasons), worth))
+            if report.by_text:
+                reasons.insert(0, "of another vocabulary: drafts by text")
+            kind = by_text if report.by_text else drafts
+            kind.append(Suggestion(header.path, name, tuple(reasons), worth))
         elif is_model or is_named_for(header.path, target.path):
             first = report.errors[0]
             entry = Refusal(header.path, name, first.message, first.hint, report.harmless)
             refused.append((_distance(report), entry))
     return Suggestions(
-        tuple(sorted(drafts, key=lambda each: (-each.worth, each.name))),
+        _best_first(drafts),
         tuple(entry for _, entry in sorted(refused, key=lambda each: (each[0], each[1].name))),
         tuple(pair for pair in catalog if is_target_of(pair, target)),
         claimed_heads(target) if has_heads(target) else 0,
+        _best_first(by_text),
     )
+
+
+def _best_first(drafts: Iterable[Suggestion]) -> tuple[Suggestion, ...]:
+    return tuple(sorted(drafts, key=lambda each: (-each.worth, each.name)))
 
 
 def is_target_of(pair: PairSpec, target: ModelHeader) -> bool:

@@ -70,6 +70,12 @@ def require_trimmable(source: ModelHeader, target: ModelHeader, n_ids: int) -> N
             f"{source.path} cannot draft for {target.path}: {report.errors[0].message}",
             report.errors[0].hint,
         )
+    if report.by_text:
+        raise IncompatiblePair(
+            f"{source.path} has another vocabulary than {target.path}, so its output rows cannot "
+            "be chosen by the target's tokens.",
+            _ORDINARY,
+        )
     assert source.vocab is not None and target.vocab is not None
     size = len(source.vocab)
     if reason := _untrimmable(source, size):

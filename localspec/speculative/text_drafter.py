@@ -265,13 +265,13 @@ class _Joint:
         return found[: self._finished(text, found)] if patient else found
 
     def _finished(self, text: str, found: list[int]) -> int:
-        """How many of these tokens do not end within a word of a script with blanks."""
+        """How many of these tokens end where a word does, if its script has words."""
         data, end, finished = text.encode(), 0, 0
         for i, token in enumerate(found):
             end += len(self._target.piece(token))
-            around = data[: end + 4].decode(errors="ignore"), data[:end].decode(errors="ignore")
-            after = around[0][len(around[1]) :][:1]
-            if not (_is_cased(around[1][-1:]) and _is_cased(after)):
+            last = data[:end].decode(errors="ignore")[-1:]
+            after = data[end : end + 4].decode(errors="ignore")[:1]
+            if not (_is_cased(after) and (last == " " or _is_cased(last))):
                 finished = i + 1
         return finished
 

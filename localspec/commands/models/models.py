@@ -191,6 +191,7 @@ def suggest(
                 "own_heads": found.own_heads,
                 "in_repository": [str(heads.reference) for heads in on_hub],
                 "drafts": [draft.as_json(name) for draft in found.drafts],
+                "by_text": [draft.as_json(name) for draft in found.by_text],
                 "refused": [refusal.as_json() for refusal in found.refused],
                 "known_pairs": [pair.name for pair in found.known],
             }
@@ -198,7 +199,7 @@ def suggest(
     else:
         lists.sidecars_on_hub(on_hub, name)
         lists.suggestions(found, name)
-    offered = found.own_heads or found.drafts or found.known or on_hub
+    offered = found.own_heads or found.drafts or found.by_text or found.known or on_hub
     raise typer.Exit(0 if offered else 1)
 
 

@@ -13,7 +13,7 @@ from localspec.library.pairs.catalog import MTP, load_catalog
 from localspec.library.pairs.options import Given, pair_load_options
 from localspec.library.resolve import FIND, SELF, Resolver
 from localspec.library.sidecars import is_named_for, sidecar_beside, sidecars_of
-from localspec.library.suggest import drafts_for, is_target_of
+from localspec.library.suggest import Suggestion, drafts_for, is_target_of
 from localspec.llama.heads.hidden_states import unstable
 from localspec.metadata.draft_kind import has_heads
 from localspec.metadata.filenames import heads_kind
@@ -123,23 +123,31 @@ class PairFinder:
         """The best draft on this disk, else heads in the repository of the target's ``name``."""
         header = read_header(target)
         suggested = drafts_for(header, self.resolver.inventory.files, lenient=self.lenient)
-        found = suggested.drafts
         if suggested.own_heads:
             return self._heads(target, asked=True) or target
-        for each in found:
-            if each.worth > 1 and self._runs(target, each.path):
-                self.ui.say(f"Draft: {each.path} ({', '.join(each.reasons)}).")
-                return each.path
+        if found := self._first_that_runs(target, suggested.drafts):
+            return found
         heads = fitting_heads(name, header, self.ui)
         if heads is not None:
             _, file = self._local(name, str(heads.reference))
             self.ui.say(_beside(file))
             return file
+        by_text = () if suggested.drafts else suggested.by_text
+        if found := self._first_that_runs(target, by_text):
+            return found
         raise IncompatiblePair(
             f"No model on this disk can draft for {target}.",
             "See the reasons, and other drafts: "
             + shlex.join(["localspec", "suggest", str(target)]),
         )
+
+    def _first_that_runs(self, target: Path, drafts: Sequence[Suggestion]) -> Path | None:
+        """The first of these that is worth using and runs; the user gets the reasons."""
+        for each in drafts:
+            if each.worth > 1 and self._runs(target, each.path):
+                self.ui.say(f"Draft: {each.path} ({', '.join(each.reasons)}).")
+                return each.path
+        return None
 
     def _runs(self, target: Path, draft: Path) -> bool:
         """Whether llama.cpp runs a draft; if not, the user gets the reason."""

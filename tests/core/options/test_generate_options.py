@@ -15,6 +15,7 @@ REFUSAL = ("No draft.", "Give one.")
 class Loaded(NamedTuple):
     draft: object | None
     can_roll_back: bool
+    vocabularies: object | None = None
 
 
 @pytest.mark.parametrize(
@@ -52,3 +53,13 @@ def test_rejection_allows_no_auto_where_something_drafts() -> None:
     assert rejecting.allowed(Loaded(None, False)).draft_tokens == 0
     fixed = GenerateOptions(rejecting.sampling, draft_tokens=4)
     assert fixed.allowed(Loaded("draft", True)) == fixed
+
+
+def test_rejection_needs_the_distributions_of_the_targets_tokens() -> None:
+    rejecting = GenerateOptions(SamplingParams(acceptance="rejection", temperature=1.0), 4)
+    by_text = Loaded("draft", True, "other")
+    with pytest.raises(UsageError, match="this one drafts by text"):
+        rejecting.allowed(by_text)
+    plain = GenerateOptions(rejecting.sampling, 0)
+    greedy = GenerateOptions(SamplingParams(acceptance="rejection", temperature=0), 4)
+    assert plain.allowed(by_text) == plain and greedy.allowed(by_text) == greedy
