@@ -30,6 +30,8 @@ def pair_report(report: "PairReport", target: "ModelHeader", draft: "ModelHeader
     kind = draft_kind(draft)
     if target is draft:
         verdict += " as draft-mtp, with heads of its own"
+    elif report.by_text:
+        verdict += " by text"
     elif not kind.is_model:
         verdict += f" as {kind.spec_type}"
     out.print(
