@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # which takes pydantic a while
     from localspec.library.pairs.schema import Setting
 
 _SHOWN_REFUSALS = 5
+_SHOWN_BY_TEXT = 3
 _GAP = 2  # columns between two columns
 _MOST_GAIN = 24  # columns
 _VOCABULARIES = {
@@ -233,15 +234,14 @@ def suggestions(found: Suggestions, target: str) -> None:
         _headline(f"{i}. {draft.name}")
         _line(f"   {'; '.join(draft.reasons)}", wrap=True)
         _line(f"   {draft.command(target)}")
-    by_text = () if found.drafts or found.own_heads else found.by_text[:_SHOWN_REFUSALS]
-    for draft in by_text:
-        _headline(draft.name)
-        _line(f"   {'; '.join(draft.reasons)}", wrap=True)
-        _line(f"   {draft.command(target)}")
-    if not (found.drafts or found.own_heads or by_text):
-        _line("No model on this disk can draft for it.")
+    if not found.drafts and not found.own_heads:
+        _line("No model on this disk can draft for it in its own vocabulary.")
         for refusal in found.refused[:_SHOWN_REFUSALS]:
             _line(f"   {refusal.name}: {refusal.reason}", wrap=True)
+        for draft in found.by_text[:_SHOWN_BY_TEXT]:
+            _headline(draft.name)
+            _line(f"   {'; '.join(draft.reasons)}", wrap=True)
+            _line(f"   {draft.command(target)}")
     if found.refused and not found.drafts and found.refused[0].harmless:
         note("The nearest runs with --lenient: its differences cannot corrupt text.")
     for known in found.known:

@@ -112,7 +112,7 @@ _WARNINGS = {
     "pre-differs": "The draft learned another split of text: expect less acceptance.",
     "draft-not-smaller": "Choose a smaller draft.",
     "other-vocabulary": (
-        "It drafts by text, of which fewer tokens are accepted, and each round takes one or two "
+        "It drafts by text: fewer of its tokens are accepted, and each round takes one or two "
         "more steps of it. --acceptance rejection, --branches and `draft make --vocab` need a "
         "draft of the target's vocabulary."
     ),

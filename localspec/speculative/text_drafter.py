@@ -25,8 +25,8 @@ class TextVocabulary(NamedTuple):
     """A vocabulary by its texts.
 
     ``piece`` gives the bytes of a token, empty for control tokens, ``control`` also theirs.
-    ``tokenize`` takes text that follows another, and parses control tokens in it if it is told
-    to. Texts begin with the tokens ``begin`` and end with the token ``end``.
+    ``tokenize`` takes text that follows another, and whether control tokens in it are parsed. Texts
+    begin with the tokens ``begin`` and end with the token ``end``.
     """
 
     piece: Callable[[int], bytes]

@@ -41,7 +41,8 @@ def model(parameters: int, n_tokens: int = 300, control: str = "<end>") -> bytes
 
 
 BIG, SMALL = model(200_000), model(40_000)  # 800 kB and 160 kB
-OTHER = model(40_000, 500)  # another size of vocabulary
+MORE = model_keys([*words(299), "<end>", *words(500)[300:]], types=[1] * 299 + [3] + [1] * 200)
+OTHER = gguf_bytes(MORE, model_tensors(40_000))  # another size of vocabulary
 TUNED = model(40_000, control="<stop>")  # refused, but harmless
 NO_MODEL = gguf_bytes({"general.type": "mmproj", "general.architecture": "clip"}, model_tensors())
 

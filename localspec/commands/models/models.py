@@ -199,7 +199,7 @@ def suggest(
     else:
         lists.sidecars_on_hub(on_hub, name)
         lists.suggestions(found, name)
-    offered = found.own_heads or found.drafts or found.by_text or found.known or on_hub
+    offered = found.own_heads or found.drafts or found.known or on_hub
     raise typer.Exit(0 if offered else 1)
 
 

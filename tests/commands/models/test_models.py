@@ -121,7 +121,7 @@ def test_suggest_says_why_nothing_fits(localspec: Command, lonely: zoo.Zoo) -> N
     done = localspec("suggest", "llama3:8b")
     assert done.code == 1
     lines = done.out.splitlines()
-    assert lines[0] == "No model on this disk can draft for it."
+    assert lines[0] == "No model on this disk can draft for it in its own vocabulary."
     assert lines[1].startswith(f"   {LLAMA_1B}: ") and reason in lines[1]
     assert done.err == (
         "The nearest runs with --lenient: its differences cannot corrupt text.\n"
@@ -130,10 +130,13 @@ def test_suggest_says_why_nothing_fits(localspec: Command, lonely: zoo.Zoo) -> N
     document = json.loads(localspec("suggest", "llama3:8b", "--json").out)
     assert document["drafts"] == [] and document["refused"][0]["name"] == LLAMA_1B
     assert reason in document["refused"][0]["reason"] and document["refused"][0]["hint"]
-    assert len(lines) == 1 + 5 < 1 + len(document["refused"])
+    refused, by_text = len(document["refused"]), document["by_text"]
+    assert len(lines) == 1 + min(5, refused) + 3 * 3 and len(by_text) > 3
+    shown = next(i for i, line in enumerate(lines) if line == by_text[0]["name"])
+    assert lines[shown + 1].startswith("   of another vocabulary: drafts by text; ")
     recurrent = localspec("suggest", "mamba-2.8b.Q4_0.gguf")  # is as another target
     assert recurrent.code == 1 and recurrent.out.startswith(f"{lines[0]}\n")
-    assert recurrent.out.count(": ") >= 5  # with a reason for each of the nearest
+    assert recurrent.out.count(": ") >= 3  # with reasons for each of the nearest
     assert "--lenient" not in recurrent.err
 
 

@@ -40,7 +40,7 @@ class Pair:
 
     target: Path
     draft: Path
-    other: Path  # has 200 tokens more
+    other: Path  # has 200 control tokens more
     tuned: Path  # has other control tokens
 
 
@@ -49,7 +49,7 @@ def pair(tiny: TinyFiles, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     folder = tmp_path_factory.mktemp("pair")
     draft = write_tiny_model(folder / "draft.gguf", seed=1, layers=1)
     more = [f"more{index}" for index in range(200)]
-    other = write_tiny_model(folder / "other.gguf", seed=1, layers=1, extra_tokens=more)
+    other = write_tiny_model(folder / "other.gguf", seed=1, layers=1, control_tokens=more)
     return Pair(tiny.target, draft, other, retuned(draft))
 
 
