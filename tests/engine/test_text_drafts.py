@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from localspec.chat.answer import Answer, collect
+from localspec.core import paths
 from localspec.core.errors import UsageError
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import DraftTokens
@@ -123,3 +124,24 @@ def test_the_commands_say_what_it_is(localspec: Command, pair: Pair, tmp_path: P
         "draft", "make", target, "--draft", draft, "--vocab", "64", "--output", tmp_path / "a.gguf"
     )
     assert trimmed.code == 1 and "has another vocabulary than" in trimmed.err
+
+
+def test_it_is_found_where_no_model_has_the_targets_vocabulary(
+    localspec: Command, pair: Pair, tmp_path: Path
+) -> None:
+    folder = paths.models_folder()
+    folder.mkdir(parents=True)
+    target = write_cycle_model(tmp_path / "big.gguf", (), layers=12)
+    other = write_cycle_model(folder / "other.gguf", PAIRS)
+    flags = ("-m", target, "--draft", "find", "-n", "8", "--temp", "0", "--raw", PROMPT)
+    shown = localspec("suggest", target)
+    assert shown.code == 1 and "of another vocabulary: drafts by text; " in shown.out
+    found = localspec("run", *flags)
+    assert found.code == 0 and f"Draft: {other} (of another vocabulary" in found.err
+    same = write_cycle_model(folder / "same.gguf", (), layers=4)
+    for _ in range(2):
+        found = localspec("run", *flags)
+        assert f"Draft: {other}" not in found.err
+        same.unlink(missing_ok=True)
+        write_cycle_model(folder / "same.gguf", ())
+    assert f"Draft: {same} (" in found.err

@@ -21,6 +21,7 @@ from localspec.metadata.header import read_header
 
 _SIDECAR = "Draft: the prediction heads of {} ({}), next to the target."
 _KINDS = {"mtp": "MTP", "eagle3": "EAGLE-3", "dflash": "DFlash", "dspark": "DSpark"}
+_MOST_TRIED = 3  # drafts by text: each is loaded once, and any small model is one
 _UNUSED = "No heads are used. {}"
 
 
@@ -132,7 +133,7 @@ class PairFinder:
             _, file = self._local(name, str(heads.reference))
             self.ui.say(_beside(file))
             return file
-        by_text = () if suggested.drafts else suggested.by_text
+        by_text = () if suggested.drafts else suggested.by_text[:_MOST_TRIED]
         if found := self._first_that_runs(target, by_text):
             return found
         raise IncompatiblePair(
