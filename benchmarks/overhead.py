@@ -141,6 +141,7 @@ class InstantEngine:
         self.history: AnswerHistory | None = None
         self.conversations = Conversations()
         self.loss_budget = LossBudget()
+        self.vocabularies = None
         self.loops = text == LOOP
 
     def clock(self) -> float:
