@@ -174,7 +174,8 @@ def certain_refusal(
         elif "NONE" not in kinds:
             findings.append(_vocab_type_differs(target.tokenizer, draft.tokenizer))
     errors = [finding for finding in findings if finding.level == "error"]
-    known = target.vocab and draft.vocab and {error.rule for error in errors} <= LENIENT
+    other = {error.rule for error in errors} & VOCABULARY
+    known = target.vocab and draft.vocab and other <= LENIENT
     if draft_kind(draft).is_model and not known:
         errors = [error for error in errors if error.rule not in VOCABULARY]
     return tuple(error for error in errors if not (lenient and error.rule in LENIENT))
