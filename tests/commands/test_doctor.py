@@ -28,5 +28,5 @@ def test_an_unhealthy_doctor(localspec: Command, monkeypatch: pytest.MonkeyPatch
     ill = DoctorReport({"demo": "fails: so it is"}, ["Mend it."], healthy=False)
     monkeypatch.setattr(doctor, "examine", lambda say: ill)
     done = localspec("doctor")
-    assert (done.code, done.out) == (1, "demo              fails: so it is\nadvice: Mend it.\n")
+    assert (done.code, done.out) == (1, "demo  fails: so it is\nadvice: Mend it.\n")
     assert localspec("doctor", "--json").code == 1

@@ -280,11 +280,13 @@ class Stream(Iterator[Piece], AsyncIterator[Piece]):
         self._job.cancel()
         if COMPUTE.is_current:
             COMPUTE.run_until(self._drained)
-        while not self._drained():
-            ended = threading.Event()
-            self._job.listen(ended.set)
-            if not ended.wait(_LAST_PASS):
-                self._ended = True
+        with suppress(UsageError), self._read_alone():  # another reader waits for the end itself
+            while not self._drained():
+                ended = threading.Event()
+                self._job.listen(ended.set)
+                if not ended.wait(_LAST_PASS):
+                    break
+        self._ended = True
 
     def __del__(self) -> None:
         with suppress(AttributeError):  # the stream was not completely made

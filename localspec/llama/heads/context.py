@@ -132,7 +132,7 @@ class HeadContext:
         parts = [HeadRows(None, places, features, len(features), self.sequence)]
         self._fill(parts)
         self._process(self._llama.LLAMA_PROCESS_TYPE_ENCODE, parts)
-        return self.own_states(len(features))
+        return HeadContext.own_states(self, len(features))  # a slot's are those of its last pass
 
     def use_layer(self, layer: int) -> None:
         """Let this one of several heads compute the next passes."""
