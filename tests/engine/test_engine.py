@@ -633,7 +633,7 @@ def test_a_chat_never_has_two_bos(tmp_path: Path, add_bos: bool, template: str) 
 def test_a_pair_that_does_not_fit_is_refused_before_loading(
     tiny: TinyFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = write_tiny_model(tmp_path / "other.gguf", seed=0, extra_tokens=["more", "words"])
+    other = write_tiny_model(tmp_path / "other.gguf", seed=0, add_bos=False)
     monkeypatch.setattr(loading, "LlamaModel", None)  # weights are never reached
     with pytest.raises(IncompatiblePair, match=r"other\.gguf cannot draft for .*target\.gguf"):
         Engine.load(options(tiny.target), options(other))
