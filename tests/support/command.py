@@ -111,5 +111,5 @@ def bad_files(tiny: TinyFiles, tmp_path_factory: pytest.TempPathFactory) -> Path
     (folder / "empty.txt").write_text(" \n")
     (folder / "latin1.txt").write_bytes("größer".encode("latin-1"))
     (folder / "folder.gguf").mkdir()
-    write_tiny_model(folder / "other.gguf", seed=0, extra_tokens=["more"])
+    write_tiny_model(folder / "other.gguf", seed=0, add_bos=False)
     return folder
