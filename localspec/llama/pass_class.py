@@ -226,7 +226,7 @@ def _pays(text: _Text, step: int, clock: Clock) -> bool:
     widths = [width for n in _WEIGHED if (width := n * step) <= max(step, _MOST_WEIGHED)]
     seconds = _seconds(text, sorted({1, *widths}), clock)
     costs = (seconds[w] + (w - 1) * _DRAFT_COST * seconds[1] for w in widths)
-    # A pass emits so many tokens when its drafts are accepted at the usual rate.
+    # Tokens that a pass of each width emits, if the target accepts drafts at the usual rate.
     emitted = (sum(_ACCEPTANCE**i for i in range(w)) for w in widths)
     return min(cost / n for cost, n in zip(costs, emitted, strict=True)) <= seconds[1]
 

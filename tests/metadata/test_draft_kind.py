@@ -1,5 +1,6 @@
 """What a file is as a draft, from its header alone."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,9 @@ from tests.support.files.head_files import (
 )
 from tests.support.files.headers import Bytes
 
+DFLASH = DraftKind(
+    "dflash", target_layers=(0, 2), target_width=WIDTH, block_size=8, mask_token=N_TOKENS - 1
+)
 MARKOV = Tensor("markov_w1.weight", (8, 8))
 KINDS: dict[str, tuple[bytes, DraftKind]] = {
     "a model": (target_bytes(heads=0), DraftKind()),
@@ -55,13 +59,7 @@ KINDS: dict[str, tuple[bytes, DraftKind]] = {
     ),
     "dflash": (
         dflash_bytes(),
-        DraftKind(
-            "dflash",
-            target_layers=(0, 2),
-            target_width=WIDTH,
-            block_size=8,
-            mask_token=N_TOKENS - 1,
-        ),
+        DFLASH,
     ),
     "dflash, nothing said": (
         dflash_bytes(
@@ -71,12 +69,8 @@ KINDS: dict[str, tuple[bytes, DraftKind]] = {
     ),
     "dspark": (
         dflash_bytes(tensors=[MARKOV], keys={"attention.causal": True}),
-        DraftKind(
-            "dflash",
-            target_layers=(0, 2),
-            target_width=WIDTH,
-            block_size=8,
-            mask_token=N_TOKENS - 1,
+        replace(
+            DFLASH,
             causal=True,
             variant="DSpark",
             anchored=True,
@@ -84,24 +78,16 @@ KINDS: dict[str, tuple[bytes, DraftKind]] = {
     ),
     "dspark with a bonus token": (
         dspark_bytes(keys={"sample_from_anchor": False}),
-        DraftKind(
-            "dflash",
-            target_layers=(0, 2),
-            target_width=WIDTH,
-            block_size=8,
-            mask_token=N_TOKENS - 1,
+        replace(
+            DFLASH,
             variant="DSpark",
             has_confidence=True,
         ),
     ),
     "dflash2": (
         dflash2_bytes(keys={"sample_from_anchor": True}),  # of DSpark only
-        DraftKind(
-            "dflash",
-            target_layers=(0, 2),
-            target_width=WIDTH,
-            block_size=8,
-            mask_token=N_TOKENS - 1,
+        replace(
+            DFLASH,
             variant="DFlash2",
             selected=4,
         ),

@@ -238,3 +238,22 @@ def test_a_review_judges_tokens_that_begin_and_end_as_the_drafts_do() -> None:
     again = drafter(Reciter(draft), target, draft)
     *right, (last, token) = again.score_past_tokens(context, 7)
     assert last.token != token and all(each.token == came for each, came in right)
+
+
+def test_a_proposal_is_tokenized_after_the_targets_last_tokens() -> None:
+    words = vocabulary(["x"])  # its second "x" stands after "a"
+    after_a = 256
+
+    def tokenize(text: str, special: bool) -> list[int]:
+        found = words.tokenize(text, special)
+        plain = [ord("x") if token == after_a else token for token in found]
+        return [
+            after_a if i and token == ord("x") and plain[i - 1] == ord("a") else token
+            for i, token in enumerate(plain)
+        ]
+
+    target, draft = words._replace(tokenize=tokenize), vocabulary([])
+    assert tokenize("ax", False) == [ord("a"), after_a] and tokenize("x", False) == [ord("x")]
+    proposer = drafter(Reciter(draft, "a pa" + "x is. "), target, draft)
+    first = next(proposer.propose(list(b"a pa")))
+    assert first.token == after_a
