@@ -4,14 +4,15 @@
 
 Two servers with as many slots as clients take turns, one plain and one with `auto`. In each batch
 all clients ask prompts of `benchmarks/real.jsonl`, kinds in mixed order, until each was answered;
-no prompt comes twice. Counted are all tokens over the time until the last answer is there, reading
-of prompts included. With --ignore-eos answers do not end before --tokens. With --fresh the profile
-of the pair is an empty one. Prints a row for each batch, with the tokens of a round, and the ratio
-of all batches.
+no prompt comes twice, so --batches is at most what they are enough for. Answers have at most half
+to one and a half times --tokens: if all were as long, the slots of the plain server would end
+together and read their next prompts together, which clients that know nothing of each other do not
+cause. Counted are all tokens over the time until the last answer is there, reading of prompts
+included. With --ignore-eos answers do not end before that. With --fresh the profile of the pair is
+an empty one. Prints a row for each batch, with the tokens of a round, and the ratio of all batches.
 """
 
 import argparse
-import itertools
 import os
 import sys
 import tempfile
@@ -28,6 +29,7 @@ from localspec.bench.prompts import Prompt, read_prompts
 from localspec.core import machine
 
 PROMPTS = Path(__file__).with_name("real.jsonl")
+_GOLDEN = 0.618  # fractions of its multiples spread evenly
 
 
 def mixed(prompts: Sequence[Prompt], longest: int) -> Iterator[Prompt]:
@@ -45,12 +47,12 @@ def batch(
 ) -> tuple[float, list[Reply]]:
     """Seconds until all prompts are answered, and the replies in their order."""
 
-    def one(prompt: Prompt) -> Reply:
-        messages = [dict(each) for each in prompt.messages]
+    def one(number: int) -> Reply:
+        messages = [dict(each) for each in prompts[number].messages]
         return ask(
             port,
             messages,
-            max_tokens=args.tokens,
+            max_tokens=round(args.tokens * (0.5 + number * _GOLDEN % 1)),
             temperature=args.temperature,
             seed=7,
             ignore_eos=args.ignore_eos,
@@ -58,7 +60,7 @@ def batch(
 
     began = time.perf_counter()
     with ThreadPoolExecutor(args.clients) as pool:
-        replies = list(pool.map(one, prompts))
+        replies = list(pool.map(one, range(len(prompts))))
     return time.perf_counter() - began, replies
 
 
@@ -80,15 +82,16 @@ def main() -> None:
     common = ["-m", str(args.target), "-c", str(args.ctx_size), "-t", str(args.threads)]
     common += ["-np", str(args.clients), *(f"--{each}" for each in args.extra)]
     serve = [sys.executable, "-m", "localspec", "serve", *common]
-    found = mixed(read_prompts(PROMPTS), args.longest)
+    found = list(mixed(read_prompts(PROMPTS), args.longest))
+    size = args.clients * args.asks
     with ExitStack() as stack:
         plain = stack.enter_context(listening([*serve, "--draft", "off"]))
         auto = stack.enter_context(listening([*serve, "-md", str(args.draft)]))
         print("|batch|plain, tok/s|auto|ratio|tokens a round|drafted|accepted|other texts|")
         print("|---|---|---|---|---|---|---|---|")
         sums = dict.fromkeys((plain, auto), 0.0)
-        for n in range(args.batches):
-            prompts = list(itertools.islice(found, args.clients * args.asks))
+        for n in range(min(args.batches, len(found) // size)):
+            prompts = found[n * size : (n + 1) * size]
             replies: dict[int, list[Reply]] = {}
             rates: dict[int, float] = {}
             for port in (plain, auto) if n % 2 == 0 else (auto, plain):
