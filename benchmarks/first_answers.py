@@ -6,7 +6,9 @@ Each try forgets the profile, measures the pair as its first use does, and answe
 kind greedily from empty caches; then the profile of ten earlier answers to other prompts answers
 it. Seconds are those of the whole answer without the target's reading of the prompt. With --busy
 another process uses a core meanwhile. The first column is the speed of the first answer over the
-other one, which the same profile also gives twice ("repeat") to show the noise.
+other one, which the same profile also gives twice ("repeat") to show the noise. "priced" is the
+same ratio if each pass of either answer takes what the profile of ten answers says: it shows what
+was decided, apart from the moment at which it ran.
 """
 
 import argparse
@@ -14,7 +16,7 @@ import copy
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,6 +26,9 @@ from localspec.bench.plan import BenchPlan, Variant
 from localspec.bench.prompts import Prompt, by_task, read_prompts
 from localspec.engine.engine import Engine
 from localspec.speculative.control.pair_profile import PairProfile
+from localspec.speculative.control.probing import FAR_BEHIND
+from localspec.speculative.control.valuation import WIDEST
+from localspec.speculative.loop import Logits, TokenModel
 
 KINDS = ("code", "chat", "edit")
 EARLIER = 10  # answers
@@ -49,9 +54,37 @@ class Pair:
         self.engine = engine
         plan = BenchPlan(GREEDY, ("auto",), 1, tokens, True)
         self._variant = Variant("auto", engine, plan, "auto")
+        self._passes: list[tuple[TokenModel, int, int]] = []  # model, tokens, tokens before
+        assert engine.draft is not None
+        for model in (engine.target, engine.draft):
+            self._record(model)
+
+    def _record(self, model: TokenModel) -> None:
+        """Record each pass of a model."""
+        decode = model.decode
+
+        def recorded(tokens: Sequence[int], rows: int) -> Logits:
+            self._passes.append((model, len(tokens), len(model.tokens)))
+            return decode(tokens, rows)
+
+        vars(model)["decode"] = recorded
+
+    def priced(self, costs: PairProfile) -> float:
+        """Seconds of the last answer's passes after the prompt, by these costs."""
+        target, seconds = self.engine.target, 0.0
+        prompt = max(i for i, each in enumerate(self._passes) if each[0] is target and not each[2])
+        for model, tokens, past in self._passes[prompt + 1 :]:
+            if model is target:
+                seconds += costs.verify.seconds(tokens, past) if tokens <= WIDEST else 0.0
+            elif tokens <= FAR_BEHIND:
+                seconds += costs.draft_seconds(tokens, past)
+            else:
+                seconds += costs.reading_seconds(tokens)
+        return seconds
 
     def seconds(self, prompt: Prompt, profile: PairProfile | None) -> float:
         """Seconds of a token of an answer, by a copy of a profile, or by a new one."""
+        self._passes.clear()
         stored = self.engine.profile
         stored.forget()
         if profile is not None:
@@ -74,15 +107,19 @@ def measure(pair: Pair, tries: int) -> None:
     groups = by_task(read_prompts(PROMPTS), None)
     last = [group[-1] for group in groups.values()]
     learnt = pair.learn([*last, last[0]][:EARLIER])
-    found: list[float] = []
-    print("kind    first answer  repeat")
+    found: list[tuple[float, float]] = []
+    print("kind    first answer  repeat  priced")
     for i in range(tries):
         for kind in KINDS:
             prompt = groups[kind][i % (len(groups[kind]) - 1)]
-            usual, first, again = (pair.seconds(prompt, each) for each in (learnt, None, learnt))
-            found.append(min(usual, again) / first)
-            print(f"{kind:8}{found[-1]:12.2f}{usual / again:8.2f}", flush=True)
-    print(f"least {min(found):.2f}, median {statistics.median(found):.2f}")
+            usual, by_usual = pair.seconds(prompt, learnt), pair.priced(learnt)
+            first, by_first = pair.seconds(prompt, None), pair.priced(learnt)
+            again = pair.seconds(prompt, learnt)
+            found.append((min(usual, again) / first, by_usual / by_first))
+            timed, priced = found[-1]
+            print(f"{kind:8}{timed:12.2f}{usual / again:8.2f}{priced:8.2f}", flush=True)
+    for name, column in zip(("first answer", "priced"), zip(*found, strict=True), strict=True):
+        print(f"{name}: least {min(column):.2f}, median {statistics.median(column):.2f}")
 
 
 def main() -> None:
