@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 
 from localspec.core.options.load_options import MAX_DRAFT_TOKENS
 from localspec.speculative.drafters import Candidate
+from localspec.speculative.prompt_lookup import LONG, LONGEST_MATCH
 
 KEY = 6  # tokens that must have occurred before
 CAPACITY = 2**20  # tokens: 4 MiB, and twice that for the table
-_LONGEST_MATCH = 32  # tokens that are compared
 _CERTAINTY = 1.0  # odds of a token that followed once in another text
-_LONG = 16  # tokens of a match
-_GROUPS = ((_LONG, "history 16+"), (8, "history 8+"), (0, "history 6+"))
+_GROUPS = ((LONG, "history 16+"), (8, "history 8+"), (0, "history 6+"))
 _PRIME = 0x9E3779B97F4A7C15  # of 64 bits, near the golden ratio: multiplicative hashing (Knuth)
 _END = -1  # between answers
 _MOST_OWNERS = 16  # histories that are kept, each of 12 MiB
@@ -65,7 +64,7 @@ class AnswerHistory:
 
     def continuation(self, context: list[int], ahead: Sequence[int] = ()) -> Iterator[Candidate]:
         """The tokens that followed the last occurrence of the end of ``context`` and ``ahead``."""
-        end = [*context[-_LONGEST_MATCH:], *ahead][-_LONGEST_MATCH:]
+        end = [*context[-LONGEST_MATCH:], *ahead][-LONGEST_MATCH:]
         if len(end) < KEY or not self._end:
             return
         place = int(self._table[self._hashes(np.array(end[-KEY:], np.int32)[None])[0]])
@@ -75,7 +74,7 @@ class AnswerHistory:
         for length in range(match, match + MAX_DRAFT_TOKENS):
             if place >= self._end or (token := self._at(place)) == _END:
                 return
-            odds = _CERTAINTY * max(1.0, length / _LONG)
+            odds = _CERTAINTY * max(1.0, length / LONG)
             group = next(name for least, name in _GROUPS if length >= least)
             yield Candidate(token, math.log(odds), group)
             place += 1

@@ -9,12 +9,12 @@ from localspec.speculative.drafters import Candidate
 from localspec.speculative.prefix import SharedPrefix
 
 _KEY = 3  # tokens of context that must have occurred before
-_LONGEST_MATCH = 32  # tokens that are compared; the match of a copy may be longer
+LONGEST_MATCH = 32  # tokens that are compared; the match of a copy may be longer
 _MOST_PLACES = 8  # of a key's occurrences, the latest: older ones hardly change the proposal
 _SMOOTHING = 0.3  # of an occurrence: one that was seen once is not certain
-_LONG = 16  # tokens of a match
-_GROUPS = ((_LONG, "lookup 16+"), (8, "lookup 8+"), (5, "lookup 5+"), (0, "lookup 3+"))
-_GROUP = [next(name for least, name in _GROUPS if n >= least) for n in range(_LONG + 1)]
+LONG = 16  # tokens of a match
+_GROUPS = ((LONG, "lookup 16+"), (8, "lookup 8+"), (5, "lookup 5+"), (0, "lookup 3+"))
+_GROUP = [next(name for least, name in _GROUPS if n >= least) for n in range(LONG + 1)]
 _RESUMED = "lookup resumed"
 _LEAST_COPY = 8  # tokens of a copy needed to look for its continuation after an edit
 _LONGEST_EDIT = 64  # tokens that an edit may insert
@@ -55,7 +55,7 @@ class _Copy:
         if going:
             self.place, self.match = best + len(new), match + len(new)
             if self.resumed and self.match >= _KEY:  # the match before the edit counts again
-                self.match, self.resumed = self.match + _LONG, False
+                self.match, self.resumed = self.match + LONG, False
             return
         self.place, self.match, self.resumed = 0, 0, False
         agreed = next(i for i, token in enumerate(new) if text[best + i] != token)
@@ -92,10 +92,10 @@ def _candidate(token: int, share: float, match: int, resumed: bool) -> Candidate
 
     A copy may end anywhere: the odds that one of n tokens continues are in proportion to n.
     """
-    if resumed and match < _LONG:
+    if resumed and match < LONG:
         return Candidate(token, math.log(1 + match) - _DOUBT, _RESUMED)
-    odds = share / (1.0 - share) * max(1.0, match / _LONG)
-    return Candidate(token, math.log(odds), _GROUP[min(match, _LONG)])
+    odds = share / (1.0 - share) * max(1.0, match / LONG)
+    return Candidate(token, math.log(odds), _GROUP[min(match, LONG)])
 
 
 class PromptLookup:
@@ -168,7 +168,7 @@ class PromptLookup:
         wins. A place that reaches the end of the text continues in the tokens proposed after it.
         """
         beyond = [*context[len(self._text) :], *ahead]
-        end = [*context[-_LONGEST_MATCH:], *ahead][-_LONGEST_MATCH:]
+        end = [*context[-LONGEST_MATCH:], *ahead][-LONGEST_MATCH:]
         places, match, resumed = self._places(end, beyond)
         for length in range(match, match + MAX_DRAFT_TOKENS):
             if not places:
@@ -201,7 +201,7 @@ class PromptLookup:
             place, match = (place + len(beyond), match + len(beyond)) if agrees else (0, 0)
         if place:
             lengths[place] = match
-        if match < 2 * _LONGEST_MATCH:  # else no other match is half as long
+        if match < 2 * LONGEST_MATCH:  # else no other match is half as long
             self._look_up(end, lengths)
         longest = max(lengths.values(), default=0)
         resumes = copy.resumed and match == longest

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, field
 
-from localspec.speculative.control.costs import CALIBRATED, PassCosts
+from localspec.speculative.control.costs import CALIBRATED, SHORTEST, PassCosts
 from localspec.speculative.control.pair_profile import FIRST_TRIAL, PairProfile
 from localspec.speculative.loop import Clock, TokenModel
 
@@ -13,8 +13,6 @@ _WIDTHS = (8, 3, 6, 16, 5, 12, 9, 7, 17, 33, 63)  # of others, the most importan
 _DRAFT_WIDTHS = (2, 4)
 _READING_WIDTH = 32
 _AGREED = 1.05  # times the least: a single pass may have been delayed by another program
-_SPOT = 4  # tokens of the pass that shows whether costs have changed
-_SHORTEST = 1e-9  # seconds: a clock may be too coarse to see a pass
 _ALIKE = 1.35  # times more or less
 
 
@@ -56,11 +54,11 @@ def still_holds(
     Another pace of the machine changes all costs alike. If measuring would take longer
     than `BUDGET`, costs are taken to hold. The caches are emptied.
     """
-    before, spot = known.verify.seconds(1, 0), known.verify.seconds(_SPOT, 0)
+    before, spot = known.verify.seconds(1, 0), known.verify.seconds(_DECIDING[-1], 0)
     if 2 * (before + spot) > BUDGET:
         return True
     plain = _least(target, 1, clock)
-    found = [(_least(target, _SPOT, clock) / plain, spot / before)]
+    found = [(_least(target, _DECIDING[-1], clock) / plain, spot / before)]
     if draft is not None:  # heads need a token in the target's cache
         found.append((_least(draft, 1, clock) / plain, known.draft.seconds(1, 0) / before))
         draft.truncate(0)
@@ -120,4 +118,4 @@ def _seconds(model: TokenModel, width: int, clock: Clock) -> float:
     began = clock()
     # Different tokens: equal ones would all go to the same experts of a mixture.
     model.decode([(7919 * i + 1) % model.n_vocab for i in range(width)], width)
-    return max(_SHORTEST, clock() - began)
+    return max(SHORTEST, clock() - began)

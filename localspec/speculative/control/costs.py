@@ -9,8 +9,8 @@ _SPREAD_DECAY = 0.999  # of the spread: an answer's few hundred tokens alone giv
 _FOLLOWED = 0.5  # of a change of pace, in log: by less, plain passes would seem cheaper alone
 CALIBRATED = 16.0  # passes that one of a calibration counts as: their ratios outlast its pace
 _QUICKER, _FORGIVEN = 1.5, 0.05  # times as quick as expected; weight that earlier passes keep
-_FARTHEST = 3.0  # a pass this many times slower than expected counts as no more than this
-_SHORTEST = 1e-9  # seconds: a clock may be too coarse to see a pass
+FARTHEST = 3.0  # a pass this many times slower than expected counts as no more than this
+SHORTEST = 1e-9  # seconds: a clock may be too coarse to see a pass
 _LEAST = 0.05  # of the mean of a width: the least cost with a far shorter context
 _SELDOM = 0.1  # of the weight of both neighbours; a width seen so seldom may have been delayed
 _RIDGE = 1e4  # squared tokens: holds the slopes until contexts of different length were seen
@@ -18,7 +18,7 @@ _RIDGE = 1e4  # squared tokens: holds the slopes until contexts of different len
 
 def followed(ratio: float) -> float:
     """The factor for costs, after a pass that took ``ratio`` times its own."""
-    return float(min(max(ratio, 1 / _FARTHEST), _FARTHEST) ** _FOLLOWED)
+    return float(min(max(ratio, 1 / FARTHEST), FARTHEST) ** _FOLLOWED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class PassCosts:
         delayed: no pass beats its true cost.
         Each state in which Ctrl-C may leave this is valid: a width is stored completely.
         """
-        seconds = max(seconds, _SHORTEST)
+        seconds = max(seconds, SHORTEST)
         seen = self._widths.get(width)
         self._stale = True
         if seen is None:
@@ -74,7 +74,7 @@ class PassCosts:
             return
         expected = self._at(width, past)
         share = _FORGIVEN if forgives and seconds * _QUICKER < expected else 1.0
-        self._widths[width] = seen.with_pass(past, min(seconds, expected * _FARTHEST), share)
+        self._widths[width] = seen.with_pass(past, min(seconds, expected * FARTHEST), share)
 
     def rescale(self, factor: float) -> None:
         """Multiply all costs: what delays one pass delays the others too."""

@@ -7,6 +7,7 @@ from operator import mul
 import numpy as np
 
 from localspec.core.options.load_options import MAX_DRAFT_TOKENS
+from localspec.speculative.control.costs import FARTHEST
 from localspec.speculative.control.pair_profile import GroupAcceptance, PairProfile, RecentRate
 from localspec.speculative.control.policy import Policy, solve
 from localspec.speculative.drafters import MODEL, Candidate
@@ -20,7 +21,6 @@ _REFRESH = 8  # rounds between two updates of costs and policy
 _CALM = 4  # times as many while drafting does not pay: an update costs a quarter of a small pass
 _UCB_STDDEVS = 1.0  # standard deviations that an optimistic estimate adds
 _GOOD_ACCEPTANCE = 0.9  # the chance of a candidate of a good draft on an easy text
-_DELAY_CAP = 3.0  # passes slower than this many times the expected time are capped
 _NEWEST = 0.25  # weight of the last pass in the expected tokens of others
 
 
@@ -154,7 +154,7 @@ class Valuation:
         if outcome.is_plain and outcome.sequences > 1:
             return drafting + self.plain
         usual = self._verify[min(outcome.width, len(self._verify)) - 1]
-        capped = min(outcome.verify_seconds, _DELAY_CAP * usual)
+        capped = min(outcome.verify_seconds, FARTHEST * usual)
         is_plain = outcome.width == outcome.sequences + outcome.replayed
         verify = usual if is_plain or outcome.mixed else capped
         longer = verify - self._verify[outcome.sequences - 1]
