@@ -12,19 +12,16 @@ from localspec.speculative.loop import Round
 LONGEST_INTERVAL = 256  # tokens between two trials of a draft that seems not to pay
 FIRST_TRIAL = 16  # tokens: costs of a calibration may have been measured at a busy moment
 _RECENT = 1 - 1 / 64  # of earlier rounds, at each new one
-_NEW = 0.1  # weight of a round in the mean cost of tokens decoded again
+_NEWEST = 0.1  # weight of the latest in a mean: a single one may be unusual
 _USUAL_ANSWER = 64.0  # tokens, before any answer
-_NEWEST_ANSWER = 0.2  # weight of an answer in the mean length
 _LONG_READING = 256  # tokens
 _USUAL_COMPANY = 0.5  # before any step: 1 would read prompts for a step that none shares
-_NEWEST_COMPANY = 0.05  # weight of a draft step in the share of others that take it too
 _MOST_COUNTED = 8  # tokens of a round, so that a long copy does not make a plain one due
 _MOST_GROUPS = 256  # about 300 KB in the saved profile
 _ENOUGH_SEEN = 50.0  # candidates needed before a typical acceptance rate is reported
 _SHARE = 0.01  # of the time elapsed that drafting may lose
-_MOST_CREDIT = 16  # plain tokens
+_MOST_CREDIT = 16  # plain tokens; of debt too, reading included
 _MOST_DEBT = 4.5  # plain tokens
-_MOST_READ = 24.0  # plain tokens of debt or credit, reading included
 _SLOPE = 12.0  # plain tokens that may be lost, for each token that a round is to gain
 
 
@@ -71,7 +68,7 @@ class LossBudget:
         lost = (1 - _SHARE) * seconds - tokens * plain
         lost = min(lost, _MOST_DEBT * plain)
         self._debt = min(max(self._debt + lost, -_MOST_CREDIT * plain), _MOST_DEBT * plain)
-        most = _MOST_READ * plain
+        most = _MOST_CREDIT * plain
         self._with_reading = min(max(self._with_reading + lost + reading, -most), most)
 
     def may_read(self, plain: float, gain: float) -> bool:
@@ -167,7 +164,7 @@ class PairProfile:
     def _observe_change(self, seconds: float, usual: float) -> None:
         """Learn the cost of a change of width, from a plain pass after a pass of another width."""
         longer = min(max(0.0, seconds - usual), usual)  # any excess has other causes
-        self.change += (longer - self.change) * (_NEW if self.change else 1.0)
+        self.change += (longer - self.change) * (_NEWEST if self.change else 1.0)
 
     def filling(self, width: int, past: int) -> int:
         """How many tokens make a pass of this width as wide as the last one; 0 if that costs more.
@@ -190,7 +187,7 @@ class PairProfile:
         """Learn how many of the sequences that share passes take a draft step together."""
         if sequences > 1:
             company = min(1.0, (drafting - 1) / (sequences - 1))
-            self.company += _NEWEST_COMPANY * (company - self.company)
+            self.company += _NEWEST * (company - self.company)
 
     def _is_quick(self, width: int, past: int, seconds: float) -> bool:
         """Whether a pass took no longer than expected; True if nothing is known."""
@@ -202,7 +199,7 @@ class PairProfile:
             width, past = outcome.width, outcome.past
             alone = self.verify.seconds(width - outcome.replayed, past + outcome.replayed)
             extra = self.verify.seconds(width, past) - alone if outcome.replayed else 0.0
-            self.replay += (max(0.0, extra) - self.replay) * _NEW
+            self.replay += (max(0.0, extra) - self.replay) * _NEWEST
         self._after_draft = not outcome.is_plain
 
     def observe_reading(self, tokens: int, seconds: float) -> None:
@@ -224,7 +221,7 @@ class PairProfile:
     def observe_answer(self, prompt: int, tokens: int) -> None:
         """Record the length of an answer."""
         before = self.answer_length(prompt)
-        self.answers[prompt.bit_length()] = before + (tokens - before) * _NEWEST_ANSWER
+        self.answers[prompt.bit_length()] = before + (tokens - before) * _NEWEST
 
     def reading_seconds(self, tokens: int) -> float:
         """Seconds of the draft to read this many tokens at once."""

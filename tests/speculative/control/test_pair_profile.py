@@ -42,7 +42,7 @@ def test_candidates_teach_up_to_the_first_wrong_one() -> None:
 def test_answers_teach_how_long_those_to_such_prompts_become() -> None:
     known = PairProfile()
     assert known.answer_length(100) == known.answer_length(5000) == 64
-    for _ in range(30):
+    for _ in range(60):
         known.observe_answer(5000, 400)
     assert known.answer_length(4500) == pytest.approx(400, abs=2)
     assert known.answer_length(100) == 64
