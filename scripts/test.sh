@@ -34,6 +34,7 @@ if [ ! "$installed" -nt pyproject.toml ] || [ ! "$installed" -nt constraints.txt
   echo "Installed in $SECONDS s." >&2
 fi
 
+unset PYTHONDONTWRITEBYTECODE  # each of some thousand processes would compile the package again
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/lint-imports --no-logo
