@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -62,9 +63,11 @@ def thorough(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture(scope="session")
-def first_uses() -> Remembered:
+def first_uses() -> Iterator[Remembered]:
     """How the children of first uses ended: tests use each file once, and measure nothing there."""
-    return Remembered(worker.ask)
+    found = Remembered(worker.ask)
+    yield found
+    found.forker.close()
 
 
 @pytest.fixture(autouse=True)
