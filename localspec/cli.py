@@ -1,5 +1,7 @@
 """The localspec program: its commands, and errors turned into exit codes."""
 
+import copy
+import functools
 import inspect
 import os
 import signal
@@ -102,7 +104,7 @@ def main() -> NoReturn:
     console.prepare_streams()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it is ignored, no child has a code
     try:
-        app()
+        _program(*sys.argv[1:2])()
     except LocalspecError as problem:
         console.error(problem)
         sys.exit(problem.exit_code)
@@ -119,6 +121,17 @@ def main() -> NoReturn:
         console.error(refused)
         sys.exit(refused.exit_code)
     sys.exit(0)
+
+
+@functools.cache
+def _program(word: str = "") -> typer.Typer:
+    """The app, with one command if ``word`` names it: to build all takes a third of a start."""
+    found = copy.copy(app)
+    commands = [each for each in app.registered_commands if each.name == word]
+    groups = [each for each in app.registered_groups if each.name == word]
+    if commands or groups:
+        found.registered_commands, found.registered_groups = commands, groups
+    return found
 
 
 def _print_version(wanted: bool) -> None:
