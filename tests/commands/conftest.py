@@ -2,7 +2,6 @@
 
 from tests.support.fake_hub import hub  # noqa: F401  a fixture
 from tests.support.library.hub_pair import (  # noqa: F401  fixtures
-    commands_are_built_once,
     fetched,
     lonely,
     pair,

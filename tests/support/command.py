@@ -1,5 +1,6 @@
 """The localspec command, run in this process with both streams captured."""
 
+import functools
 import io
 import re
 import subprocess
@@ -9,12 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import typer.main
 
 from localspec import cli
 from tests.support.files.tiny_models import write_tiny_model
 from tests.support.real_pair import TinyFiles
 
 HELLO = "Say the thing"
+# Typer reads all signatures again for every call, which is most of what a test would take.
+_built = functools.cache(typer.main.get_command)
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,7 @@ Command = Callable[..., Done]
 @pytest.fixture
 def localspec(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """Runs a command in this process; without ``stdin`` it is a terminal nobody types at."""
+    monkeypatch.setattr(typer.main, "get_command", _built)
 
     def call(*arguments: str | Path, stdin: str | None = None) -> Done:
         stream = io.StringIO(stdin or "")

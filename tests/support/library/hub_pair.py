@@ -1,14 +1,11 @@
 """A pair of tiny models, on this disk and on a fake Hub, for the tests of commands."""
 
-import functools
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 
 from localspec import download
 from localspec.library import local_models
@@ -24,14 +21,6 @@ PAIR = ("org/big-GGUF:Q4_K_M", "org/small-GGUF")
 NOBODY = "http://127.0.0.1:9"  # where no Hub answers
 FLAGS = ("-t", "1", "-n", "8", "Say the thing")  # one thread, eight tokens
 DRAFTED = ("--draft-tokens", "3", "--exact", "--temp", "0")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def commands_are_built_once() -> Iterator[None]:
-    """Typer reads all signatures again for every call, which is most of what a test would take."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
-        yield
 
 
 @dataclass(frozen=True)
