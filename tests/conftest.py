@@ -56,6 +56,12 @@ def pytest_configure(config: pytest.Config) -> None:
         sys.modules["llama_cpp"] = None  # type: ignore[assignment]
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out cases that are like others, unless --thorough has them."""
+    if not config.option.thorough:
+        items[:] = [item for item in items if item.get_closest_marker("thorough") is None]
+
+
 @pytest.fixture(scope="session")
 def thorough(request: pytest.FixtureRequest) -> bool:
     """Whether a test may take long for cases that are like others."""
@@ -68,6 +74,17 @@ def first_uses() -> Iterator[Remembered]:
     found = Remembered(worker.ask)
     yield found
     found.forker.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_home(first_uses: Remembered, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """For fixtures of modules, which are made before a test has a home."""
+    folder = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(folder))
+        patch.setenv("LOCALSPEC_CACHE", str(folder / "found"))
+        patch.setattr(worker, "ask", first_uses.ask)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -380,7 +380,7 @@ MODELS = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=200, derandomize=True)
+@settings(deadline=None, max_examples=2 * settings().max_examples, derandomize=True)
 @given(MODELS, MODELS)
 def test_any_pair_is_judged_as_llama_cpp_would(
     tmp_path_factory: pytest.TempPathFactory, first: dict[str, object], second: dict[str, object]
@@ -624,7 +624,7 @@ def contents(draw: st.DrawFn) -> dict[str, object]:
     return {name: keys[name] for name in names if name not in missing}
 
 
-@settings(max_examples=150)
+@settings(max_examples=2 * settings().max_examples)
 @given(contents(), contents(), st.booleans())
 def test_what_is_certain_early_is_found_in_the_end(
     target: dict[str, object], draft: dict[str, object], lenient: bool

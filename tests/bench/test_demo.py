@@ -111,10 +111,16 @@ def test_the_bundled_files_are_those_whose_sums_are_recorded() -> None:
 # -- the hybrid ----------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("converted")
+
+
 @pytest.fixture
-def unpadded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bundled hybrid and draft as they are, converted only."""
+def unpadded(converted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bundled hybrid and draft as they are, converted only, once for all tests."""
     monkeypatch.setattr(demo.padded_hybrid, "__defaults__", (UNPADDED,))
+    monkeypatch.setattr(demo, "demo_folder", lambda: converted)
 
 
 @pytest.fixture

@@ -130,7 +130,7 @@ STEPS = st.lists(
 
 
 @settings(
-    max_examples=15,
+    max_examples=settings().max_examples // 6,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(steps=STEPS)

@@ -547,7 +547,7 @@ def tokenizers(tiny: TinyFiles, demo_files: tuple[Path, Path]) -> list[Engine]:
     return [Engine.load(options(path, ctx_size=256)) for path in (tiny.target, demo_files[0])]
 
 
-@settings(max_examples=150)
+@settings(max_examples=2 * settings().max_examples)
 @given(text=st.text(max_size=60))
 def test_tokens_hold_every_byte_of_the_text(tokenizers: list[Engine], text: str) -> None:
     for engine in tokenizers:

@@ -355,7 +355,7 @@ SAMPLE = gguf_bytes(
 )
 FUZZ = settings(
     deadline=None,
-    max_examples=150,
+    max_examples=2 * settings().max_examples,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -190,7 +190,10 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int]
 QUESTIONS = ("Show me the source of os.path.join.", "How is random.choice implemented?")
 
 
-@settings(max_examples=16, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=settings().max_examples // 5,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
     size=st.sampled_from((2000, 300, 60)),
     temperature=st.sampled_from((0.0, 0.7, 1.3)),

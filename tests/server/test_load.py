@@ -186,16 +186,16 @@ def running_tasks(site: Site) -> int:
 
 
 @pytest.mark.parametrize("slots", [1, 3])
-def test_two_hundred_requests_with_cancellations(slots: int) -> None:
+def test_requests_with_cancellations(slots: int, thorough: bool) -> None:
     before = site_threads()
-    asked = wishes(200, [0, 1, 4, "auto", "off"])
+    asked = wishes(200 if thorough else 80, [0, 1, 4, "auto", "off"])
     alone = ServedToy(quirk=None)
     texts = [expected(alone, wish) for wish in asked]
     toys = [ServedToy() for _ in range(slots)]
     with serving(toys[0], limits=Limits(waiting=12), slots=toys) as site:
         outcomes = run_through(site, asked, texts)
         assert site.ask(messages=HELLO, max_tokens=3)["usage"]["completion_tokens"] == 3
-    assert outcomes["given up"] > 20 and outcomes["refused"] == 20
+    assert outcomes["given up"] > len(asked) // 10 == outcomes["refused"]
     assert site_threads() == before
 
 

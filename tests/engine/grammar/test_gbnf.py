@@ -136,7 +136,7 @@ def test_what_is_no_gbnf_is_a_sentence(grammar: str, said: str) -> None:
 
 
 @given(st.text(st.sampled_from('root ::="ab[]()|*+?{}0,3^-\\xu\n.<!#'), max_size=60))
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 def test_any_text_is_a_grammar_or_a_sentence(text: str) -> None:
     try:
         assert gbnf_as_lark(text).startswith("start: ")

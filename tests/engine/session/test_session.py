@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.chat.answer import Piece, collect
@@ -633,7 +633,6 @@ class Visit:
         assert self._failures >= 0
 
 
-@settings(max_examples=60)
 @given(st.integers(1, 3), MOVES, st.booleans())
 async def test_nothing_is_lost_mixed_or_left(
     slots: int, moves: list[tuple[str, int]], soon: bool

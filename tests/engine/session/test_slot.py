@@ -82,7 +82,11 @@ def slots(demo_files: tuple[Path, Path], own_cells: bool) -> Iterator[Slots]:
 
 
 def at_once(
-    slots: Slots, prompts: Sequence[list[int]], params: SamplingParams, length: DraftTokens
+    slots: Slots,
+    prompts: Sequence[list[int]],
+    params: SamplingParams,
+    length: DraftTokens,
+    size: int = 80,
 ) -> list[Answer]:
     """An answer to each prompt, by whichever slot is free."""
     waiting, found = list(enumerate(prompts)), dict[int, Answer]()
@@ -90,7 +94,7 @@ def at_once(
     def work(slot: Slot, number: int) -> None:
         while waiting:
             asked, prompt = waiting.pop(0)
-            options = GenerateOptions(params, length, max_tokens=80)
+            options = GenerateOptions(params, length, max_tokens=size)
             found[asked] = collect(stream_generate(slot, prompt, options))
 
     together(slots, slots.batcher, work)
@@ -126,13 +130,14 @@ def test_with_row_kernels_texts_are_those_of_the_pair_alone_to_the_last_bit(
     thorough: bool,
 ) -> None:
     monkeypatch.setattr(pair, "_has_own_cells", HAS_OWN_CELLS)
+    size = 80 if thorough else 40
     loaded = [options(path, ctx_size=512, parallel=3) for path in demo_files]
     with Engine.load(*(options(path, ctx_size=512) for path in demo_files)) as one:
         assert one.target.rounds_alike
         prompts = [list(one.encode_chat([{"role": "user", "content": each}])) for each in QUESTIONS]
-        plain = [fresh(one, prompt, params, max_tokens=80).tokens for prompt in prompts]
+        plain = [fresh(one, prompt, params, max_tokens=size).tokens for prompt in prompts]
         for length in LENGTHS:
-            found = [fresh(one, prompt, params, length, 80).tokens for prompt in prompts]
+            found = [fresh(one, prompt, params, length, size).tokens for prompt in prompts]
             assert found == plain
     for exact in (False, True) if thorough else (True,):
         with Engine.load(*(replace(each, exact=exact) for each in loaded)) as several:
@@ -140,7 +145,7 @@ def test_with_row_kernels_texts_are_those_of_the_pair_alone_to_the_last_bit(
             three = slots_of(several)
             assert len(three) == 3
             for length in LENGTHS:
-                answers = at_once(three, prompts, params, length)
+                answers = at_once(three, prompts, params, length, size)
                 assert [each.tokens for each in answers] == plain
 
 
@@ -202,7 +207,9 @@ def shared_and_alone(
 
 
 @settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=settings().max_examples // 5,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(steps=STEPS)
 def test_after_any_history_of_all_slots_each_one_s_state_is_right(

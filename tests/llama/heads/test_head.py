@@ -109,7 +109,10 @@ EVENTS = st.tuples(
 )
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=settings().max_examples // 3,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(prompt=st.integers(2, 90), events=st.lists(EVENTS, max_size=12))
 def test_after_any_history_the_first_draft_is_that_of_a_head_that_reads_anew(
     twins: tuple[HeadPair, ...], prompt: int, events: list[tuple[str, int, int]]

@@ -206,7 +206,10 @@ def engines(demo_files: tuple[Path, Path], trim: Trim) -> Iterator[Callable[[int
         engine.close()
 
 
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=settings().max_examples // 6,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
     size=st.sampled_from(SIZES),
     temperature=st.sampled_from((0.0, 0.7, 1.3)),

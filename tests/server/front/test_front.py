@@ -114,7 +114,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.mark.llama
 @pytest.mark.parametrize("most", [0, 2])
-def test_no_request_is_lost_or_mixed(files: list[Path], most: int) -> None:
+def test_no_request_is_lost_or_mixed(files: list[Path], most: int, thorough: bool) -> None:
     """With two at a time models come and go meanwhile."""
     marks = [f"tokenizer.ggml.fim_{name}_token_id=int:{i}" for i, name in enumerate(FIM, 5)]
     flags = ["--draft", "off", "--models-max", str(most), "--max-queue", "500"]
@@ -128,7 +128,7 @@ def test_no_request_is_lost_or_mixed(files: list[Path], most: int) -> None:
         for form in FORMS:
             assert form.part is None or len({known[form, file.stem, 0] for file in files}) == 3
         crowd = Crowd(client.base_url, known)
-        count = 36 if most else 120
+        count = (36 if most else 120) if thorough else (24 if most else 80)
         asyncio.run(crowd.ask_all(count))
         assert crowd.outcomes["answered"] > 10 and crowd.outcomes["given up"] > 5
         assert crowd.outcomes["answered"] + crowd.outcomes["given up"] == count
@@ -253,7 +253,9 @@ def test_one_model_has_names_of_its_own_and_answers_to_any(tiny: TinyFiles) -> N
         assert "There is no model 'gpt-9' here" in reply.json()["warnings"][0]
 
 
-@pytest.mark.parametrize("flags", [(), ("-c", "512"), ("-c", "0")])
+@pytest.mark.parametrize(
+    "flags", [(), ("-c", "512"), pytest.param(("-c", "0"), marks=pytest.mark.thorough)]
+)
 def test_sizes_are_known_before_a_model_is_loaded(
     tiny: TinyFiles, localspec: Command, flags: tuple[str, ...]
 ) -> None:
