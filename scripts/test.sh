@@ -39,4 +39,4 @@ unset PYTHONDONTWRITEBYTECODE  # each of some thousand processes would compile t
 .venv/bin/ruff format --check .
 .venv/bin/lint-imports --no-logo
 .venv/bin/mypy
-.venv/bin/python -m pytest -n auto "$@"
+.venv/bin/python -m pytest -n auto --dist worksteal "$@"  # neighbours share fixtures
