@@ -93,7 +93,7 @@ class GenerateKeywords(PromptKeywords, AnswerKeywords, total=False):
 
 
 _LOAD_ROWS = options(LoadOptions, RopeOptions, ModelOptions)
-_LOAD_OPTIONS = {*options(LoadOptions, RopeOptions), "branches"} - {"parallel"}
+_LOAD_OPTIONS = {*options(LoadOptions, RopeOptions), "branches"} - {"parallel", "kv_unified"}
 _ANSWER_NAMES = get_type_hints(GenerateKeywords).keys()
 _PROMPT_OPTIONS = get_type_hints(PromptKeywords).keys()
 _ANSWER_OPTIONS = {field.name for field in fields(GenerateOptions)} - {"sampling"}
@@ -124,6 +124,7 @@ def load(
     draft: str | Path | int | None = "auto",
     *,
     parallel: int = 1,
+    kv_unified: bool = False,
     lenient: bool = False,
     download_large: bool = False,
     chat_template: str | None = None,
@@ -137,7 +138,8 @@ def load(
     shows. ``draft`` is a model named in the same ways, "mtp" (prediction heads), "find" (the best
     draft on this disk), "self" (the one that `localspec draft make` made), a draft length, "auto"
     or "off"; None is "off". Without a model's name, the pair's draft or the target's own heads
-    draft. ``parallel`` is how many answers share passes in `Model.generate_many`.
+    draft. ``parallel`` is how many answers share passes in `Model.generate_many`, each with a
+    context of ctx_size, or with ``kv_unified`` all together.
     ``chat_template`` stands for the model's own: Jinja, or the name of one, such as "chatml".
 
     ``options`` are fields of `LoadOptions` and `RopeOptions`, those of the draft alone with
@@ -165,12 +167,13 @@ def load(
     loading = _take(settings, _LOAD_OPTIONS)
     answering, sampling = _take(settings, _ANSWER_OPTIONS), _take(settings, sampling_fields())
     _require_none_left(settings, _load_names(), "Model.generate", _ANSWER_NAMES)
-    for name, value in {**loading, "parallel": parallel}.items():
+    for name, value in {**loading, "parallel": parallel, "kv_unified": kv_unified}.items():
         _LOAD_ROWS[name].require(value)
     answers = GenerateOptions(draft_tokens=request.draft_tokens, **answering)
     template = None if chat_template is None else _template(chat_template)
     ui = DownloadUI(on_note, lambda question: download_large, lambda: nullcontext(on_progress))
     first, second = request.load_options(ui, store.require_stored, parallel)
+    first = replace(first, kv_unified=kv_unified)
     llama_library.log.verbose = verbose
 
     def say(sentence: str) -> None:

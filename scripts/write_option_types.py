@@ -70,7 +70,7 @@ class LoadKeywords(AnswerKeywords, total=False):
 def text() -> str:
     """The text of the file."""
     answer = [*_fields(SamplingParams), *_fields(GenerateOptions)]
-    load = [*_fields(LoadOptions, without=("parallel",)), *_fields(RopeOptions)]
+    load = [*_fields(LoadOptions, without=("parallel", "kv_unified")), *_fields(RopeOptions)]
     models = [line for line in _fields(ModelOptions) if line.split(":")[0] in OF_MODELS]
     of = {"answer": answer, "load": [*load, *models]}
     return TEXT.format(**{name: textwrap.indent("\n".join(of[name]), "    ") for name in of})

@@ -79,13 +79,14 @@ def download_ui(yes: bool = False) -> "DownloadUI":
     return DownloadUI(console.note, agree, partial(progress, in_bytes=True))
 
 
-def open_engine(request: "PairRequest", parallel: int = 1) -> "Engine":
+def open_engine(request: "PairRequest", parallel: int = 1, kv_unified: bool = False) -> "Engine":
     """Load the requested models for ``parallel`` answers at a time, and show notes about them."""
     if request.models.lookup_cache is not None:
         from localspec.engine.caches.lookup_cache import require_lookup_cache
 
         require_lookup_cache(request.models.lookup_cache)
     target, draft = find_files(request, parallel)
+    target = replace(target, kv_unified=kv_unified)
     from localspec.engine.engine import Engine
     from localspec.llama import llama_library
 

@@ -30,6 +30,7 @@ from localspec.engine.loading.pair import load_pair, usable_pair
 from localspec.engine.loading.pair_file import Model, PairFile, open_pair_file
 from localspec.engine.profile_store import StoredProfile
 from localspec.engine.session.batching import Batcher
+from localspec.engine.session.cell_budget import CellBudget
 from localspec.engine.session.job import GenerationRequest, Stream
 from localspec.engine.session.limits import NO_LIMITS, Limits
 from localspec.engine.session.llama_context import PassContext, SharedContext
@@ -208,8 +209,10 @@ class Engine:
             draft = SharedContext(self.draft)
         self._shared = [target] if draft is None else [draft, target]
         batcher = Batcher(self._shared, prompt_share=limits.prompt_share)
-        slots = make_slots(self, self.target.options.parallel, batcher, target, draft)
-        return Session(slots, batcher, limits, prefixes)
+        count, shared = self.target.options.parallel, self.target.options.shared_ctx
+        budget = None if shared is None else CellBudget(shared, target.n_ctx, count)
+        slots = make_slots(self, count, batcher, target, draft)
+        return Session(slots, batcher, limits, prefixes, budget)
 
     def is_stop(self, token: int) -> bool:
         return self.target.is_stop(token)

@@ -78,9 +78,9 @@ def has_branches(options: LoadOptions, strategy: str) -> bool:
 
 
 def context_parameters(options: LoadOptions, n_ctx: int, threads: int, strategy: str) -> Any:
-    """`llama_context_params` for sequences of ``n_ctx`` tokens, with a rollback strategy."""
+    """`llama_context_params` for sequences of up to ``n_ctx`` tokens, with a rollback strategy."""
     params = llama_library.library().llama_context_default_params()
-    params.n_ctx = options.parallel * n_ctx + options.filling
+    params.n_ctx = options.cells(n_ctx) + options.filling
     sequences = options.sequences if has_branches(options, strategy) else options.parallel
     own_cells = options.own_cells and strategy == rollback.Trim.name
     params.n_seq_max, params.kv_unified = sequences, sequences > 1 and not own_cells

@@ -125,7 +125,7 @@ def test_settings_tell_of_every_option_of_loading(tiny: TinyFiles) -> None:
     """But for what changes neither results nor costs; profiles are named by what they tell."""
     told = load_model(tiny.target).settings().keys()
     rows = {name for name in table(LoadOptions) if not name.startswith("draft_")}
-    assert rows - told == {"mlock", "trust_rpc_network"}
+    assert rows - told == {"kv_unified", "mlock", "trust_rpc_network"}
 
 
 def test_the_trained_context(tiny: TinyFiles) -> None:

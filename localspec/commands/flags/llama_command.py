@@ -79,7 +79,9 @@ class LlamaCommand(TyperCommand):
             self.params = everything
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        known: dict[str, Any] = {name: param for param in self.params for name in param.opts}
+        known: dict[str, Any] = {
+            name: param for param in self.params for name in (*param.opts, *param.secondary_opts)
+        }
         if not ctx.resilient_parsing:  # while the shell completes a line, nothing is refused
             ctx.meta["written"] = _written(args, known)
             args = _translated(args, known)

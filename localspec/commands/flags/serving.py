@@ -73,6 +73,12 @@ class ServingFlags:
         "Slots: answers at the same time, each with a context of --ctx-size.",
         bounds=PARALLEL,
     )
+    kv_unified: bool = _server(
+        False,
+        "--kv-unified/--no-kv-unified -kvu/-no-kvu",
+        "Let the slots share one context of --ctx-size: each takes as much as its text needs. A "
+        "request waits until there is room for its prompt.",
+    )
     max_queue: int = _server(
         64,
         "--max-queue",

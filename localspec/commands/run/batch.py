@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 import typer
 
 from localspec.commands.flags.answer import PANEL, AnswerFlags
+from localspec.commands.flags.rows import given_flags
 from localspec.commands.flags.serving import ServingFlags
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.serve.serve import make_service, require_extra
@@ -46,13 +47,18 @@ class BatchFlags:
         "Number of lines answered at the same time, each with a context of --ctx-size.",
         bounds=PARALLEL,
     )
+    kv_unified: bool = option(
+        False,
+        "--kv-unified/--no-kv-unified -kvu/-no-kvu",
+        "Let lines of --batch share one context of --ctx-size: each takes as much as it needs.",
+        panel="Loading",
+    )
 
     def check(self, unused: list[str]) -> None:
         """Raise UsageError for flags without --batch, or one of ``unused`` flags with it."""
         if self.batch is None:
-            if self.output is not None or self.parallel != 1:
-                flag = "--parallel" if self.output is None else "--output"
-                raise UsageError(f"{flag} belongs to --batch.", "Add --batch FILE.jsonl.")
+            if given := given_flags(self):
+                raise UsageError(f"{given[0]} belongs to --batch.", "Add --batch FILE.jsonl.")
             return
         if self.output is None:
             raise UsageError("--batch has no file for the answers.", "Add -o ANSWERS.jsonl.")
@@ -92,7 +98,7 @@ def run_batch(
             prompt_share=1.0,  # no answer is shown before its end
         )
         with (
-            open_engine(request, batching.parallel) as engine,
+            open_engine(request, batching.parallel, batching.kv_unified) as engine,
             lookup_cache(engine, request, default=True),
             progress() as report,
         ):

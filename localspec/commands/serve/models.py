@@ -97,14 +97,15 @@ def _models(names: Sequence[str], given: Given, serving: ServingFlags) -> list["
     if not known:
         raise FileProblem(f"There is no GGUF model in {serving.models_dir}.", "Name models.")
     for model in known.values():
-        model.expected = cache(partial(_expected, model.source, given))
+        model.expected = cache(partial(_expected, model.source, given, serving))
     return list(known.values())
 
 
-def _expected(name: str, given: Given) -> dict[str, int]:
+def _expected(name: str, given: Given, serving: ServingFlags) -> dict[str, int]:
     """The sizes of a model that is not loaded, by its file: clients plan with its context."""
     from localspec.commands.session import make_request
-    from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size
+    from localspec.core.options.load_options import LoadOptions
+    from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size, in_slots
     from localspec.metadata.header import read_header
 
     given = {key: value for key, value in given.items() if key != "target"}
@@ -114,7 +115,9 @@ def _expected(name: str, given: Given) -> dict[str, int]:
         if path is not None:
             header = read_header(path, request.given.get("override_kv", ()))
             asked = asked_ctx_size(header, request.given.get("ctx_size"))
-            return {"n_ctx": asked or default_ctx_size(header), "n_vocab": header.n_tokens or 0}
+            load = LoadOptions(path, kv_unified=serving.kv_unified and serving.parallel > 1)
+            load = in_slots(header, load, asked or default_ctx_size(header))
+            return {"n_ctx": load.ctx_size or 0, "n_vocab": header.n_tokens or 0}
     return {}
 
 

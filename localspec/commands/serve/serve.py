@@ -90,7 +90,7 @@ def _serve_model(
     with (
         bound(serving.hosts(), serving.port) as sockets,
         nullcontext() if handshake else announced(url(sockets[0], tls), shown[:1], slots=0),
-        session.open_engine(request, serving.parallel) as engine,
+        session.open_engine(request, serving.parallel, serving.kv_unified) as engine,
         session.lookup_cache(engine, request, default=True),
     ):
         session.use_template(engine, templating)
@@ -176,8 +176,12 @@ def _about(engine: "Engine") -> dict[str, Any]:
 
 
 def _named(service: "Service") -> str:
-    draft = service.about["draft"]
-    return f"model {service.model}, " + ("no draft" if draft is None else f"draft {draft}")
+    draft, options = service.about["draft"], service.engine.target.options
+    shared = (
+        options.shared_ctx and f", {options.parallel} slots share {options.shared_ctx:,} tokens"
+    )
+    named = "no draft" if draft is None else f"draft {draft}"
+    return f"model {service.model}, {named}{shared or ''}"
 
 
 def require_extra() -> None:

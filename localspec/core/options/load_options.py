@@ -201,10 +201,11 @@ class LoadOptions:
     identical rounding, as llama.cpp's kernels round differently at different widths; they are found
     once per file and machine. ``row_kernels`` holds for the process: the target that is loaded last
     decides. ``load_heads`` also loads the MTP (NextN) heads that the file may have. ``parallel`` is
-    the number of slots, each with a context of ``ctx_size``. ``branches`` is the most candidates at
-    one place of a tree that the target verifies in one pass, with a fixed draft length: 1 is a
-    chain. ``path`` may be given as a text. Raises UsageError for a value of a wrong type or outside
-    its bounds.
+    the number of slots, each with a context of ``ctx_size``, or with ``kv_unified`` all together:
+    ``shared_ctx``, which the memory plan sets with the longest text of one. ``branches`` is the
+    most candidates at one place of a tree that the target verifies in one pass, with a fixed draft
+    length: 1 is a chain. ``path`` may be given as a text. Raises UsageError for a value of a wrong
+    type or outside its bounds.
     """
 
     path: Path
@@ -388,6 +389,8 @@ class LoadOptions:
     window_copies: bool = True
     own_cells: bool = False
     parallel: int = option(1, bounds=PARALLEL, state=False)
+    kv_unified: bool = option(False, affects_speed=False, state=False)
+    shared_ctx: int | None = None
     branches: int = 1
 
     def __post_init__(self) -> None:
@@ -411,6 +414,14 @@ class LoadOptions:
     def filling(self) -> int:
         """Tokens of room that passes need after the text for padding."""
         return MAX_ROWS if self.exact else 0
+
+    def cells(self, ctx_size: int) -> int:
+        """Tokens that its context holds if each slot's text has at most ``ctx_size``.
+
+        Of cells that slots share, each may have a round's candidates more.
+        """
+        every, shared = self.parallel * ctx_size, self.shared_ctx if self.kv_unified else None
+        return every if shared is None else min(every, shared + self.parallel * MAX_ROWS)
 
     @property
     def copies_windows(self) -> bool:

@@ -75,6 +75,7 @@ _FLAGS = {
     "--json-schema-file": "json_schema",
     "--max-tokens": "max_tokens",
     "--no-think": "thinking=False",
+    "--kv-unified": "kv_unified=True",
     "--parallel": "parallel",
     "--raw": "raw=True",
     "--think": "thinking=True",

@@ -116,6 +116,8 @@ class PrefixCache:
         best = max(self._of(owner, role), key=lambda state: state.serves(wanted), default=None)
         if best is not None and not _pays(best.serves(wanted) - stays, len(best.tokens)):
             best = None
+        if best is not None and model.room_for(len(best.tokens)) < len(best.tokens):
+            best = None
         if best is not None:
             self._states.remove(best)
         try:

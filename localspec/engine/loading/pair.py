@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from localspec.core.errors import FileProblem, IncompatiblePair
+from localspec.core.errors import FileProblem, IncompatiblePair, UsageError
 from localspec.core.options.load_options import LoadOptions
 from localspec.engine.loading.exact_passes import use_exact_passes
 from localspec.engine.loading.first_use import Placed, Say, Variant, first_usable, variants
@@ -29,7 +29,8 @@ from localspec.llama import row_kernels
 from localspec.llama.cache.rollback import STRATEGIES, Fork
 from localspec.llama.heads.head import Head
 from localspec.llama.heads.opening import open_head
-from localspec.llama.memory.estimate import keeps_state
+from localspec.llama.memory.estimate import has_cells, keeps_state
+from localspec.llama.memory.plan import in_slots
 from localspec.llama.memory.probe import announcement, free_memory, plan_here
 from localspec.llama.model import LlamaModel
 from localspec.llama.parameters import uses_devices
@@ -38,10 +39,19 @@ from localspec.llama.vocabulary.trimmed import open_draft_model
 from localspec.metadata.adapter import check_adapter
 from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.header import ModelHeader, read_header
-from localspec.pairing import Finding, check_model, check_own_heads, check_pair
+from localspec.pairing import (
+    Finding,
+    check_model,
+    check_own_heads,
+    check_pair,
+    drafts_by_text,
+)
 
 _CANNOT_ROLL_BACK = (
     "llama.cpp cannot roll {} back by any known strategy: running plain, the draft is not used."
+)
+_NO_CELLS = (
+    "--kv-unified has no effect: {} keeps a state for each slot, which is as large for any context."
 )
 
 Draft = LlamaModel | Head | None
@@ -88,6 +98,11 @@ def usable_pair(
     trial: bool = True,
 ) -> UsablePair:
     """Check headers, plan memory and, with ``trial``, use a pair that is new here in a child."""
+    if target.kv_unified and target.exact and target.parallel > 1:
+        raise UsageError(
+            "--exact gives each slot cells of its own, which --kv-unified would have them share.",
+            "Leave one of them out.",
+        )
     target = replace(target, load_heads=_is_own(draft, target))
     draft = draft and replace(draft, row_kernels=target.row_kernels)  # one setting a process
     header = read_header(target.path, target.override_kv)
@@ -124,21 +139,35 @@ def _place(header: ModelHeader, draft_header: ModelHeader | None, variant: Varia
     if target.parallel > 1 and (reason := one_at_a_time(target)):
         target = replace(target, parallel=1)
         notes.append(reason)
-    draft = draft and replace(draft, parallel=target.parallel, branches=1, own_cells=False)
+    if target.kv_unified and (target.parallel == 1 or not has_cells(header)):
+        notes += [_NO_CELLS.format(header.path.name)] if target.parallel > 1 else []
+        target = replace(target, kv_unified=False)
+    shares = target.kv_unified and _has_same_tokens(header, draft_header)
+    draft = draft and replace(
+        draft, parallel=target.parallel, branches=1, own_cells=False, kv_unified=shares
+    )
     chain = no_trees_reason(header, draft_header, target)
     target = target if chain is None else replace(target, branches=1)
     free = free_memory(target.device)
     plan = plan_here(header, target, draft_header, draft, free)
     copies = target.window_copies and plan.window_copies
-    target = replace(
-        target, ctx_size=plan.ctx_size, gpu_layers=plan.gpu_layers, window_copies=copies
-    )
+    target = in_slots(header, target, plan.ctx_size)
+    target = replace(target, gpu_layers=plan.gpu_layers, window_copies=copies)
     if draft is not None and draft_header is not None:
         context, layers = plan.draft_ctx_size, plan.draft_gpu_layers
         draft = replace(draft, ctx_size=context, gpu_layers=layers, window_copies=copies)
+        draft = replace(draft, shared_ctx=target.shared_ctx)
     second = None if draft is None else Model(draft_header or header, draft)
-    first, loading = Model(header, target), announcement(plan, free, draft)
+    sharing = target.parallel if target.kv_unified else 1
+    first, loading = Model(header, target), announcement(plan, free, draft, sharing)
     return Placed(first, second, plan.use.total, chain, notes, plan.notes, loading)
+
+
+def _has_same_tokens(target: ModelHeader, draft: ModelHeader | None) -> bool:
+    """Whether the draft holds no more tokens of a text than the target, and no heads' cells."""
+    if draft is None or not draft_kind(draft).is_model:
+        return False
+    return not drafts_by_text(target, draft)
 
 
 def _has_own_cells(

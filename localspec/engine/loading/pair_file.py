@@ -24,7 +24,7 @@ _MAX_BYTES = 2**20
 _LONG = 1024  # tokens: longer contexts use the same kernels
 # Fields of LoadOptions that no result depends on. A tree's passes cost the same as a chain's, and
 # the first use is stored by variant.
-_FREE = {"path", "ctx_size", "branches"}.union(
+_FREE = {"path", "ctx_size", "shared_ctx", "branches"}.union(
     name for name, row in options(LoadOptions).items() if not row.affects_speed
 )
 

@@ -50,8 +50,10 @@ class QueueTimeout(Unavailable):
 
     code = "queue_full"
 
-    def __init__(self, seconds: float, retry_after: int) -> None:
-        super().__init__(f"No slot was free for {seconds:g} s.", f"Ask again in {retry_after} s.")
+    def __init__(self, seconds: float, retry_after: int, room: str = "") -> None:
+        super().__init__(
+            f"No slot{room} was free for {seconds:g} s.", f"Ask again in {retry_after} s."
+        )
         self.retry_after = retry_after
 
 

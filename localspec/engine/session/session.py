@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import closing, suppress
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from greenlet import GreenletExit
 
@@ -17,9 +17,10 @@ from localspec.core.compute import COMPUTE
 from localspec.core.errors import LocalspecError, UsageError
 from localspec.core.interrupt import Cancelled, held_interrupt, require_wanted, stopped_when
 from localspec.core.machine import AwakeClock
-from localspec.engine.caches.prefix_cache import WORTH_KEEPING, PrefixCache
+from localspec.engine.caches.prefix_cache import PrefixCache
 from localspec.engine.generate import TextEngine, stream_generate
-from localspec.engine.session.batching import Batcher, SequenceHandle, SlotTask, pause
+from localspec.engine.session.batching import Batcher, SlotTask, pause
+from localspec.engine.session.cell_budget import CellBudget
 from localspec.engine.session.job import GenerationRequest, Job, Stream
 from localspec.engine.session.limits import (
     NO_LIMITS,
@@ -30,68 +31,13 @@ from localspec.engine.session.limits import (
     QueueTimeout,
     Stalled,
 )
+from localspec.engine.session.llama_context import CacheEmptied, SharedContext
+from localspec.engine.session.seat import Seat, SlotState
 from localspec.speculative.history import OwnedHistories
-from localspec.speculative.prefix import common_prefix
 
 T = TypeVar("T")
 _RECENT = 16  # answers whose mean duration estimates Retry-After
 _SAVE_PROFILE = 60.0  # seconds at least between two writes of the pair profile
-
-
-class SlotState(NamedTuple):
-    """A slot, whether it answers a request now, and how much of that prompt it has read.
-
-    ``n_decoded`` counts the tokens of the answer that its cache holds. ``prompt_seconds_left`` is
-    an estimate, None before the first pass and after the last.
-    """
-
-    id: int
-    is_processing: bool
-    n_prompt_tokens: int = 0
-    n_prompt_tokens_processed: int = 0
-    n_decoded: int = 0
-    prompt_seconds_left: float | None = None
-
-
-class _Seat:
-    """A slot with its task; ``waits`` for a pass, or else can continue.
-
-    Its cached tokens belong to one owner.
-    """
-
-    def __init__(self, engine: TextEngine) -> None:
-        self.engine = engine
-        self._owner = ""
-        self.calls: deque[Callable[[], None]] = deque()  # to be made between two answers
-        self.job: Job | None = None
-        self.task: SlotTask | None = None
-        self.waits: SequenceHandle | None = None
-
-    def state(self, number: int) -> SlotState:
-        """The present state of this slot, read from any thread."""
-        job = self.job
-        if job is None:
-            return SlotState(number, False)
-        target, total = self.engine.target, len(job.request.prompt)
-        held = len(target.tokens) - target.pending
-        left = None if job.progress is None else job.progress.seconds_left
-        return SlotState(number, True, total, min(total, held), max(0, held - total), left or None)
-
-    def shared(self, request: GenerationRequest) -> int:
-        """Tokens of the prompt in the owner's cache; 0 for too few to prefer this slot.
-
-        Few are enough if they are the whole prompt, or all that the slot holds.
-        """
-        held = self.engine.target.tokens if request.owner == self._owner else []
-        shared = common_prefix(held, list(request.prompt))
-        enough = min(WORTH_KEEPING, len(request.prompt) - 1, len(held))
-        return shared if shared >= enough else 0
-
-    def claim(self, owner: str, prefixes: PrefixCache) -> None:
-        """Save and clear the slot's caches if they belong to another owner."""
-        if owner != self._owner:
-            prefixes.vacate(self.engine, self._owner)
-            self._owner = owner
 
 
 class Session:
@@ -107,6 +53,10 @@ class Session:
     a slot without a batcher makes its own. Prefixes and earlier answers are those of the job's
     owner alone.
 
+    Slots with a ``budget`` share their cells. A job then waits also until there are cells for its
+    prompt, and those after it wait with it. Caches of idle slots go first, those used longest ago
+    before others; if an answer needs more, the one that began last is paused.
+
     An error goes to the reader of its answer, and the next job begins as usual: a model recovers
     by itself from a pass that was cut off. Methods are thread-safe.
     """
@@ -117,6 +67,7 @@ class Session:
         batcher: Batcher | None = None,
         limits: Limits = NO_LIMITS,
         prefixes: PrefixCache | None = None,
+        budget: CellBudget | None = None,
     ) -> None:
         self._limits = limits
         self._batcher = batcher
@@ -125,10 +76,13 @@ class Session:
         self._lock = threading.Lock()
         self._ended = threading.Condition(self._lock)  # an answer
         self._waiting: deque[Job] = deque()
-        self._seats = [_Seat(slot) for slot in slots]  # least recently used first
+        self._seats = [Seat(slot) for slot in slots]  # least recently used first
         self._by_id = list(self._seats)
-        self._unread: list[_Seat] = []  # that wait for a pass, oldest first
-        self._read: list[_Seat] = []  # of the last pass
+        self._budget = budget
+        for seat in self._seats if budget is not None else ():
+            seat.share(self._make_room)
+        self._unread: list[Seat] = []  # that wait for a pass, oldest first
+        self._read: list[Seat] = []  # of the last pass
         self._seconds: deque[float] = deque(maxlen=_RECENT)
         self._refusal: LocalspecError | None = None  # of all jobs, once it closes
         self._saved_at = time.monotonic()
@@ -219,7 +173,7 @@ class Session:
         COMPUTE.post(_nothing)
         return future
 
-    def _seat(self, slot: int) -> _Seat:
+    def _seat(self, slot: int) -> Seat:
         if not 0 <= slot < len(self._by_id):
             raise UsageError(
                 f"There is no slot {slot}.", f"The last one is {len(self._by_id) - 1}."
@@ -284,7 +238,10 @@ class Session:
         if self._remove(job):
             with self._lock:
                 again = self._retry_after()
-            job.end(QueueTimeout(self._limits.queue_seconds, again))
+            room, budget = "", self._budget
+            if budget is not None:
+                room = f" with room for {len(job.request.prompt):,} of {budget.cells:,} tokens"
+            job.end(QueueTimeout(self._limits.queue_seconds, again, room))
 
     def _withdraw(self, job: Job) -> None:
         """Remove a cancelled job from the queue; a running one is ended by its slot."""
@@ -332,13 +289,63 @@ class Session:
                 held = seat.shared(request)
                 if asked is None and any(each.shared(request) > held for each in ending):
                     continue
+                if not self._has_cells(seat, request):
+                    break
                 job.begun_at, seat.job = time.monotonic(), job
                 idle.remove(seat)
                 self._waiting.remove(job)
             elif not idle:
                 break
 
+    def _has_cells(self, seat: Seat, request: GenerationRequest) -> bool:
+        """Whether there are cells for a request in an idle slot, which are then its own."""
+        if (budget := self._budget) is None:
+            return True
+        wanted = budget.wanted(len(request.prompt), request.options.max_tokens)
+        wanted = max(wanted, seat.held)
+        fits = all(budget.served([*(each.cells for each in self._busy()), wanted]))
+        seat.cells = wanted if fits else 0
+        return fits
+
+    def _busy(self) -> list[Seat]:
+        """The busy slots, those that began earlier first."""
+        busy = [seat for seat in self._by_id if seat.is_busy]
+        return sorted(busy, key=lambda seat: seat.begun_at)
+
     # -- on the compute thread -----------------------------------------------------------------
+
+    def _share(self, budget: CellBudget) -> None:
+        """Let the texts under way have cells: empty idle slots, and pause answers, as needed."""
+        busy = self._busy()
+        for seat in busy:
+            seat.cells = min(budget.n_ctx, max(seat.cells, seat.needed))
+        served = [*budget.served([seat.cells for seat in busy])]
+        for seat, has_cells in zip(busy, served, strict=True):
+            if not has_cells and not seat.is_paused and seat.job is not None:
+                most = seat.job.request.options.max_tokens
+                seat.pause(budget.wanted(seat.needed, most))
+            elif has_cells and seat.is_paused:
+                seat.is_paused = False
+                if seat.waits is not None and isinstance(seat.waits.entry.context, SharedContext):
+                    self._wake(seat, CacheEmptied("The text must be read again."))
+        left = budget.cells - sum(seat.cells for seat in busy if not seat.is_paused)
+        idle = [seat for seat in self._seats if seat not in busy and seat.held]
+        while sum(seat.held for seat in idle) > left:
+            idle.pop(0).empty(self._prefixes)
+        if self._waiting:
+            with self._lock:
+                self._assign()
+
+    def _make_room(self, seat: Seat, tokens: int) -> int:
+        """How many of ``tokens`` a slot may hold, with the room that is made for all of them."""
+        assert self._budget is not None
+        others = sum(each.cells for each in self._busy() if each is not seat)
+        room = min(self._budget.n_ctx, self._budget.cells - others)
+        if tokens > room:
+            return max(0, room)
+        seat.cells = max(seat.cells, tokens)
+        self._share(self._budget)
+        return tokens
 
     @property
     def is_busy(self) -> bool:
@@ -369,24 +376,37 @@ class Session:
 
     def _make_pass(self, batcher: Batcher) -> None:
         """Make the next pass, and let the slots continue that waited for it."""
-        busy = sum(seat.task is not None for seat in self._by_id)
-        waiting = [seat.waits for seat in self._unread if seat.waits is not None]
+        if self._budget is not None:
+            self._share(self._budget)
+        for seat in [*self._unread]:
+            if seat.is_paused and seat.job is not None and seat.job.cancelled:
+                self._wake(seat, Cancelled())
+        going = [seat for seat in self._by_id if seat.task is not None and not seat.is_paused]
+        waiting = [each.waits for each in self._unread if each.waits is not None and each in going]
+        if not waiting:  # those that were paused continue first
+            return
         if any(handle.entry.is_prompt for handle in waiting):  # reading one takes long
             for job in self._running():
                 job.flush()
-        chosen = batcher.make_pass(waiting, busy)
+        chosen = batcher.make_pass(waiting, len(going))
         self._read = [seat for seat in self._unread if seat.waits in chosen]
         for seat in self._read:
             self._unread.remove(seat)
             seat.waits = None
 
-    def _begin(self, seat: _Seat) -> None:
+    def _wake(self, seat: Seat, error: Exception) -> None:
+        """Let a slot continue with an error in place of the pass that it waits for."""
+        assert seat.waits is not None
+        seat.waits.found, seat.waits = error, None
+        self._unread.remove(seat)
+
+    def _begin(self, seat: Seat) -> None:
         if (job := seat.job) is not None:
             seat.task = SlotTask(lambda: self._answer(seat, job))
         elif seat.calls:
             seat.task = SlotTask(seat.calls[0])
 
-    def _resume(self, seat: _Seat) -> None:
+    def _resume(self, seat: Seat) -> None:
         assert seat.task is not None
         error: BaseException | None = None
         try:
@@ -400,12 +420,13 @@ class Session:
             error = raised
         self._free(seat, error)
 
-    def _free(self, seat: _Seat, error: BaseException | None) -> None:
+    def _free(self, seat: Seat, error: BaseException | None) -> None:
         if seat.task is not None and not seat.task.dead:
             with suppress(BaseException):
                 seat.task.throw(error or GreenletExit())
         with held_interrupt(), self._lock:
             job, seat.job, seat.task, seat.waits = seat.job, None, None, None
+            seat.cells, seat.is_paused = 0, False
             self._unread = [each for each in self._unread if each is not seat]
             if job is None:
                 seat.calls.popleft()
@@ -419,7 +440,7 @@ class Session:
         if job is not None:  # its reader may ask whether the slot is free
             job.end(error)
 
-    def _answer(self, seat: _Seat, job: Job) -> None:
+    def _answer(self, seat: Seat, job: Job) -> None:
         """Put the pieces; after `Limits.answer_seconds` the answer ends as it is."""
         ends = self._clock.now() + self._limits.answer_seconds
         engine, request = seat.engine, job.request
@@ -442,6 +463,9 @@ class Session:
                 require_wanted()
                 seat.claim(request.owner, self._prefixes)
                 self._prefixes.restore_best(engine, list(request.prompt), request.owner)
+                if self._budget is not None:  # tokens of earlier texts give their cells to others
+                    most = request.options.max_tokens
+                    seat.shorten(self._budget.wanted(len(request.prompt), most))
                 if request.owner:
                     engine.history = self._histories.of(request.owner)
                 pieces = stream_generate(

@@ -92,6 +92,10 @@ class SlotModel(CachedText):
     def _rewind(self, length: int) -> None:
         self._context.rewind(self._sequence, length)
 
+    def vacate(self) -> None:
+        """Give all its cells to other slots; the next pass reads the text again."""
+        self._rewind(0)
+
     def _tell(
         self, listener: PassListener, tokens: Sequence[int], position: int, rows: int
     ) -> None:

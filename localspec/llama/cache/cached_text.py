@@ -118,6 +118,7 @@ class CachedText(ABC):
     Between two calls llama.cpp's cache holds the first ``cells.held`` of ``tokens``; the others are
     ``pending``, and the next pass decodes them again. That does not hold while an operation is
     under way or failed: `_recover` restores the cache before anything else is read.
+    ``make_room`` is asked for cells if slots share them; see `room_for`.
     ``listener`` is called after each pass with its tokens, the position of the first and how many
     rows of logits it gave, and when all tokens are replaced, with no tokens and how many
     there are now; see `heads`. ``min_width`` is that of a pass.
@@ -134,6 +135,11 @@ class CachedText(ABC):
     def __init__(self) -> None:
         self.tokens: list[int] = []  # not to be changed by others
         self.listener: PassListener | None = None
+        self.make_room: Callable[[int], int] | None = None
+
+    def room_for(self, tokens: int) -> int:
+        """How many of ``tokens`` there is room for."""
+        return min(tokens, self.n_ctx) if self.make_room is None else self.make_room(tokens)
 
     @property
     def pending(self) -> int:

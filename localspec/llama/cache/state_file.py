@@ -97,7 +97,7 @@ def read_state(
     with open_regular(path) as file:
         header = _read_header(file)
         _require_same(header, _identity(model))
-        n_tokens, n_state, earlier = _sizes(header, model, holder.n_ctx)
+        n_tokens, n_state, earlier = _sizes(header, model, holder)
         sizes = [4 * n_tokens, n_state, *(size for _, size in earlier)]
         n_bytes = file.tell() + sum(sizes)
         if os.fstat(file.fileno()).st_size != n_bytes:
@@ -202,7 +202,7 @@ def _require_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
 
 
 def _sizes(
-    header: dict[str, Any], model: LlamaModel, n_ctx: int
+    header: dict[str, Any], model: LlamaModel, holder: CachedText
 ) -> tuple[int, int, list[tuple[int, int]]]:
     """Tokens, bytes of their state, lengths and bytes of copies: all that a context can hold."""
     n_tokens, n_state = header.get("tokens"), header.get("state")
@@ -212,8 +212,10 @@ def _sizes(
         raise ValueError("its header is damaged") from error
     if type(n_tokens) is not int or type(n_state) is not int or n_tokens < 1:
         raise ValueError("its header is damaged")
-    if n_tokens > n_ctx:
-        raise ValueError(f"it holds {n_tokens} tokens, and the context no more than {n_ctx}")
+    if n_tokens > (room := holder.room_for(n_tokens)):
+        raise ValueError(
+            f"it holds {n_tokens} tokens, and the context has room for no more than {room}"
+        )
     most = model.memory.kv + _CELL * (model.n_ctx + 2**16)
     if not 0 < n_state <= most:
         raise ValueError("its state is larger than the context")

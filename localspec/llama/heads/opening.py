@@ -64,6 +64,8 @@ def _with_cache(options: LoadOptions, target: LoadOptions, shares_cache: bool) -
             flash_attention=target.flash_attention,
             cache_type_k=target.cache_type_k,
             cache_type_v=target.cache_type_v,
+            kv_unified=target.kv_unified,
+            shared_ctx=target.shared_ctx,
         )
     flash = options.flash_attention
     if flash == "auto":

@@ -45,7 +45,7 @@ def choose_attention(
         return AttentionChoice(True, "the row kernels compute several tokens at once with it")
     if is_quantized(options.cache_type_v):
         return AttentionChoice(True, "a quantised V cache requires it")
-    if options.parallel * ctx_size <= _SHORT_CTX:
+    if options.cells(ctx_size) <= _SHORT_CTX:
         return AttentionChoice(True, f"the context has at most {_SHORT_CTX} tokens")
     if not _has_uniform_values(header):
         return AttentionChoice(True, "without it, V caches of different widths take more memory")
@@ -75,7 +75,7 @@ def with_attention(
     )
     if choice.flash or options.flash_attention == "off":
         return replace(options, flash_attention="on" if choice.flash else "off")
-    fitting = _MOST_SCORES // max(1, score_bytes(header, 1, options.parallel * ctx_size))
+    fitting = _MOST_SCORES // max(1, score_bytes(header, 1, options.cells(ctx_size)))
     ubatch = min(options.ubatch_size, max(BATCH.low, fitting - fitting % BATCH.low))
     return replace(options, flash_attention="off", ubatch_size=ubatch)
 

@@ -94,6 +94,13 @@ def keeps_state(header: ModelHeader) -> bool:
     return any(is_recurrent(header, _shapes(block)) for block in blocks)
 
 
+def has_cells(header: ModelHeader) -> bool:
+    """Whether any layer keeps keys and values of each token."""
+    blocks, *_ = _by_place(header, with_heads=False)
+    options = LoadOptions(header.path)
+    return any(token_bytes(header, i, _shapes(each), options) for i, each in enumerate(blocks))
+
+
 def tensor_bytes(header: ModelHeader) -> int:
     return sum(tensor.n_bytes for tensor in header.tensors)
 
@@ -103,7 +110,7 @@ def estimate_run(
 ) -> MemoryEstimate:
     """The most that generating takes, with all copies of states to return to.
 
-    For ``options.parallel`` sequences at the same time, each of ``ctx_size`` tokens. ``heads`` is
+    For ``options.parallel`` sequences, each of up to ``ctx_size`` tokens. ``heads`` is
     how heads in its file are loaded: as the model if they are loaded and it is None.
     The rollback strategy is not known before the weights are loaded: `Snapshots` takes the most,
     and one copy more than `Fork` (see `llama.cache.rollback`). If no state is recurrent, copies
@@ -123,7 +130,7 @@ def estimate_run(
 def _window_bytes(header: ModelHeader, ctx_size: int, options: LoadOptions) -> int:
     """Bytes of the windows of one sequence; 0 if all of the context fits into the cells."""
     options = with_attention(header, options, ctx_size, on_device=bool(options.gpu_layers))
-    asked, window = options.parallel * ctx_size + options.filling, header.sliding_window or 0
+    asked, window = options.cells(ctx_size) + options.filling, header.sliding_window or 0
     ubatch = min(options.batch_size, options.ubatch_size, asked)
     cells, windowed = _cells(header, asked, options, options.parallel, ubatch)
     if windowed == cells:
@@ -146,7 +153,7 @@ def estimate_memory(
     """Estimate the memory of ``header``'s model with ``ctx_size`` tokens of context.
 
     Of ``options`` the cache types, the batch sizes, adapters, ``exact``, ``parallel`` and
-    ``branches`` count: so many sequences of that length, and a row of logits for each or each path.
+    ``branches`` count: so many sequences, and a row of logits for each or each path.
     Recurrent layers keep a state for each of the ``sequences`` (`n_seq_max`; the attention's cells
     they share, as with `kv_unified`), and each as many ``snapshots`` of it (`n_rs_seq`). With
     ``heads``, NextN layers after the model's own are loaded (`load_mtp`) and have a context of
@@ -160,13 +167,14 @@ def estimate_memory(
     blocks, embedding, output, copied = _by_place(header, with_heads)
     output += sum(path.stat().st_size for path, _ in options.loras)
     sequences = max(sequences, options.parallel)
-    asked = options.parallel * ctx_size + options.filling
+    asked = options.cells(ctx_size) + options.filling
     batch = min(options.batch_size, options.ubatch_size, asked)
     cells, windowed = _cells(header, asked, options, sequences, batch)
     slides = sliding_layers(header, len(blocks))
     states = sequences * (1 + snapshots)
     own = 0 if alone else n_layers(header)
-    of_heads = padded(asked + options.parallel * (MAX_DRAFT_TOKENS + 2))  # `heads.head.ROOM`
+    # Heads have cells for each slot's text, and `heads.head.ROOM`.
+    of_heads = padded(options.parallel * (ctx_size + MAX_DRAFT_TOKENS + 2) + options.filling)
     kv = tuple(
         (windowed if slides[i] else cells if i < own else of_heads)
         * token_bytes(header, i, shapes, options if i < own else heads or options)

@@ -6,7 +6,12 @@ from typing import NoReturn
 
 from localspec.core.errors import NotEnoughMemory
 from localspec.core.formatting import size
-from localspec.core.options.load_options import DEFAULT_CTX_SIZE, TRAINED_CTX_SIZE
+from localspec.core.options.load_options import (
+    DEFAULT_CTX_SIZE,
+    TRAINED_CTX_SIZE,
+    LoadOptions,
+    RopeOptions,
+)
 from localspec.llama.memory.estimate import MemoryEstimate
 from localspec.llama.memory.use import MemoryUse
 from localspec.metadata.draft_kind import draft_kind
@@ -103,6 +108,18 @@ def asked_ctx_size(header: ModelHeader, ctx_size: int | None) -> int | None:
     if ctx_size != TRAINED_CTX_SIZE:
         return ctx_size
     return max(SMALLEST_CTX, header.context_length or DEFAULT_CTX_SIZE)
+
+
+def in_slots(header: ModelHeader, options: LoadOptions, ctx_size: int) -> LoadOptions:
+    """The options for a context of that size, which is that of each slot or of all of them.
+
+    One slot may take all of a shared context, up to the trained one.
+    """
+    if not options.kv_unified:
+        return replace(options, ctx_size=ctx_size)
+    trained = header.context_length if options.rope == RopeOptions() else None
+    longest = max(SMALLEST_CTX, min(ctx_size, trained or ctx_size))
+    return replace(options, ctx_size=longest, shared_ctx=ctx_size)
 
 
 def draft_ctx_size(header: ModelHeader, target_ctx: int) -> int:

@@ -25,6 +25,7 @@ from localspec.llama.memory.plan import (
     MemoryRequest,
     asked_ctx_size,
     default_ctx_size,
+    in_slots,
     plan,
 )
 from localspec.llama.memory.use import MemoryUse
@@ -102,11 +103,12 @@ def plan_here(
     def estimate(
         ctx_size: int, draft_ctx: int, copies: bool = False
     ) -> tuple[MemoryEstimate, MemoryEstimate | None]:
-        load = replace(target_options, window_copies=copies)
-        first = estimate_run(target, ctx_size, load, draft_options).scaled(*scales[0])
+        load = replace(in_slots(target, target_options, ctx_size), window_copies=copies)
+        first = estimate_run(target, load.ctx_size or ctx_size, load, draft_options)
+        first = first.scaled(*scales[0])
         if draft is None or draft_options is None:
             return first, None
-        load = replace(draft_options, window_copies=copies)
+        load = replace(draft_options, window_copies=copies, shared_ctx=load.shared_ctx)
         return first, estimate_run(draft, draft_ctx, load).scaled(*scales[1])
 
     ctx_size = request.ctx_size or default_ctx_size(target)
@@ -154,22 +156,26 @@ def _placeable(free: FreeMemory, target: LoadOptions, draft: LoadOptions | None)
 
 
 def announcement(
-    chosen: MemoryPlan, free: FreeMemory, draft: LoadOptions | None = None
+    chosen: MemoryPlan,
+    free: FreeMemory,
+    draft: LoadOptions | None = None,
+    sharing: int = 1,
 ) -> str | None:
     """A line to print before the weights are read, if reading them takes a while.
 
-    ``draft`` is how the draft or the heads are loaded.
+    ``draft`` is how the draft or the heads are loaded, ``sharing`` how many slots share it all.
     """
     if chosen.use.total < _WORTH_TELLING:
         return None
     where = f", {size(chosen.on_gpu)} of it on {free.where}" if chosen.on_gpu else ""
+    shared = f" that {sharing} slots share" if sharing > 1 else ""
     cache = ""
     if draft is not None and chosen.draft_kv:
         types = " and ".join(dict.fromkeys((draft.cache_type_k, draft.cache_type_v)))
         cache = f" ({size(chosen.draft_kv)} of KV the draft's, {types})"
     return (
         f"Loading {size(chosen.use.total)}{where}: {chosen.use.parts}{cache} for a context of "
-        f"{chosen.ctx_size:,} tokens; {size(free.ram)} of RAM free."
+        f"{chosen.ctx_size:,} tokens{shared}; {size(free.ram)} of RAM free."
     )
 
 
@@ -193,9 +199,10 @@ def _is_hopeless(models: tuple[MemoryEstimate, MemoryEstimate | None], free: Fre
 
 def _correction(header: ModelHeader, ctx_size: int, options: LoadOptions) -> tuple[float, float]:
     """llama.cpp's caches and buffers relative to the estimate's, at one context."""
-    exact = would_allocate(header.path, replace(options, ctx_size=ctx_size))
-    heads = options if options.load_heads else None
-    rough = estimate_memory(header, ctx_size, options, sequences=2, heads=heads).use
+    load = in_slots(header, options, ctx_size)
+    exact = would_allocate(header.path, load)
+    heads = load if load.load_heads else None
+    rough = estimate_memory(header, load.ctx_size or ctx_size, load, sequences=2, heads=heads).use
     if exact is None or not (rough.kv and rough.compute and exact.kv and exact.compute):
         return 1.0, 1.0
     return exact.kv / rough.kv, exact.compute / rough.compute

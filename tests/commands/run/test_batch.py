@@ -99,6 +99,8 @@ def test_an_array_is_refused_before_anything_is_answered(run: Command, tmp_path:
         (["--batch", "x.jsonl"], "--batch has no file for the answers. Add -o"),
         (["-o", "y.jsonl", "hello"], "-o belongs to --batch."),
         (["-np", "2", "hello"], "-np belongs to --batch."),
+        (["--kv-unified", "hello"], "--kv-unified belongs to --batch."),
+        (["-kvu", "hello"], "-kvu belongs to --batch."),
         (["--batch", "x.jsonl", "-o", "y.jsonl", "hello"], "A prompt has no effect"),
         (["--batch", "x.jsonl", "-o", "y.jsonl", "--raw"], "--raw has no effect with --batch."),
         (["--batch", "x.jsonl", "-o", "y.jsonl", "--json"], "--json has no effect"),

@@ -453,7 +453,7 @@ def test_what_was_given_is_in_the_document(run: Command) -> None:
         (("--lora", "DRAFT"), "no LoRA adapter"),
         (("--lora", "none.gguf"), "There is no file none.gguf"),
         (("-c", "1000000000"), "1,000,000,000 tokens need"),
-        (("--kv-unified",), "No such option: --kv-unified. Names of llama.cpp's flags here"),
+        (("--swa-full",), "No such option: --swa-full. Names of llama.cpp's flags here"),
         (("-fa", "-mli"), "No such option: -mli."),
     ],
 )

@@ -160,8 +160,10 @@ def test_the_default_cache_is_a_quarter_of_what_the_models_leave(
 
 
 @contextmanager
-def running(tiny: TinyFiles, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The command as a process of its own, and where it listens."""
+def running(
+    tiny: TinyFiles, *flags: str, said: list[str] | None = None
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The command as a process of its own, and where it listens; ``said`` gets its models."""
     command = [sys.executable, "-m", "localspec", "serve", "-m", str(tiny.target), "-t", "1"]
     process = subprocess.Popen(
         [*command, "--port", "0", *flags], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -170,6 +172,8 @@ def running(tiny: TinyFiles, *flags: str) -> Iterator[tuple[subprocess.Popen[str
         assert process.stderr is not None
         for line in process.stderr:
             if found := re.match(r"Listening on (http://\S+) \((.*)\)\.$", line):
+                if said is not None:
+                    said.append(found[2])
                 yield process, found[1]
                 break
         else:
@@ -248,6 +252,22 @@ def test_with_two_slots_a_short_answer_does_not_wait_for_a_long_one(tiny: TinyFi
             assert answer["usage"]["completion_tokens"] == 8
             held = httpx2.get(f"{url}/metrics", timeout=PATIENCE).text
             assert re.search(r"requests_processing 1\.0", held)  # the long one
+
+
+@pytest.mark.llama
+def test_slots_share_a_context_of_the_size_that_was_asked_for(tiny: TinyFiles) -> None:
+    said, flags = list[str](), ("-md", str(tiny.draft), "-np", "3", "-kvu", "-c", "512")
+    with running(tiny, *flags, said=said) as (_, url):
+        assert said == ["model target, draft draft.gguf, 3 slots share 512 tokens"]
+        props = httpx2.get(f"{url}/props", timeout=PATIENCE).json()
+        assert props["n_ctx"] == props["default_generation_settings"]["n_ctx"] == 512
+        assert props["total_slots"] == 3
+        slots = httpx2.get(f"{url}/slots", timeout=PATIENCE).json()
+        assert [slot["n_ctx"] for slot in slots] == [512] * 3
+        body = {"prompt": list(range(20)) * 30, "max_tokens": 4}
+        refused = httpx2.post(f"{url}/completion", json=body, timeout=PATIENCE)
+        error = refused.json()["error"]
+        assert (refused.status_code, error["n_prompt_tokens"], error["n_ctx"]) == (400, 600, 512)
 
 
 @pytest.mark.llama

@@ -121,7 +121,7 @@ def test_added_bytes_are_noticed(model: LlamaModel, kept: Path) -> None:
         ("tokens", 60.0, "header is damaged"),
         ("tokens", True, "header is damaged"),
         ("tokens", 1, "cut short or damaged"),
-        ("tokens", 10**9, "holds 1000000000 tokens, and the context no more than 256"),
+        ("tokens", 10**9, "holds 1000000000 tokens, and the context has room for no more than 256"),
         ("state", 2**62, "larger than the context"),
         ("state", -5, "larger than the context"),
         ("sha256", "0" * 64, "it is damaged"),

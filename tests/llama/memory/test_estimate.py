@@ -15,7 +15,8 @@ from localspec.llama.memory.estimate import (
     tensor_bytes,
 )
 from localspec.llama.memory.layer_cache import ANCHORS, SNAPSHOTS, sliding_layers
-from localspec.llama.memory.probe import would_allocate
+from localspec.llama.memory.plan import in_slots
+from localspec.llama.memory.probe import plan_here, would_allocate
 from localspec.llama.memory.use import MemoryUse
 from localspec.llama.model import LlamaModel
 from localspec.metadata.header import ModelHeader, read_header
@@ -134,6 +135,24 @@ def test_several_texts_have_a_context_each(tmp_path: Path, window: int, own_cell
     assert tripled if own_cells or not window else once.kv < found.kv < 3 * once.kv
     asked = would_allocate(path, load)
     assert asked is not None and asked.kv == model.memory.kv
+
+
+@pytest.mark.llama
+@pytest.mark.parametrize("window", [0, 64])
+def test_texts_that_share_a_context_take_the_memory_of_one(tmp_path: Path, window: int) -> None:
+    path = tmp_path / "m.gguf"
+    write_tiny_model(path, seed=1, layers=4, window=window, context_length=4096)
+    header, apart = read_header(path), options(path, parallel=3)
+    load = in_slots(header, replace(apart, kv_unified=True), 4096)
+    model = LlamaModel(header, load)
+    model.close()
+    found, thrice = (estimate_memory(header, 4096, each).use for each in (load, apart))
+    assert found.kv == pytest.approx(model.memory.kv, rel=0.01)
+    asked = would_allocate(path, load)
+    assert asked is not None and asked.kv == model.memory.kv
+    assert found.kv < (0.4 if not window else 0.6) * thrice.kv
+    planned = plan_here(header, replace(load, shared_ctx=None)).use.kv
+    assert planned == estimate_run(header, 4096, load).use.kv < plan_here(header, apart).use.kv
 
 
 @pytest.mark.llama

@@ -254,7 +254,13 @@ def test_one_model_has_names_of_its_own_and_answers_to_any(tiny: TinyFiles) -> N
 
 
 @pytest.mark.parametrize(
-    "flags", [(), ("-c", "512"), pytest.param(("-c", "0"), marks=pytest.mark.thorough)]
+    "flags",
+    [
+        (),
+        ("-c", "2048", "-np", "2", "-kvu"),
+        pytest.param(("-c", "512"), marks=pytest.mark.thorough),
+        pytest.param(("-c", "0"), marks=pytest.mark.thorough),
+    ],
 )
 def test_sizes_are_known_before_a_model_is_loaded(
     tiny: TinyFiles, localspec: Command, flags: tuple[str, ...]
