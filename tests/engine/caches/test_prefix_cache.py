@@ -41,6 +41,8 @@ class KeepingToy(ReplayingToy):
     """A toy whose state is its tokens, four bytes each; it returns to any length, or to none."""
 
     doubted: Callable[[], None] | None = None
+    make_room: Callable[[int], int] | None = None
+    room_for = CachedText.room_for
 
     def __init__(self, *, whole: bool, **toy: Any) -> None:
         super().__init__(**toy)
@@ -300,6 +302,19 @@ def test_a_draft_that_sees_a_window_is_left_alone() -> None:
         tokens, cached = say(cache, engine, text(kind, 300))
         assert tokens == alone(text(kind, 300), 8)
     assert cached == 299 and draft.copied == 0
+
+
+def test_a_state_stays_until_there_is_room_for_it() -> None:
+    cache, engine = PrefixCache(PLENTY), toy_engine(draft=False)
+    target = cast(KeepingToy, engine.target)
+    long, other = text("a", 300), text("b", 80)
+    say(cache, engine, long)
+    say(cache, engine, other)
+    target.make_room = lambda tokens: min(tokens, 150)
+    assert say(cache, engine, long[:120])[1] == 0
+    say(cache, engine, other)
+    target.make_room = None
+    assert say(cache, engine, long[:120])[1] == 119
 
 
 def test_a_state_that_is_not_taken_is_forgotten() -> None:

@@ -42,66 +42,71 @@ def said(streams: Sequence[Stream]) -> list[list[int]]:
 # -- toys ----------------------------------------------------------------------------------------
 
 
-def watched(context: ToyContext | None, cells: int, drafts: bool) -> None:
+def watched(context: ToyContext | None, cells: int) -> None:
     """Let a context refuse passes for which it would have no cells."""
     if context is None:
         return
     read = context.read
 
     def reading(entries: Sequence[Any]) -> Any:
-        held = sum(len(model.tokens) for model in context.models)
-        assert held <= cells + drafts * MAX_ROWS * len(context.models)
-        more = sum(len(entry.tokens) for entry in entries)
-        assert held + more <= cells + drafts * MAX_ROWS * len(context.models)
+        taken = sum(len(model.tokens) for model in context.models)
+        assert taken + sum(len(entry.tokens) for entry in entries) <= cells
         return read(entries)
 
     context.read = reading  # type: ignore[method-assign]
 
 
 requests = st.tuples(
-    st.text("abc de", min_size=1, max_size=40).map(lambda text: list(text.encode())),
-    st.builds(
-        GenerateOptions,
-        st.sampled_from([GREEDY, SamplingParams(seed=9, repeat_penalty=1.3)]),
-        st.sampled_from([0, 0, 4, "auto"]),
-        max_tokens=st.one_of(st.none(), st.integers(0, 40)),
-    ),
+    st.text("abc de", min_size=5, max_size=50).map(lambda text: list(text.encode())),
+    st.sampled_from([GREEDY, SamplingParams(seed=9, repeat_penalty=1.3)]),
+    st.one_of(st.none(), st.integers(0, 40)),
+    st.booleans(),
+    st.sampled_from(["", "a"]),
 )
 
 
 @settings(deadline=None, max_examples=60)
 @given(
-    st.lists(
-        st.tuples(requests, st.booleans(), st.sampled_from(["", "a"])), min_size=1, max_size=9
-    ),
-    st.sampled_from([None, 0.3]),
-    st.integers(1, 4),
+    st.lists(requests, min_size=1, max_size=9),
+    st.sampled_from([(None, 0), (0.3, 0), (0.3, 4), (0.3, "auto")]),
+    st.integers(2, 4),
     st.integers(64, 130),
 )
 def test_each_text_is_what_it_is_alone_and_there_are_cells_for_every_pass(
-    asked: list[tuple[Asked, bool, str]], quirk: float | None, count: int, cells: int
+    asked: list[tuple[list[int], SamplingParams, int | None, bool, str]],
+    drafts: tuple[float | None, DraftTokens],
+    count: int,
+    cells: int,
 ) -> None:
+    """Some are cancelled, and some belong to another owner."""
+    quirk, length = drafts
     slots, batcher, target, draft = shared(count, quirk=quirk, n_ctx=64)
-    drafts = any(request[1].draft_tokens for request, *_ in asked)
+    candidates = {0: 0, 4: 5, "auto": MAX_ROWS}[length]
     for context in (target, draft):
-        watched(context, cells, drafts)
-    session = Session(
-        slots, batcher, prefixes=PrefixCache(2**16), budget=CellBudget(cells, 64, count)
-    )
+        watched(context, cells + count * candidates)
+    budget = CellBudget(cells, 64, count)
+    session = Session(slots, batcher, prefixes=PrefixCache(2**16), budget=budget)
     try:
         jobs = session.submit(
-            [GenerationRequest(*request, owner=owner) for request, _, owner in asked]
+            [
+                GenerationRequest(
+                    text, GenerateOptions(params, length, max_tokens=most), owner=owner
+                )
+                for text, params, most, _, owner in asked
+            ]
         )
-        for job, (_, leaves, _) in zip(jobs, asked, strict=True):
+        for job, (*_, leaves, _) in zip(jobs, asked, strict=True):
             if leaves:
                 job.cancel()
         texts = said([Stream(job) for job in jobs])
     finally:
         session.close()
-    for text, ((prompt, wanted), leaves, _) in zip(texts, asked, strict=True):
-        alone = [t for p in ToyEngine(n_ctx=64).stream(prompt, wanted) for t in p.tokens]
-        assert text == alone[: len(text)]
-        assert leaves or len(text) == len(alone)
+    for tokens, (text, params, most, leaves, _) in zip(texts, asked, strict=True):
+        plain = ToyEngine(n_ctx=64, quirk=None)
+        pieces = plain.stream(text, GenerateOptions(params, 0, max_tokens=most))
+        alone = [token for piece in pieces for token in piece.tokens]
+        assert tokens == alone[: len(tokens)]
+        assert leaves or len(tokens) == len(alone)
 
 
 def test_the_answer_that_began_last_is_paused_and_may_be_cancelled_meanwhile() -> None:
@@ -121,8 +126,9 @@ def test_the_answer_that_began_last_is_paused_and_may_be_cancelled_meanwhile() -
 
             patch.setattr(Seat, "pause", noting)
             jobs = session.submit([GenerationRequest([97] * 9, endless) for _ in range(2)])
-            first, second = said([Stream(job) for job in jobs])
-        assert len(first) == 64 - 9 and len(second) < 30
+            first, second = (Stream(job) for job in jobs)
+            assert list(as_completed([first, second])) == [second, first]
+        assert len(first.answer.tokens) == 64 - 9 and len(second.answer.tokens) < 30
         assert [seat.engine for seat in paused] == [slots[1]]
     finally:
         session.close()
@@ -192,6 +198,19 @@ def test_a_long_request_waits_for_the_others_and_is_answered(tiny: TinyFiles) ->
         next(streams[0])
         assert (session.running, session.waiting) == (2, 2)
         assert said(streams) == expected
+
+
+@pytest.mark.llama
+def test_a_short_text_after_a_long_one_gives_its_cells_to_others(tiny: TinyFiles) -> None:
+    given = GenerateOptions(ENDLESS, 0, max_tokens=20)
+    with Engine.load(sharing(tiny.floats, 2, 256)) as engine:
+        session = engine.open_session()
+        said([session.stream(GenerationRequest(random_ids(200, 1), given, slot=0))])
+        short = session.stream(GenerationRequest(random_ids(20, 2), given, slot=0))
+        other = session.stream(GenerationRequest(random_ids(150, 3), given))
+        next(short)
+        assert (session.running, session.waiting) == (2, 0)
+        said([short, other])
 
 
 @pytest.mark.llama
