@@ -26,9 +26,9 @@ export class AnswerView {
     this.meter = element("details", "meter");
     this.meter.append(element("summary"), element("p"));
     const body = element("div", "body");
-    const foot = element("div", "foot");
-    foot.append(this.meter, copyButton(() => textOf(turn)));
-    this.element.append(element("h2", "who", "Answer"), this.thoughts, body, foot);
+    this.foot = element("div", "foot");
+    this.foot.append(this.meter, copyButton(() => textOf(turn)));
+    this.element.append(element("h2", "who", "Answer"), this.thoughts, body, this.foot);
     this.answered = new MarkdownView(body);
     this.thought = new MarkdownView(this.thoughts.appendChild(element("div", "body")));
     this.add(turn.runs);
@@ -60,8 +60,9 @@ function words(figures) {
   return [`${speed.toFixed(1)} tok/s`, ...drafting(figures).slice(0, 1), ...(end ? [end] : [])];
 }
 
-function waiting({ loading, progress }) {
+function waiting({ loading, progress, before }) {
   if (loading) return `loading ${loading}`;
+  if (before && !progress) return `${before} request${before === 1 ? "" : "s"} before yours`;
   if (!progress) return "waiting for the first token";
   const [read, total] = [progress.processed, progress.total].map((count) => count.toLocaleString("en"));
   return `reading the prompt: ${read} of ${total} tokens`;
@@ -96,6 +97,7 @@ function closing(figures) {
 /** What a chunk says, added to the figures so far. */
 export function noteFigures(figures, { timings, draft, prompt_progress: progress, choices = [] }) {
   delete figures.loading;
+  delete figures.before;
   figures.progress = progress;
   if (timings && !progress) {
     figures.tokens = timings.predicted_n;

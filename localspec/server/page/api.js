@@ -19,6 +19,15 @@ export async function readModels(key) {
   return (await (await send("v1/models", { headers: headers(key) })).json()).data;
 }
 
+/** Requests that are answered or wait, while any waits; 0 else. */
+export async function readQueue(key) {
+  const text = await (await send("metrics", { headers: headers(key) })).text();
+  const sum = (name) => [...text.matchAll(new RegExp(`^localspec_requests_${name}(?:{.*})? (\\d+)`, "gm"))]
+    .reduce((total, [, count]) => total + Number(count), 0);
+  const waiting = sum("deferred");
+  return waiting && waiting + sum("processing");
+}
+
 /**
  * The chunks of a streamed answer, each a parsed object. Throws Failure, also where the connection
  * ends before the answer does, and AbortError once `signal` is aborted.

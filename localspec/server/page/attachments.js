@@ -43,7 +43,7 @@ export function fileView(file) {
 const size = ({ text }) => (text.length < 1000 ? `${text.length} characters` : `${Math.round(text.length / 1000)}k characters`);
 
 async function read(file) {
-  if (file.size > LARGEST) throw new Error("it is larger than 4 MiB");
+  if (file.size > LARGEST) throw new Error("it is larger than 4 MB");
   const bytes = await file.arrayBuffer();
   try {
     const text = new TextDecoder("utf-8", { fatal: true }).decode(bytes);

@@ -1,8 +1,14 @@
 // Conversations stored in this browser.
 
+// An answer of a file that is imported has no origins.
+const PLAIN = "plain";
+
 const PREFIX = "localspec conversation ";
 
-/** A conversation has turns: questions {text, files}, answers {runs, figures}; a renamed one a name. */
+/**
+ * A conversation has turns: questions {text, files}, answers {runs, figures}; a renamed one a name. A turn may have
+ * `versions`: {at, ends}, what may stand from it on, of which the one at place `at` (null there) is in the conversation.
+ */
 export function newConversation() {
   return { id: `${Date.now()}-${Math.random().toString(36).slice(2)}`, turns: [] };
 }
@@ -70,6 +76,39 @@ export function extend(runs, more) {
     if (last?.origin === run.origin && last.reasoning === run.reasoning) last.text += run.text;
     else runs.push({ ...run });
   }
+}
+
+/** The versions of a turn that takes the place of the turns `end`. */
+export function versionsAfter([{ versions, ...first }, ...rest]) {
+  const ends = versions?.ends.map((end) => end ?? [first, ...rest]) ?? [[first, ...rest]];
+  return { at: ends.length, ends: [...ends, null] };
+}
+
+/** The turns with the version `at` of the turn at this place, and of all that follow it. */
+export function withVersion(turns, place, at) {
+  const { ends } = versionsAfter(turns.slice(place));
+  const [first, ...rest] = ends[at];
+  const others = ends.slice(0, -1).map((end, each) => (each === at ? null : end));
+  return [...turns.slice(0, place), { ...first, versions: { at, ends: others } }, ...rest];
+}
+
+/** The turns without the question at this place and its answer, or without an answer alone. */
+export function without(turns, place) {
+  return turns.toSpliced(place, !turns[place].runs && turns[place + 1]?.runs ? 2 : 1);
+}
+
+/** A conversation of a file as the page or /save writes it, with its system message; throws if it is none. */
+export function imported(text) {
+  const { messages, system } = JSON.parse(text);
+  const turns = messages.map(({ role, content, reasoning_content: thoughts }) => {
+    if (typeof content !== "string") throw new Error("a message has no text");
+    if (role === "user") return { text: content };
+    if (role !== "assistant") throw new Error(`a message has the role ${role}`);
+    const runs = thoughts ? [{ text: thoughts, origin: PLAIN, reasoning: true }] : [];
+    return { runs: [...runs, { text: content, origin: PLAIN }], figures: { ended: "stop" } };
+  });
+  if (!turns.length || turns[0].runs) throw new Error("it does not begin with a question");
+  return { system: system || "", conversation: { ...newConversation(), turns } };
 }
 
 /** The text of an answer, or that of its thoughts. */

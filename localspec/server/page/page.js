@@ -1,7 +1,7 @@
 // The page: the open conversation, questions sent, answers shown as they come.
 
 import { AnswerView, noteFigures } from "./answer.js";
-import { answer, Failure, readModels, readProps } from "./api.js";
+import { answer, Failure, readModels, readProps, readQueue } from "./api.js";
 import { Attachments, fileView } from "./attachments.js";
 import * as conversations from "./conversations.js";
 import { element } from "./markdown.js";
@@ -10,6 +10,7 @@ import { ModelChooser, Settings } from "./settings.js";
 const CURRENT = "localspec conversation"; // the id of the one that is open in this tab
 const KEY = "localspec key";
 const ORIGINS_SHOWN = "localspec origins shown";
+const PATIENCE = 1000; // ms without a word, after which the queue is shown
 
 const $ = (id) => document.getElementById(id);
 const settings = new Settings($("settings"));
@@ -61,6 +62,19 @@ function download(text, ending) {
   link.download = `${words || "conversation"}.${ending}`;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}
+
+async function importFile(file) {
+  try {
+    const { system, conversation: made } = conversations.imported(await file.text());
+    if (running) return;
+    settings.system ||= system;
+    open(made);
+    store();
+    list();
+  } catch (error) {
+    tell(`${file.name} was not imported: ${error.message}.`);
+  }
 }
 
 function list() {
@@ -117,20 +131,56 @@ function following(change) {
 }
 
 function append(turn) {
-  const view = turn.runs ? new AnswerView(turn) : { element: question(turn) };
+  const view = turn.runs ? new AnswerView(turn) : question(turn);
+  if (turn.versions) view.foot.prepend(versions(turn));
+  if (!turn.runs) view.foot.append(changing("Delete", () => forget(turn), "Delete the question and its answer"));
   $("turns").append(view.element);
   return view;
+}
+
+/** A button of a turn, which waits for the answer that is on its way. */
+function changing(name, pressed, title) {
+  const made = button(name, () => running || pressed(), title);
+  made.className = `act ${name.toLowerCase()}`;
+  return made;
+}
+
+/** Which version of a turn is shown, with buttons for the others. */
+function versions(turn) {
+  const { at, ends } = turn.versions;
+  const step = (by, name, title) => {
+    const made = changing(name, () => show(turn, at + by), title);
+    made.noOther = !(at + by in ends);
+    return made;
+  };
+  const made = element("span", "versions");
+  made.append(step(-1, "‹", "Former version"), `${at + 1}/${ends.length}`, step(1, "›", "Next version"));
+  return made;
+}
+
+function show(turn, at) {
+  change(conversations.withVersion(conversation.turns, conversation.turns.indexOf(turn), at));
+}
+
+function forget(turn) {
+  change(conversations.without(conversation.turns, conversation.turns.indexOf(turn)));
+}
+
+function change(turns) {
+  edit(null);
+  if (!turns.length) conversations.remove(conversation.id);
+  conversation = { ...conversation, turns };
+  store();
+  redraw();
 }
 
 function question(turn) {
   const made = element("article", "turn user");
   const files = (turn.files ?? []).map(fileView);
   const foot = element("div", "foot");
-  const edits = foot.appendChild(element("button", "edit", "Edit"));
-  edits.type = "button";
-  edits.addEventListener("click", () => edit(turn));
+  foot.append(changing("Edit", () => edit(turn)));
   made.append(element("h2", "who", "You"), ...files, element("div", "body text", turn.text), foot);
-  return made;
+  return { element: made, foot };
 }
 
 function refresh() {
@@ -143,7 +193,7 @@ function refresh() {
   $("cancel").hidden = !edited;
   $("new").disabled = $("models").disabled = Boolean(running);
   [...$("turns").children].forEach((turn, at) => turn.classList.toggle("replaced", at >= edited?.at));
-  for (const edits of $("turns").querySelectorAll(".edit")) edits.disabled = Boolean(running);
+  for (const act of $("turns").querySelectorAll(".act")) act.disabled = Boolean(running || act.noOther);
   const gain = conversations.gain(conversation);
   $("gain").textContent = gain ? `answers here: about ${gain.toFixed(2)}x plain` : "";
   list();
@@ -169,12 +219,13 @@ async function ask() {
   const { files } = attachments;
   if (running || !(text.trim() || files.length) || !settings.check()) return;
   const former = [conversation, edited];
-  if (edited) cut();
+  const turn = files.length ? { text, files } : { text };
+  if (edited) turn.versions = cut();
   write(edited?.draft);
   edited = null;
   const { turns } = conversation;
-  turns.push(files.length ? { text, files } : { text });
-  append(turns.at(-1));
+  turns.push(turn);
+  append(turn);
   if (await reply()) return;
   turns.pop(); // back to where it can be sent again
   [conversation, edited] = former;
@@ -203,12 +254,12 @@ function edit(turn) {
   $("question").focus();
 }
 
-/** Go on before the edited question; later questions stay in the list, as a conversation of their own. */
+/** Go on before the edited question; returns the versions of its place, with all that followed it. */
 function cut() {
   const { turns } = conversation;
-  const isLast = !turns.slice(edited.at + 1).some((turn) => !turn.runs);
-  conversation = { ...(isLast ? conversation : conversations.newConversation()), turns: turns.slice(0, edited.at) };
+  conversation = { ...conversation, turns: turns.slice(0, edited.at) };
   redraw();
+  return conversations.versionsAfter(turns.slice(edited.at));
 }
 
 async function askAgain() {
@@ -216,13 +267,13 @@ async function askAgain() {
   if (running || !turns.at(-1)?.runs || !settings.check()) return;
   const former = turns.pop();
   redraw();
-  if (await reply()) return;
+  if (await reply(conversations.versionsAfter([former]))) return;
   turns.push(former);
   redraw();
 }
 
 /** Answer the last question; false where not a word came, of which the page then says why. */
-async function reply() {
+async function reply(versions) {
   const system = settings.system ? [{ role: "system", content: settings.system }] : [];
   const request = {
     messages: [...system, ...conversations.messages(conversation)],
@@ -233,6 +284,7 @@ async function reply() {
     timings_per_token: true,
   };
   const turn = { runs: [], figures: models.chosen && !models.loaded ? { loading: models.chosen } : {} };
+  if (versions) turn.versions = versions;
   running = new AbortController();
   conversation.turns.push(turn);
   const view = append(turn);
@@ -241,11 +293,13 @@ async function reply() {
   refresh();
   toEnd();
   let failure = null;
+  const queue = setTimeout(() => showQueue(turn, view), PATIENCE);
   try {
     await receive(request, turn, view);
   } catch (error) {
     failure = failed(error, turn);
   }
+  clearTimeout(queue);
   running.abort(); // where the page broke off, the server need not go on
   running = null;
   const came = !failure || turn.runs.length > 0;
@@ -256,6 +310,18 @@ async function reply() {
   refresh();
   if (models.chosen) showServer().catch(() => {}); // the states changed
   return came;
+}
+
+/** While the answer waits, show how many requests come before it. */
+async function showQueue(turn, view) {
+  const begun = () => !running || turn.runs.length || turn.figures.progress || turn.figures.loading;
+  while (!begun()) {
+    const requests = await readQueue(sessionStorage.getItem(KEY)).catch(() => 0);
+    if (begun()) return;
+    turn.figures.before = Math.max(0, requests - 1);
+    view.show(turn.figures);
+    await new Promise((go) => setTimeout(go, PATIENCE));
+  }
 }
 
 async function receive(request, turn, view) {
@@ -282,14 +348,17 @@ function failed(error, turn) {
   }
   turn.figures.ended = "cut off";
   if (!(error instanceof Failure)) console.error(error);
-  tell(error.message);
-  if (error.status === 401) askForKey();
+  complain(error);
   return error.message;
 }
 
 // -- the server -----------------------------------------------------------------------------
 
-function askForKey() {
+/** Say why the server did not answer, and ask for a key if it needs one. */
+function complain(error) {
+  const isWrong = error.status === 401 && sessionStorage.getItem(KEY);
+  tell(isWrong ? "This key is not the server's." : error.message);
+  if (error.status !== 401) return;
   sessionStorage.removeItem(KEY);
   $("key-form").hidden = false;
   $("key").focus();
@@ -311,8 +380,7 @@ async function meet() {
     await showServer();
     tell("");
   } catch (error) {
-    tell(error.message);
-    if (error.status === 401) askForKey();
+    complain(error);
   }
 }
 
@@ -324,6 +392,11 @@ $("question").addEventListener("keydown", (event) => {
   if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
   event.preventDefault();
   ask();
+});
+addEventListener("keydown", (event) => {
+  if (event.key !== "Escape" || event.isComposing || $("settings").open) return;
+  if (running) running.abort();
+  else edit(null);
 });
 $("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
@@ -341,6 +414,11 @@ $("composer").addEventListener("dragover", (event) => event.preventDefault());
 $("composer").addEventListener("drop", (event) => {
   event.preventDefault();
   attachments.add([...event.dataTransfer.files]);
+});
+$("import").addEventListener("click", () => $("imported").click());
+$("imported").addEventListener("change", async () => {
+  await importFile($("imported").files[0]);
+  $("imported").value = "";
 });
 $("search").addEventListener("input", list);
 $("attach").addEventListener("click", () => $("files").click());

@@ -35,6 +35,11 @@ export class Settings {
     return this.form.elements.system.value.trim();
   }
 
+  set system(text) {
+    this.form.elements.system.value = text;
+    this.#keep();
+  }
+
   /** The fields of a request that are not left to the server. */
   get request() {
     const { system, ...given } = this.#values();

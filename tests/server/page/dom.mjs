@@ -29,6 +29,9 @@ class Node extends EventTarget {
   append(...nodes) {
     for (const node of nodes) this.appendChild(node instanceof Node ? node : new Text(node));
   }
+  prepend(...nodes) {
+    this.replaceChildren(...nodes, ...this.childNodes);
+  }
   appendChild(node) {
     node.remove();
     node.parentNode = this;

@@ -243,3 +243,69 @@ def test_a_conversation_with_a_server(run: Run, toy_server: Site) -> None:
     said, empty, reopened, notice = run(script, toy_server.url)
     assert said[0] == "hello <b>" and said[-1]
     assert (empty, reopened, notice) == ([0, ["hello <b>"]], 2, "")
+
+
+OPENED = """
+browse(html, given.url);
+const $ = (id) => document.getElementById(id);
+const until = async (met) => { while (!met()) await new Promise((go) => setTimeout(go, 10)); };
+const page = await load(`page.js?${Math.random()}`);
+const press = (name, at = 0) =>
+  $("turns").querySelectorAll("button").filter((e) => e.textContent === name).at(at).click();
+const ask = async (text) => {
+  const { length } = $("turns").children;
+  $("question").value = text;
+  $("composer").dispatchEvent(new Event("submit", { cancelable: true }));
+  await until(() => $("stop").hidden && $("turns").children.length !== length + 1);
+};
+const texts = () => $("turns").querySelectorAll(".text").map((e) => e.textContent);
+const versions = () => $("turns").querySelectorAll(".versions").map((e) => e.textContent);
+"""
+
+
+def test_former_versions_of_questions_and_answers_stay(run: Run, toy_server: Site) -> None:
+    script = (
+        OPENED
+        + """
+    await until(() => $("model").textContent);
+    await ask("first");
+    await ask("second");
+    press("Edit");
+    await ask("other");
+    const edited = [texts(), versions()];
+    press("‹");
+    const former = [texts(), versions()];
+    press("›");
+    $("again").click();
+    await until(() => $("stop").hidden);
+    const again = [texts(), versions()];
+    press("Delete");
+    return [edited, former, again, $("turns").children.length];
+    """
+    )
+    edited, former, again, left = run(script, {"url": toy_server.url})
+    assert edited == [["other"], ["‹2/2›"]]
+    assert former == [["first", "second"], ["‹1/2›"]]
+    assert again == [["other"], ["‹2/2›", "‹2/2›"]]
+    assert left == 0
+
+
+def test_what_the_page_exports_is_imported(run: Run) -> None:
+    script = """
+    browse();
+    const { imported, messages } = await load("conversations.js");
+    const { system, conversation } = imported(JSON.stringify(given));
+    const refused = ["{}", "[]", '{"messages": [{"role": "assistant", "content": "a"}]}',
+      '{"messages": [{"role": "user", "content": 3}]}'].map((text) => {
+      try { return imported(text); } catch (error) { return "refused"; }
+    });
+    return [{ system, messages: messages(conversation) }, refused];
+    """
+    saved = {
+        "system": "Be brief.",
+        "messages": [
+            {"role": "user", "content": "Hello?"},
+            {"role": "assistant", "content": "Yes.", "reasoning_content": "Well."},
+        ],
+    }
+    assert run(script, saved) == [saved, ["refused"] * 4]
