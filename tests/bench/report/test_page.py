@@ -106,6 +106,15 @@ def test_figures_are_tables_too() -> None:
     assert "Fastest here: --draft 2, 1.25x" in page.text
 
 
+def test_only_what_decides_is_in_view() -> None:
+    text = render(document(measured()))
+    in_view = text[: text.index("<details>")]
+    for heading in ("Speed", "Is the text the same?"):
+        assert f">{heading}</h2>" in in_view
+    for heading in ("Tokens of a round", "Cost of a pass", "Where the time goes"):
+        assert f"<h2>{heading}</h2>" in text and heading not in in_view
+
+
 def test_limits_stand_beside_what_was_measured() -> None:
     found = document(measured())
     found["overall"]["limits"] = found["tasks"][0]["limits"] = {
@@ -131,7 +140,7 @@ def test_texts_that_differ_are_told_with_their_place() -> None:
 
 def test_facts_of_machine_and_settings() -> None:
     page = _Page(render(document(measured(), complete=False)))
-    for words in ("A processor", "devices.1.name", "sampling.temperature", "rope.scale", "3 MiB"):
+    for words in ("A processor", "devices.1.name", "sampling.temperature", "rope.scale", "3 MB"):
         assert words in page.text
     assert "loras" not in page.text  # not set
     assert "stopped early" in page.text
