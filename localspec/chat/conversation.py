@@ -18,8 +18,6 @@ from localspec.core.options.sampling_params import SamplingParams, sampling_fiel
 from localspec.speculative.history import AnswerHistory
 from localspec.speculative.loop import TokenModel
 
-_END_LINES = 8  # of the last answer, shown when a conversation goes on
-
 
 class PairProfile(Protocol):
     """The measured costs of a pair."""
@@ -62,6 +60,9 @@ class ChatUI(Protocol):
     def end_answer(self, answer: Answer, filled: float) -> None:
         """Show the figures of a complete answer; ``filled`` is the used share of the context."""
 
+    def recall(self, answer: str) -> None:
+        """Show the text of an earlier answer."""
+
     def show_stats(self, stats: GenerationStats) -> None:
         """Show the figures of the whole conversation."""
 
@@ -71,7 +72,9 @@ class ChatUI(Protocol):
     def compare(self, drafted: Answer, plain: Answer, text: str) -> None:
         """Show the speed of two answers to one question, and whether their texts agree."""
 
-    def trace(self, path: Path, pieces: Sequence[Piece], answer: Answer) -> None:
+    def trace(
+        self, path: Path, pieces: Sequence[Piece], answer: Answer, question: str, models: str
+    ) -> None:
         """Write a page about an answer's rounds; raises FileProblem."""
 
     def fold_thoughts(self, fold: bool) -> None:
@@ -98,7 +101,8 @@ class Chat:
     conversation was saved or loaded last, and may be overwritten. ``pair`` has the models and
     their settings, as in `SavedConversation`; ``autosave`` is None for a chat that is not saved.
     ``attached`` is text of files that begins the next message. ``load_pair`` replaces ``engine``,
-    ``options`` and ``pair`` by those of another pair.
+    ``options`` and ``pair`` by those of another pair. ``shown`` is the last answer as it came,
+    with the turns that it ends.
     """
 
     engine: ChatEngine
@@ -113,6 +117,7 @@ class Chat:
     autosave: Autosave | None = None
     attached: str = ""
     load_pair: "Callable[[Chat, str], None] | None" = None
+    shown: tuple[list[Message], list[Piece], Answer] | None = None
 
     def ask(self, text: str) -> None:
         """Answer a message, preceded by the text of the files that were read for it."""
@@ -128,11 +133,17 @@ class Chat:
         last turn alone leaves no room for an answer.
         """
         oldest, prompt = self._make_room(turns)
-        pieces = self.engine.stream(prompt, self.options, reports_progress=True)
-        answer = collect(pieces, self.ui.stream)
+        shown = list[Piece]()
+
+        def show(piece: Piece) -> None:
+            self.ui.stream(piece)
+            shown.append(piece)
+
+        answer = collect(self.engine.stream(prompt, self.options, reports_progress=True), show)
         if answer.tokens:
             self.turns = [*turns, assistant_turn(answer.text, answer.reasoning)]
             self.oldest = oldest
+            self.shown = self.turns, shown, answer
         self.total.merge(answer.stats)
         stats = answer.stats
         used = stats.prompt_tokens + stats.tokens
@@ -151,6 +162,11 @@ class Chat:
         pair = {**self.pair, "settings": settings}
         return {"system": self.system, "messages": [*self.turns], "pair": pair}
 
+    @property
+    def models(self) -> str:
+        """Target and draft as they were named; empty if that is not known."""
+        return " + ".join(filter(None, (self.pair.get("model"), self.pair.get("draft"))))
+
     def begin_again(self) -> str:
         """Forget the turns; returns a sentence about the stored copy, if any."""
         name = self.autosave.name if self.autosave is not None and self.turns else None
@@ -168,17 +184,13 @@ class Chat:
             self.autosave = Autosave(None, self.document())
 
     def show_end(self) -> None:
-        """Show how the last question begins, and how its answer ends."""
+        """Show how the last question begins, and its answer."""
         for turn in self.turns[-2:]:
             if turn["role"] == "user":
                 asked, *more = turn["content"].splitlines() or [""]
-                lines = [f">>> {asked}{' …' if more else ''}"]
+                self.ui.say(f">>> {asked}{' …' if more else ''}".expandtabs(4))
             else:
-                lines = [line for line in turn["content"].splitlines() if line.strip()]
-                if len(lines) > _END_LINES:
-                    lines = ["…", *lines[-_END_LINES:]]
-            for line in lines:
-                self.ui.say(line.expandtabs(4))
+                self.ui.recall(turn["content"])
 
     def save(self) -> None:
         """Save the changes; a problem is reported once, and then nothing more is saved."""

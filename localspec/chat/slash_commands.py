@@ -116,11 +116,14 @@ def _trace(chat: Chat, rest: str) -> None:
     path = _named(rest, "/trace")
     if path.suffix != ".html":
         raise UsageError(f"/trace writes HTML, and {path} does not end in .html.", _PAGE)
-    prompt = chat.encode(_to_last_question(chat), chat.oldest)
-    chat.ui.say("Answering the last question again, with the facts of each round; Ctrl-C stops.")
-    options, pieces = replace(chat.options, logprobs=0), list[Piece]()
-    answer = _answered(chat, prompt, options, "again", pieces.append)
-    chat.ui.trace(path, pieces, answer)
+    turns = _to_last_question(chat)
+    ended, pieces, answer = chat.shown or ([], [], None)
+    if answer is None or ended is not chat.turns:
+        chat.ui.say("Answering the last question again, for the facts of its rounds; Ctrl-C stops.")
+        prompt, options = chat.encode(turns, chat.oldest), replace(chat.options, logprobs=0)
+        pieces = []
+        answer = _answered(chat, prompt, options, "again", pieces.append)
+    chat.ui.trace(path, pieces, answer, turns[-1]["content"], chat.models)
 
 
 def _answered(
@@ -146,8 +149,9 @@ def _answered(
 
 def _model(chat: Chat, rest: str) -> None:
     if not rest or chat.load_pair is None:
-        named = " + ".join(filter(None, (chat.pair.get("model"), chat.pair.get("draft"))))
-        chat.ui.say(f"{named or 'This model'}. /model NAME continues with another pair or model.")
+        chat.ui.say(
+            f"{chat.models or 'This model'}. /model NAME continues with another pair or model."
+        )
         return
     chat.load_pair(chat, _unquoted(rest))
     chat.oldest = 0  # the other context may hold more

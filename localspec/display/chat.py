@@ -96,10 +96,16 @@ class _Screen:
         self._show(drafted, estimate=False)
         answers.compared(drafted, plain, text)
 
-    def trace(self, path: Path, pieces: Sequence[Piece], answer: Answer) -> None:
+    def trace(
+        self, path: Path, pieces: Sequence[Piece], answer: Answer, question: str, models: str
+    ) -> None:
         totals = answers.figures_line(answer.stats, answer.finish_reason, None, answer.status)
-        write_trace(path, pieces, totals)
+        write_trace(path, pieces, totals, question, models)
         self.say(f"The trace is in {path}.")
+
+    def recall(self, answer: str) -> None:
+        for line in answer.splitlines():
+            self.say(line.expandtabs(4))
 
     def show_thoughts(self, thoughts: str) -> None:
         self._settle()
@@ -248,6 +254,15 @@ class ChatScreen(_Screen):
                 live.update(self._block(piece), refresh=True)
                 ended = time.monotonic()
                 self._draw_at = ended + max(_REFRESH_SECONDS, (ended - began) / _DRAWING_SHARE)
+
+    def recall(self, answer: str) -> None:
+        """Draw an earlier answer as it was drawn when it came."""
+        if self._writer is not None:
+            super().recall(answer)
+            return
+        self._settle()
+        self._answer.add(answer)
+        self._settle()
 
     def fold_thoughts(self, fold: bool) -> None:
         """Replace thoughts by one line when they end, or leave them."""

@@ -1,5 +1,6 @@
 """The trace of an answer: a page of its tokens by origin, with the facts of each round."""
 
+import time
 from collections.abc import Iterator, Sequence
 from html import escape
 from math import exp
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from localspec.core.errors import FileProblem
 from localspec.core.files import appearing_when_complete
 from localspec.core.formatting import one_line
+from localspec.core.machine import cpu_name
 from localspec.core.origins import ORIGINS, legend_items, style_sheet
 
 if TYPE_CHECKING:
@@ -18,11 +20,16 @@ if TYPE_CHECKING:
 _PAGE = Path(__file__).with_name("trace.html")
 
 
-def write_trace(path: Path, pieces: Sequence["Piece"], totals: str) -> None:
-    """Write the page; raises FileProblem if that fails."""
+def write_trace(
+    path: Path, pieces: Sequence["Piece"], totals: str, question: str = "", models: str = ""
+) -> None:
+    """Write the page, with models, date and machine; raises FileProblem if that fails."""
+    where = f"{models}, {time.strftime('%Y-%m-%d %H:%M')}, {cpu_name()}".removeprefix(", ")
     try:
         with appearing_when_complete(path) as partial:
-            partial.write_text(page(pieces, totals), encoding="utf-8", errors="replace")
+            partial.write_text(
+                page(pieces, totals, question, where), encoding="utf-8", errors="replace"
+            )
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise FileProblem(
@@ -30,11 +37,13 @@ def write_trace(path: Path, pieces: Sequence["Piece"], totals: str) -> None:
         ) from error
 
 
-def page(pieces: Sequence["Piece"], totals: str) -> str:
+def page(pieces: Sequence["Piece"], totals: str, question: str = "", where: str = "") -> str:
     """The page of an answer with a line of its figures; probabilities if they were requested."""
     rounds = [piece for piece in pieces if piece.parts or piece.tokens]
     return Template(_PAGE.read_text("utf-8")).substitute(
         colours=style_sheet(),
+        question=escape(question),
+        where=escape(where),
         totals=escape(totals),
         legend=legend_items(),
         text="".join(_round(number, piece) for number, piece in enumerate(_counted(rounds), 1)),

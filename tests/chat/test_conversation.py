@@ -72,6 +72,9 @@ class Person:
         self.followed.append((what, 0))
         yield lambda piece: self.followed.append((what, piece.stats.tokens))
 
+    def recall(self, answer: str) -> None:
+        self.said += answer.splitlines()
+
     def end_answer(self, answer: Answer, filled: float) -> None:
         assert self.streamed == answer.text
         self.streamed = ""
@@ -84,7 +87,10 @@ class Person:
     def compare(self, drafted: Answer, plain: Answer, text: str) -> None:
         self.compared.append((drafted, plain))
 
-    def trace(self, path: Path, pieces: Sequence[Piece], answer: Answer) -> None:
+    def trace(
+        self, path: Path, pieces: Sequence[Piece], answer: Answer, question: str, models: str
+    ) -> None:
+        assert question
         self.traced.append((path, list(pieces), answer))
 
     def fold_thoughts(self, fold: bool) -> None:
@@ -539,13 +545,20 @@ def test_compare_answers_twice_and_leaves_the_conversation() -> None:
     assert len(person.compared) == 2 and chat.options.draft_tokens == 0
 
 
-def test_trace_answers_again_and_leaves_the_conversation(tmp_path: Path) -> None:
+def test_trace_keeps_the_rounds_of_the_answer_on_the_screen(tmp_path: Path) -> None:
     chat, person, _ = talked("one", f"/trace {tmp_path / 'a.html'}")
+    ((path, pieces, answer),) = person.traced
+    assert answer is person.answers[0] and person.followed == []
+    assert "".join(piece.text for piece in pieces) == answer.text
+
+
+def test_trace_of_an_older_answer_answers_again(tmp_path: Path) -> None:
+    chat, person, _ = talked("one", "two", "/undo", f"/trace {tmp_path / 'a.html'}")
     ((path, pieces, answer),) = person.traced
     assert path == tmp_path / "a.html" and answer.tokens == person.answers[0].tokens
     assert [token for piece in pieces for token in piece.tokens] == answer.tokens
     assert len(answer.logprobs) == len(answer.tokens)
-    assert len(chat.turns) == 2 and chat.total.answers == 1
+    assert len(chat.turns) == 2 and chat.total.answers == 2
     assert "ends in .html" in refused(chat, person, "/trace notes.txt").hint
 
 

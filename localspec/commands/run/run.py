@@ -99,7 +99,9 @@ def run(
             answer = collect(pieces, keep) if as_json else _written(pieces, look, keep)
         if trace is not None:
             totals = answers.figures_line(answer.stats, answer.finish_reason, None, answer.status)
-            write_trace(trace, traced, totals)
+            loaded = (engine.target, engine.draft)
+            models = " + ".join(each.header.path.name for each in loaded if each is not None)
+            write_trace(trace, traced, totals, text, models)
         if not as_json:
             _show_figures(answer, options.sampling, full=look.stats, estimate=not compare)
         plain = None
