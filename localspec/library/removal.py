@@ -59,7 +59,7 @@ class Removal:
 
 def removals_of(name: str, resolver: Resolver) -> Iterator[Removal]:
     """The removals of a name's models; raises MissingFile, UsageError for a file of others."""
-    for model in resolver.choose(name).models:
+    for model in resolver.choose(name, folder=False).models:
         reference = parse_reference(model)
         path = resolver.on_disk(model)
         places = [] if path is None else parts_of(Path(os.path.abspath(path)))

@@ -22,6 +22,7 @@ from localspec.library.local_models import Inventory, LocalModel, find_models, m
 from localspec.library.pairs import user_pairs
 from localspec.library.pairs.catalog import MTP as MTP
 from localspec.library.pairs.catalog import SHOWN_NAMES, load_catalog, near_names
+from localspec.metadata.filenames import model_name
 
 # In place of a draft, besides MTP:
 FIND = "find"  # the best draft on this disk
@@ -62,8 +63,13 @@ class Resolver:
     def inventory(self) -> Inventory:
         return find_models(extra=self._folders)
 
-    def choose(self, target: str | None, draft: str | None = None) -> NamedModels:
-        """The models of a command, also by a pair's name; raises UsageError, UnknownPair."""
+    def choose(
+        self, target: str | None, draft: str | None = None, *, folder: bool = True
+    ) -> NamedModels:
+        """The models of a command, also by a pair's name; raises UsageError, UnknownPair.
+
+        Files of the current ``folder`` count as those of a known pair.
+        """
         if target is None:
             here = [one_line(model.name) for model in self._nameable()][:SHOWN_NAMES]
             listed = f" or a model on this disk ({', '.join(here)})" if here else ""
@@ -78,6 +84,7 @@ class Resolver:
                 "Name a GGUF file. An unset shell variable expands to nothing.",
             )
         named = self._pair(target) if self.is_pair(target) else NamedModels(target)
+        named = self._found_in_folder(named) if folder else named
         named = replace(named, draft=draft or named.draft)
         if named.draft not in (None, FIND, MTP, SELF) and self.is_pair(named.draft or ""):
             named = replace(named, draft=self._pair(named.draft or "").draft)
@@ -85,7 +92,7 @@ class Resolver:
 
     def groups_of(self, names: Sequence[str]) -> list[tuple[list[str], bool]]:
         """Models to fetch, two of a pair together, each with whether the pair is a lenient one."""
-        chosen = [self.choose(name) for name in names]
+        chosen = [self.choose(name, folder=False) for name in names]
         pairs = [
             ([each.target, each.draft], bool(each.settings.get("lenient")))
             for each in chosen
@@ -125,7 +132,7 @@ class Resolver:
     def files_of(self, name: str) -> list[Path]:
         """The files here of a path, a reference or a pair's name; raises MissingFile."""
         found = []
-        for model in self.choose(name).models:
+        for model in self.choose(name, folder=False).models:
             path = self.on_disk(model)
             if path is None:
                 raise MissingFile(
@@ -173,8 +180,7 @@ class Resolver:
         try:
             pair = user_pairs.find(_known_as(name))
         except UnknownPair as error:
-            files = sorted(each.name for each in islice(Path().glob("*.gguf"), _MOST_FILES))
-            here = near_names(name, [*(model.name for model in self._nameable()), *files])
+            here = near_names(name, [*(model.name for model in self._nameable()), *_folder_files()])
             message = error.message.replace("There is no pair", "There is no file and no pair")
             raise UnknownPair(
                 message if not here else f"{message} On this disk: {here}.",
@@ -185,6 +191,29 @@ class Resolver:
         note = note if hidden else f"{name}: the pair {pair.name}." if ":" in name else ""
         return NamedModels(pair.target, pair.draft, dict(pair.settings), note, pair.name)
 
+    def _found_in_folder(self, named: NamedModels) -> NamedModels:
+        """A known pair with the models of the current folder that would be fetched else."""
+        if named.pair is None or user_pairs.spellings(named.pair):
+            return named
+        target, draft = self._in_folder(named.target), self._in_folder(named.draft or MTP)
+        found = [each for each in (target, draft) if each not in (named.target, named.draft, MTP)]
+        if not found:
+            return named
+        note = f"{named.note} {named.pair} with this folder's {' and '.join(found)}.".strip()
+        return replace(named, target=target, draft=draft, note=note)
+
+    def _in_folder(self, name: str) -> str:
+        """The only file of the current folder that is this model of the Hub, if it is not fetched.
+
+        Its name may differ in the quantisation; else it would be fetched although it is here.
+        """
+        reference = parse_reference(name)
+        if reference is None or reference.file is None or self.on_disk(name) is not None:
+            return name
+        wanted = Path(reference.file).name
+        near = [each for each in _folder_files() if model_name(each) == model_name(wanted)]
+        return wanted if wanted in near else near[0] if len(near) == 1 else name
+
     def _nameable(self) -> list[LocalModel]:
         return [model for model in self.inventory.files if model.source != "folder"]
 
@@ -192,6 +221,11 @@ class Resolver:
 def _stem(model: LocalModel) -> str:
     """The name of a model's file, in small letters, without its folder and its ending."""
     return model.name.lower().rpartition("/")[2].removesuffix(".gguf")
+
+
+def _folder_files() -> list[str]:
+    """Names of models in the current folder."""
+    return sorted(each.name for each in islice(Path().glob("*.gguf"), _MOST_FILES))
 
 
 def is_known(name: str) -> bool:

@@ -335,3 +335,18 @@ def test_a_malformed_reference_is_told() -> None:
             on_disk(name)
         assert not is_pair(name)
         assert choose(name, None).target == name
+
+
+def test_files_of_the_current_folder_are_a_known_pairs(here: Path) -> None:
+    target, draft = (here / f"qwen2.5-coder-{n}b-instruct-q4_0.gguf" for n in ("1.5", "0.5"))
+    spec = find_pair("qwen2.5-coder-1.5b")
+    target.write_bytes(MODEL)
+    named = choose("qwen2.5-coder-1.5b")
+    assert (named.target, named.draft) == (target.name, spec.draft_name)
+    assert target.name in named.note
+    draft.write_bytes(MODEL)
+    assert choose("qwen2.5-coder-1.5b").models == [target.name, draft.name]
+    (here / "qwen2.5-coder-1.5b-instruct-q8_0.gguf").write_bytes(MODEL)  # which one is meant?
+    assert choose("qwen2.5-coder-1.5b").target == str(spec.target.reference)
+    ((models, _),) = Resolver().groups_of(["qwen2.5-coder-1.5b"])
+    assert models == [str(spec.target.reference), spec.draft_name]
