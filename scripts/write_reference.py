@@ -28,25 +28,38 @@ from localspec.api import OPTIONS  # noqa: E402
 from localspec.commands.flags.settings import setting_rows  # noqa: E402
 from localspec.core.options.keywords import AnswerKeywords, LoadKeywords  # noqa: E402
 from localspec.library.pairs.catalog import Gain, PairSpec  # noqa: E402
-from localspec.library.pairs.listing import CACHES, pair_rows, recommended  # noqa: E402
+from localspec.library.pairs.listing import pair_rows, recommended  # noqa: E402
 
 DOCS = ROOT / "docs"
 BY = "<!-- scripts/write_reference.py writes this page. -->"
 SIZES = (8, 16, 24, 48)  # GB of memory
+SHARED_SIZES = ((16, 8), (32, 8), (32, 16), (64, 24))  # GB of RAM, and of a GPU with it
+LONG = 32768  # tokens of context
 MEMORY = """# Which pair for this memory
 
-`localspec pairs` shows this list for the machine that it runs on, with the pair to try first. GB
-are 10^9 bytes. *With caches* is the size of both files times {caches:g}, for contexts and buffers
-of the default size. Long contexts take more; [`localspec inspect`](downloads.md#memory) computes
-the cache of a file.
+`localspec pairs` shows this list for the machine that it runs on, with the pair to try first.
+
+A GB has 10^9 bytes and a MB 10^6, here, in all messages and on the Hub. Only `--cache-ram` and
+`--max-body` count MiB, as llama-server does.
+
+*With caches* adds the KV caches of both models in F16, by their published shapes, for a context of
+8,192 or 32,768 tokens, and 0.3 GB of buffers. If layers have caches of different sizes, it is the
+size of both files times 1.15. [`localspec inspect NAME`](downloads.md#memory) computes it from the
+files.
 
 ## The pair to try first
 
 In RAM a pair takes at most half of the memory, so that other programs have room. On a GPU it may
-take all of the memory. It is the largest pair whose vocabularies are known to fit (if there is
-none, the largest of the others); pairs from which little gain is expected are left out.
+take all of the memory. It is the largest pair that is known to work; if none is known, the largest.
+Pairs from which little gain is expected are left out.
 
 TABLE
+
+With RAM and a GPU together, half of the RAM and all of the GPU hold the pair. localspec puts as
+many layers on the GPU as fit there. Of a model with experts, `-ncmoe 999` leaves all experts in
+RAM, and `-ncmoe N` those of the first N layers. None of these was measured.
+
+SHARED
 
 We ran `qwen2.5-coder-1.5b` alone. The rest of the catalogue is from public reports; `localspec pair
 show NAME` names them. For a coding agent a model must call tools and hold a long context:
@@ -54,8 +67,8 @@ show NAME` names them. For a coding agent a model must call tools and hold a lon
 
 ## All pairs
 
-*RAM*: half of the memory holds the pair, so a computer with that much RAM can run it. *GPU*: a
-graphics card with that much memory holds it. *Gain* is a measured or reported speed; (?) stands for
+*RAM*: the pair needs at most half of a computer's memory. *GPU*: a graphics card with that much
+memory holds it. *Gain* is a measured or reported speed; (?) stands for
 a claim of one user, an expectation, or an estimate. An estimate, as *CPU 1.5x, GPU 1.6x*, follows
 from the sizes of both files if 70 % of the drafted tokens are accepted and passes cost as much as
 on an EPYC and an RTX 3090. `localspec pairs --memory 16 --vram 8` lists pairs for a machine with
@@ -118,7 +131,7 @@ def shared_options() -> Iterator[str]:
 def memory() -> Iterator[str]:
     """The pairs of the catalogue by the memory that they take."""
     rows = [row for row in pair_rows([]) if row.spec]
-    first, every = MEMORY.format(caches=CACHES).split("TABLE\n")
+    first, together, every = re.split("TABLE\n|SHARED\n", MEMORY)
     yield from first.splitlines()
     yield "|memory|in RAM|download (with caches)|on a GPU|download (with caches)|"
     yield "|---|---|---|---|---|"
@@ -127,12 +140,22 @@ def memory() -> Iterator[str]:
         for memory in (size, 2 * size):  # of which a pair takes half
             best = recommended(rows, memory * 10**9)
             assert best and best.spec
-            gb = best.spec.size_gb
-            cells += [f"`localspec chat {best.name}`", f"{gb:.1f} GB ({CACHES * gb:.1f})"]
+            sizes = f"{best.spec.size_gb:.1f} GB ({best.spec.memory_gb():.1f})"
+            cells += [f"`localspec chat {best.name}`", sizes]
         yield f"|{'|'.join(cells)}|"
+    yield from together.splitlines()
+    yield "|RAM and GPU|command|download (with caches)|"
+    yield "|---|---|---|"
+    for ram, gpu in SHARED_SIZES:
+        best = recommended(rows, (ram + 2 * gpu) * 10**9, shared=True)
+        assert best and best.spec
+        experts = " -ncmoe 999" if best.experts else ""
+        sizes = f"{best.spec.size_gb:.1f} GB ({best.spec.memory_gb():.1f})"
+        yield f"|{ram} GB and {gpu} GB|`localspec chat {best.name}{experts}`|{sizes}|"
     yield from (*every.splitlines(), "")
-    yield f"|pair|target|draft|download|with caches|{'|'.join(f'{n} GB' for n in SIZES)}|gain|"
-    yield "|---" * (len(SIZES) + 6) + "|"
+    memory = f"with caches|of {LONG:,} tokens|{'|'.join(f'{n} GB' for n in SIZES)}"
+    yield f"|pair|target|draft|download|{memory}|gain|"
+    yield "|---" * (len(SIZES) + 7) + "|"
     known = [(row.spec, row.gain) for row in rows if row.spec]
     yield from (_pair_row(*each) for each in sorted(known, key=lambda each: each[0].size_gb))
 
@@ -162,14 +185,16 @@ def library() -> Iterator[str]:
 
 def _pair_row(pair: PairSpec, expected: Gain | None) -> str:
     """A row of the table of all pairs."""
-    total = CACHES * pair.size_gb
+    total = pair.memory_gb()
+    is_known = pair.target.cache_kb is not None and pair.target.context >= LONG
+    long = f"{pair.memory_gb(LONG):.1f} GB" if is_known else ""
     fits = ["RAM, GPU" if 2 * total <= n else "GPU" if total <= n else "" for n in SIZES]
     assert expected, pair.name
     gain = expected.what + ("" if pair.gain and pair.gain.source else " (?)")
     draft = f"{pair.draft.size_gb:.1f} GB {pair.draft.quantization}" if pair.draft else "its heads"
     draft = draft.removesuffix(" unknown")
     target = f"{pair.target.size_gb:.1f} GB {pair.target.quantization}"
-    sizes = f"{target}|{draft}|{pair.size_gb:.1f} GB|{total:.1f} GB"
+    sizes = f"{target}|{draft}|{pair.size_gb:.1f} GB|{total:.1f} GB|{long}"
     return f"|`{pair.name}`|{sizes}|{'|'.join(fits)}|{_cell(gain)}|"
 
 

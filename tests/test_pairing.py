@@ -460,8 +460,8 @@ def test_sizes_are_named(make: Make) -> None:
 
 def test_parameters(make: Make) -> None:
     for target, draft, expected in (
-        (3000, 1000, []),
-        (2999, 1000, ["warning small-ratio"]),
+        (2000, 1000, []),
+        (1999, 1000, ["warning small-ratio"]),
         (1001, 1000, ["warning small-ratio"]),
         (1000, 1000, ["warning draft-not-smaller"]),
         (1000, 1001, ["warning draft-not-smaller"]),
@@ -470,7 +470,7 @@ def test_parameters(make: Make) -> None:
         assert rules(report.findings) == expected, (target, draft)
     finding = one(report, "draft-not-smaller")
     assert finding.hint == "Are the roles swapped?" and "1.0k" in finding.message
-    large = make(parameters=2999)
+    large = make(parameters=1999)
     quantized = replace(make(parameters=1000), n_bytes=large.n_bytes // MIN_RATIO)
     assert rules(check_pair(large, quantized).findings) == []  # a step reads few bytes
 

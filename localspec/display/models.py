@@ -145,9 +145,17 @@ def model_json(model: LocalModel) -> dict[str, object]:
 
 
 def pairs(
-    rows: Sequence[PairRow], best: PairRow | None, machine: str, *, header: bool = True
+    rows: Sequence[PairRow],
+    best: PairRow | None,
+    machine: str,
+    both: PairRow | None = None,
+    *,
+    header: bool = True,
 ) -> None:
-    """Known pairs, one a line, the user's own first; the ``best`` for the machine is marked."""
+    """Known pairs, one a line, the user's own first; the ``best`` for the machine is marked.
+
+    ``both`` is the one for RAM and GPU together.
+    """
     table(
         ("PAIR", "SIZE", "HERE", "FITS", "GAIN", "FAMILY", "LICENCES"),
         (_pair_cells(row, row is best) for row in rows),
@@ -156,16 +164,20 @@ def pairs(
     )
     if best is not None:
         note(f"Recommended for {machine}: {chat_command(best)}")
+    if both is not None:
+        moved = "the experts stay in RAM" if both.experts else "the layers that fit go to the GPU"
+        note(f"In RAM and on the GPU together: {chat_command(both, shared=True)}; {moved}.")
     note(
         "Details: localspec pair show NAME; download both models: localspec download NAME; "
         "chat with them: localspec chat NAME."
     )
 
 
-def chat_command(row: PairRow) -> str:
-    """The command that chats with a pair, and the size of its downloads."""
+def chat_command(row: PairRow, *, shared: bool = False) -> str:
+    """The command that chats with a pair, also ``shared`` by RAM and GPU; size of its downloads."""
     download = "" if all(row.here) else f" (downloads {size(row.size)})"
-    return f"localspec chat {row.name}{download}"
+    experts = " -ncmoe 999" if shared and row.experts else ""
+    return f"localspec chat {row.name}{experts}{download}"
 
 
 def _pair_cells(row: PairRow, is_best: bool) -> tuple[str, ...]:
@@ -203,7 +215,7 @@ def _facts(row: PairRow, settings: "Mapping[str, Setting]") -> Iterator[tuple[st
     if row.spec is not None:
         yield "kind", row.spec.spec_type
     if row.size is not None:
-        yield "size", size(row.size)
+        yield "size", f"{size(row.size)}; about {size(row.memory)} with caches and buffers"
     here = [name for name, there in zip(("target", "draft"), row.here, strict=True) if there]
     yield "on this disk", ", ".join(here) or "nothing yet"
     for name, value in settings.items():

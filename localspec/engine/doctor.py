@@ -16,9 +16,7 @@ from localspec.engine.engine import Engine
 from localspec.engine.loading.notes import missing_gpu, missing_kernels, unloaded_backends
 from localspec.llama import llama_library, row_kernels
 from localspec.llama.heads.hidden_states import unstable
-from localspec.llama.memory.attention import choose_attention
-from localspec.llama.memory.plan import default_ctx_size
-from localspec.llama.parameters import uses_devices
+from localspec.llama.memory.probe import attention_here
 from localspec.metadata.header import read_header
 
 
@@ -65,9 +63,9 @@ def _examine_memory(result: DoctorReport) -> None:
         return
     available, total = sizes
     result.facts["memory_total"], result.facts["memory_available"] = total, available
-    if available < 2 * 2**30:
+    if available < 2 * 10**9:
         result.advice.append(
-            "Less than 2 GiB of memory is free: close other programs, or models will be read "
+            "Less than 2 GB of memory is free: close other programs, or models will be read "
             "from disk again and again."
         )
 
@@ -92,7 +90,7 @@ def _examine_build(result: DoctorReport) -> None:
         for d in llama_library.devices()
     ]  # fmt: skip
     _examine_kernels(result)
-    result.facts["flash_attention"] = _flash_attention()
+    result.facts["flash_attention"] = str(attention_here(read_header(paths.demo_pair()[0])))
     gpu = missing_gpu(any_maker=True)
     result.advice += [sentence for sentence in gpu if sentence not in result.advice]
 
@@ -108,21 +106,6 @@ def _examine_kernels(result: DoctorReport) -> None:
         result.healthy = False
         result.advice.append(refused)
     result.advice += missing_kernels()
-
-
-def _flash_attention() -> str:
-    """The choice of `--flash-attn auto` for the bundled target in its default context."""
-    header = read_header(paths.demo_pair()[0])
-    options = LoadOptions(header.path)
-    return str(
-        choose_attention(
-            header,
-            options,
-            default_ctx_size(header),
-            on_device=uses_devices(options),
-            row_kernels=row_kernels.in_use(options),
-        )
-    )
 
 
 def _heads(result: DoctorReport) -> bool:

@@ -7,9 +7,9 @@ from itertools import starmap
 from localspec.core.formatting import count, one_line, size
 from localspec.core.options.load_options import LoadOptions
 from localspec.core.options.sampling_choice import recommendation
-from localspec.llama.memory.attention import choose_attention
 from localspec.llama.memory.estimate import estimate_run
 from localspec.llama.memory.plan import default_ctx_size
+from localspec.llama.memory.probe import as_loaded, attention_here, pair_bytes
 from localspec.llama.memory.use import MemoryUse
 from localspec.metadata.draft_kind import claimed_heads, draft_kind, has_heads
 from localspec.metadata.findings import counted
@@ -58,7 +58,8 @@ def model_info(header: ModelHeader, free: int | None = None) -> ModelInfo:
     findings = tuple(check_usable(header))
     usable = not any(finding.level == "error" for finding in findings)
     ctx_size = default_ctx_size(header)
-    use = estimate_run(header, ctx_size, LoadOptions(header.path)).use
+    load = as_loaded(LoadOptions(header.path))
+    use = estimate_run(header, ctx_size, load).use
     facts = [*_model(header), *_text(header), *_memory(header, use, ctx_size, free)]
     facts += [*_heads(header, ctx_size, use), *_use(header, usable)]
     shown = tuple((label, one_line(words)) for label, words in facts)
@@ -70,9 +71,7 @@ def together(headers: Sequence[ModelHeader]) -> dict[int, int]:
     target = headers[0]
     trained = target.context_length or _LONG_CTX
     return {
-        ctx_size: sum(
-            estimate_run(each, ctx_size, LoadOptions(each.path)).use.total for each in headers
-        )
+        ctx_size: pair_bytes(target, headers[1], ctx_size)
         for ctx_size in (default_ctx_size(target), min(_LONG_CTX, trained))
     }
 
@@ -107,7 +106,7 @@ def _heads(header: ModelHeader, ctx_size: int, use: MemoryUse) -> Iterator[tuple
     """The inputs of a file of heads from its target, or the heads in a model's own file."""
     kind = draft_kind(header)
     if has_heads(header):
-        load = LoadOptions(header.path, load_heads=True)
+        load = as_loaded(LoadOptions(header.path, load_heads=True))
         more = estimate_run(header, ctx_size, load).use.total - use.total
         heads = counted(claimed_heads(header), "prediction head")
         yield "heads", f"{heads} of its own, used unless another draft is named: {size(more)} more"
@@ -135,9 +134,7 @@ def _memory(
         context = f"{ctx_size:,} tokens of context"
         yield "memory", f"about {size(use.total)} for {context}: {use.parts}{here}"
     if header.get("attention.head_count"):
-        chosen = choose_attention(header, LoadOptions(header.path), ctx_size, on_device=False)
-        others = "" if chosen.flash else "; with layers on a GPU or with row kernels it is on"
-        yield "flash attention", f"{chosen}{others}"
+        yield "flash attention", str(attention_here(header))
 
 
 def _text(header: ModelHeader) -> Iterator[tuple[str, str]]:

@@ -11,16 +11,15 @@ from pathlib import Path
 
 from localspec.core.errors import LocalspecError
 from localspec.core.formatting import size
-from localspec.core.options.load_options import LoadOptions
 from localspec.core.paths import is_bundled
 from localspec.engine import profile_store
 from localspec.library.local_models import LocalModel
 from localspec.library.pairs.catalog import PairSpec, load_catalog
 from localspec.library.scan import files_beside
 from localspec.library.sidecars import is_named_for
-from localspec.llama.memory.estimate import estimate_run, tensor_bytes
-from localspec.llama.memory.plan import default_ctx_size, draft_ctx_size
-from localspec.llama.memory.probe import memory_for_models
+from localspec.llama.memory.estimate import tensor_bytes
+from localspec.llama.memory.plan import default_ctx_size
+from localspec.llama.memory.probe import memory_for_models, pair_bytes
 from localspec.metadata.draft_kind import claimed_heads, draft_kind, has_heads
 from localspec.metadata.filenames import model_name
 from localspec.metadata.findings import LENIENT
@@ -200,7 +199,7 @@ def _judge(
     if family := next((shown for key, shown in ours.items() if key in theirs), None):
         reasons.append(f"of the same family, {family}")
         worth *= 1.05
-    taken = _memory_of_both(target, draft)
+    taken = pair_bytes(target, draft, default_ctx_size(target))
     reasons += [draft.quantization, f"both need {size(taken)}"]
     if free_ram is not None and taken > free_ram:
         reasons[-1] += f", {size(free_ram)} are free"
@@ -224,12 +223,6 @@ def _by_kind(target: ModelHeader, draft: ModelHeader) -> tuple[list[str], float]
         return [kind.words, size(draft.n_bytes)], worth + _HEADS_FIRST
     # The right sizes are no proof: many models share them.
     return [kind.words, size(draft.n_bytes), "not named for this model"], worth
-
-
-def _memory_of_both(target: ModelHeader, draft: ModelHeader) -> int:
-    ctx_size = default_ctx_size(target)
-    contexts = ((target, ctx_size), (draft, draft_ctx_size(draft, ctx_size)))
-    return sum(estimate_run(each, n, LoadOptions(each.path)).use.total for each, n in contexts)
 
 
 def _families(header: ModelHeader) -> dict[str, str]:

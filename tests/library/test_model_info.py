@@ -33,17 +33,17 @@ def test_the_bundled_target(demo_files: tuple[Path, Path]) -> None:
     assert found["tokenizer"].startswith("4,096 tokens, BPE (gpt2, ")
     assert "bos 0 '<|endoftext|>'" in found["special tokens"]
     assert found["chat template"].endswith(" characters")
-    assert found["as a target"] == "for drafts of at most 3.0M parameters"
-    assert found["as a draft"] == "for targets of at least 27M parameters"
+    assert found["as a target"] == "for drafts of at most 4.5M parameters"
+    assert found["as a draft"] == "for targets of at least 18M parameters"
 
 
 def test_the_memory_it_would_take(demo_files: tuple[Path, Path]) -> None:
     shown = model_info(read_header(demo_files[0]))
     words = dict(shown.facts)["memory"]
-    assert words.startswith("about ") and "for 2,048 tokens of context: weights 17 MiB" in words
+    assert words.startswith("about ") and "for 2,048 tokens of context: weights 18 MB" in words
     assert shown.as_json()["memory"] == shown.memory.as_json()
     assert shown.memory.total > 17 * 2**20
-    for free, end in ((1 << 30, "; 1.0 GiB are free here"), (1 << 20, ", which is too little")):
+    for free, end in ((1 << 30, "; 1.1 GB are free here"), (1 << 20, ", which is too little")):
         assert dict(model_info(read_header(demo_files[0]), free).facts)["memory"].endswith(end)
 
 
@@ -58,7 +58,7 @@ def test_heads_in_a_model(tmp_path: Path) -> None:
     shown = model_info(header_of(tmp_path, target_bytes()))
     words = dict(shown.facts)["heads"]
     assert words.startswith("1 prediction head of its own, used unless another draft is named: ")
-    assert words.endswith(" MiB more")
+    assert words.endswith(" MB more")
     assert shown.runs and shown.as_json()["own_heads"] == 1
     without = model_info(header_of(tmp_path, target_bytes(held=0)))
     assert "heads" not in dict(without.facts) and without.as_json()["own_heads"] == 0

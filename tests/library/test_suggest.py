@@ -75,7 +75,7 @@ def test_drafts_of_the_same_vocabulary_are_apart_from_others(
     other = [*WORDS[:100], "different", *WORDS[101:]]
     candidates = [
         ("good", model(tmp_path, "good", 1 << 15)),
-        ("large", model(tmp_path, "large", 1 << 19)),
+        ("large", model(tmp_path, "large", 5 << 17)),
         ("other", model(tmp_path, "other", 1 << 15, other)),
         ("control", model(tmp_path, "control", 1 << 15, other, types=[3] * 300)),
         ("sentencepiece", model(tmp_path, "sentencepiece", 1 << 15, model="llama", merges=None)),
@@ -86,7 +86,7 @@ def test_drafts_of_the_same_vocabulary_are_apart_from_others(
     found = suggest(target, candidates, (), None, never)
     assert names(found.drafts) == ["good", "large"]
     assert found.drafts[0].reasons[0] == "32 times smaller"
-    assert found.drafts[1].reasons[:2] == ("2.0 times smaller", "too large to gain much")
+    assert found.drafts[1].reasons[:2] == ("1.6 times smaller", "too large to gain much")
     assert names(found.refused) == []
     assert names(found.by_text) == ["control", "other", "sentencepiece"]
     assert found.by_text[0].reasons[0] == "of another vocabulary: drafts by text"
@@ -111,7 +111,7 @@ def test_what_does_not_fit_comes_last_and_recurrent_drafts_do_not(
 
     fits, short = best(draft, 1 << 40), best(draft, 1 << 20)
     assert short.worth < fits.worth
-    assert any("1 MiB are free" in reason for reason in short.reasons)
+    assert any("1 MB are free" in reason for reason in short.reasons)
     assert best(replace(draft, architecture="mamba"), 1 << 40).worth == fits.worth
 
 
@@ -310,7 +310,7 @@ def test_free_memory_is_told_where_it_is_known(
     target = zoo_header("tiny-target")
     assert "free" not in drafts(drafts_for(target, models_here()))[TINY][-1]
     monkeypatch.setattr(machine, "memory", lambda: (1 << 20, 8 * GB))
-    assert drafts(drafts_for(target, models_here()))[TINY][-1].endswith(", 1 MiB are free")
+    assert drafts(drafts_for(target, models_here()))[TINY][-1].endswith(", 1 MB are free")
     monkeypatch.setattr(machine, "memory", lambda: None)
     assert "free" not in drafts(drafts_for(target, models_here()))[TINY][-1]
 

@@ -56,7 +56,9 @@ def pairs(
         console.json_line({"pairs": [row.as_json() for row in rows]})
     else:
         best = recommended(rows, max(rooms[0], 2 * rooms[1]) or None)  # a GPU's may be filled
-        lists.pairs(rows, best, "such a machine" if any(rooms) else "this machine", header=header)
+        both = recommended(rows, sum(rooms) + rooms[1], shared=True) if all(rooms) else None
+        named = "such a machine" if any(rooms) else "this machine"
+        lists.pairs(rows, best, named, None if both is best else both, header=header)
 
 
 @pair_app.command("add", cls=LlamaCommand)

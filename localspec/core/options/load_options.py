@@ -15,6 +15,7 @@ from localspec.core.options.option import AUTO, Bounds, DraftFlag, option, requi
 MAX_DRAFT_TOKENS = 62
 MAX_ROWS = MAX_DRAFT_TOKENS + 2  # of logits that a pass gives (`n_outputs_max`)
 DEFAULT_CTX_SIZE = 8192
+DRAFT_WINDOW = 4096  # tokens of a draft's context by default
 TRAINED_CTX_SIZE = 0  # as a context in tokens: the trained one
 ALL_LAYERS = 2**31 - 1
 DEFAULT_BATCH = 512  # tokens

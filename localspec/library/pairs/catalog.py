@@ -13,6 +13,7 @@ from typing import ClassVar, Literal
 from localspec.core.errors import FileProblem, UnknownPair
 from localspec.core.files import read_at_most
 from localspec.core.formatting import one_line
+from localspec.core.options.load_options import DEFAULT_CTX_SIZE, DRAFT_WINDOW
 from localspec.hub.reference import Reference
 
 SHIPPED = Path(__file__).with_name("pairs.toml")
@@ -24,6 +25,8 @@ COMPARED_CHARACTERS = 64  # of a name that is unknown; the longest known one is 
 # (docs/internals/kernels.md), and 8B in Q4_0 on an RTX 3090 (benchmarks/cost_tables.py).
 _CPU = (1, 1.14, 1.24, 1.65, 1.83, 2.02, 2.22, 2.42)
 _GPU = (1, 1.12, 1.20, 1.33, 1.54, 1.74, 1.96, 2.15)
+CACHES = 1.15  # times the size of the files, if the shape of their caches is not known
+_BUFFERS_GB = 0.3  # of intermediate results of both models: 0.1 to 0.4
 _ACCEPTED = 0.7  # of drafted tokens: gives the gain that was measured for 1.5B and 6B
 _BLOCKS = ("draft-dflash", "draft-dspark")  # kinds that draft a block in one step
 MTP = "mtp"  # in place of a draft: prediction heads, in the target's file or next to it
@@ -32,6 +35,8 @@ MTP = "mtp"  # in place of a draft: prediction heads, in the target's file or ne
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
     """One model on the Hub. `size_gb` is in GB of 10^9 bytes, all its `parts` together.
+
+    `cache_kb` is the KV cache of a token in F16, in kB, and `context` the trained one in tokens.
 
     Without a `file`, because it was renamed, `reference` names the one of this quantization.
     """
@@ -44,6 +49,8 @@ class ModelSpec:
     n_vocab: int | None = None
     file: str | None = None
     parts: int = 1
+    cache_kb: float | None = None
+    context: int = 32768
 
     @property
     def reference(self) -> Reference:
@@ -71,6 +78,7 @@ class PairSpec:
     heads of its own. `advice` is about quantization, `gotchas` about everything else; all are whole
     sentences. `sources` are threads (owner/repository#number), files of a repository, or addresses.
     `unseen`: known from public documents alone, since none of its files was ever opened here.
+    `experts`: the target has some, which may stay in RAM while a GPU computes the rest.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
@@ -85,11 +93,22 @@ class PairSpec:
     gain: Gain | None = None
     sources: tuple[str, ...] = ()
     unseen: bool = False
+    experts: bool = False
 
     @property
     def size_gb(self) -> float:
         """Both models, in GB of 10^9 bytes."""
         return self.target.size_gb + (self.draft.size_gb if self.draft else 0)
+
+    def memory_gb(self, ctx_size: int = DEFAULT_CTX_SIZE) -> float:
+        """GB of both files, caches and buffers, for a context of at most the trained one."""
+        if self.target.cache_kb is None:
+            return CACHES * self.size_gb
+        ctx_size = min(ctx_size, self.target.context)
+        cache = self.target.cache_kb * ctx_size
+        if self.draft:
+            cache += (self.draft.cache_kb or 0) * min(ctx_size, DRAFT_WINDOW)
+        return self.size_gb + _BUFFERS_GB + cache / 1e6
 
     @property
     def draft_name(self) -> str:
@@ -102,7 +121,8 @@ class PairSpec:
             model and {"reference": str(model.reference), **asdict(model)}
             for model in (self.target, self.draft)
         )
-        return {**asdict(self), "target": target, "draft": draft, "size_gb": round(self.size_gb, 3)}
+        sizes = {"size_gb": round(self.size_gb, 3), "memory_gb": round(self.memory_gb(), 3)}
+        return {**asdict(self), "target": target, "draft": draft, **sizes}
 
 
 def estimated(pair: PairSpec) -> Gain | None:

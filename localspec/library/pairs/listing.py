@@ -10,6 +10,7 @@ from localspec.hub.reference import parse_reference
 from localspec.library.local_models import LocalModel, model_of
 from localspec.library.pairs import user_pairs
 from localspec.library.pairs.catalog import (
+    CACHES,
     MTP,
     Gain,
     PairSpec,
@@ -24,13 +25,12 @@ from localspec.metadata.filenames import parts_of
 if TYPE_CHECKING:
     from localspec.library.pairs.schema import UserPair
 
-CACHES = 1.15  # times the size of the files: contexts and buffers add to it, roughly
-
 
 @dataclass(frozen=True, slots=True)
 class PairRow:
-    """A pair as a line of a list; ``size`` is in bytes, ``spec`` None for a pair of the user's.
+    """A pair as a line of a list; ``spec`` is None for a pair of the user's.
 
+    ``size`` is that of both files, ``memory`` with caches and buffers, in bytes.
     ``here`` says whether target and draft are on this disk, ``fits`` whether both fit into this
     machine's memory: None if the size or the memory is unknown.
     """
@@ -41,11 +41,16 @@ class PairRow:
     target: str
     draft: str
     size: int | None
+    memory: int | None
     here: tuple[bool, bool]
     fits: bool | None
     licenses: tuple[str, str]
     gain: Gain | None
     spec: PairSpec | None
+
+    @property
+    def experts(self) -> bool:
+        return self.spec is not None and self.spec.experts
 
     def as_json(self) -> dict[str, object]:
         """Plain data, with everything that the catalogue says of a known pair."""
@@ -80,20 +85,25 @@ def pair_row(name: str, local: Sequence[LocalModel]) -> PairRow:
     return replace(row, family="bundled", own=False) if is_bundled else row
 
 
-def recommended(rows: Sequence[PairRow], memory: int | None = None) -> PairRow | None:
+def recommended(
+    rows: Sequence[PairRow], memory: int | None = None, *, shared: bool = False
+) -> PairRow | None:
     """The known pair to try first with this memory: one on this disk, else the largest.
 
     It takes at most half of ``memory`` bytes, by default this machine's; pairs whose vocabularies
-    are known to fit come first, and pairs that are expected to gain little are left out.
+    are known to fit come first, and pairs that are expected to gain little are left out. If the
+    memory is ``shared`` by RAM and a GPU, models with experts come first: few bytes cross over.
     """
     memory = memory or memory_for_models(total=True) or 0
     roomy = [
         row
         for row in rows
-        if row.spec and row.size and 2 * CACHES * row.size <= memory
+        if row.spec and row.memory and 2 * row.memory <= memory
         if row.gain is None or row.gain.standing != "expected"
     ]
     fitting = [row for row in roomy if row.spec and row.spec.vocab in ("reported", "made-for")]
+    if shared:
+        fitting = [row for row in fitting if row.experts] or fitting
     return max(fitting or roomy, key=lambda row: (all(row.here), row.size or 0), default=None)
 
 
@@ -105,6 +115,7 @@ def _row(
     draft = _bytes_here(pair.draft, local) if pair.draft != MTP else None if target is None else 0
     here = None if target is None or draft is None else target + draft
     size = here if spec is None else round(spec.size_gb * 1e9)
+    taken = round(1e9 * spec.memory_gb()) if spec else here and round(CACHES * here)
     licenses = (spec.target.license, spec.draft.license if spec.draft else "") if spec else ("", "")
     return PairRow(
         name=pair.name,
@@ -113,8 +124,9 @@ def _row(
         target=pair.target,
         draft=pair.draft,
         size=size,
+        memory=taken,
         here=(target is not None, draft is not None),
-        fits=None if size is None or memory is None else CACHES * size <= memory,
+        fits=None if taken is None or memory is None else taken <= memory,
         licenses=licenses,
         gain=(spec.gain or estimated(spec)) if spec else None,
         spec=spec,

@@ -1,6 +1,7 @@
 """Memory estimate from a GGUF header: weights, KV cache and compute buffers by layer."""
 
 import itertools
+import platform
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +26,10 @@ from localspec.metadata.header import ModelHeader
 
 MAX_LAYERS = 1024  # that are looked at; llama.cpp allows half as many
 _FLOAT = 4  # bytes
+# Types of weights that llama.cpp's own code copies into another layout, on ARM in addition: without
+# them an estimate lacks up to the whole file again (`ggml_repack_get_optimal_repack_type`).
+_REPACKED = ("Q4_0", "Q4_K", "IQ4_NL", "MXFP4")
+_ON_ARM = ("Q5_K", "Q6_K", "Q8_0") if platform.machine() in ("arm64", "aarch64") else ()
 _BLOCK = re.compile(r"blk\.(\d{1,4})\.")
 
 
@@ -35,7 +40,8 @@ class MemoryEstimate:
     ``embedding`` stays in RAM; ``output`` is the part after the last layer. A model whose output
     matrix is its embedding again needs a copy of it on a GPU, of ``copied`` bytes. ``anchors`` are
     copies of states and windows, in RAM wherever the layers are. The last ``heads`` layers are
-    prediction heads in addition to the model's own.
+    prediction heads in addition to the model's own. ``repacked`` weights are copies whose mapped
+    originals are not read again, so that only `use` counts both.
     """
 
     embedding: int
@@ -46,12 +52,13 @@ class MemoryEstimate:
     copied: int = 0
     anchors: int = 0
     heads: int = 0
+    repacked: int = 0
 
     @property
     def use(self) -> MemoryUse:
         """All of it, as if on one device."""
         weights = self.embedding + sum(self.layers) + self.output
-        return MemoryUse(weights, sum(self.kv) + self.anchors, self.compute)
+        return MemoryUse(weights + self.repacked, sum(self.kv) + self.anchors, self.compute)
 
     @property
     def heads_kv(self) -> int:
@@ -71,14 +78,14 @@ class MemoryEstimate:
     def in_ram(self, n_layers: int) -> int:
         """Bytes in RAM with the last ``n_layers`` on the GPU."""
         if n_layers <= 0:
-            return self.use.total
+            return self.use.total - self.repacked
         first = max(0, len(self.layers) + 1 - n_layers)
         return self.weights_in_ram(n_layers) + sum(self.kv[:first]) + self.anchors + self.compute
 
     def weights_in_ram(self, n_layers: int) -> int:
         """Bytes of `in_ram` that are weights: mapped, they can be read from the disk again."""
         if n_layers <= 0:
-            return self.use.weights
+            return self.use.weights - 2 * self.repacked
         first = max(0, len(self.layers) + 1 - n_layers)
         return self.embedding + sum(self.layers[:first])
 
@@ -192,7 +199,20 @@ def estimate_memory(
         )
     layers = tuple(sum(tensor.n_bytes for tensor in block) for block in blocks)
     in_heads = len(kv) - own if with_heads and not alone else 0
-    return MemoryEstimate(embedding, layers, output, kv, compute, copied, heads=in_heads)
+    repacked = sum(map(_repacked, itertools.chain(*blocks, _outputs(header))))
+    repacked *= options.mmap and not (options.row_kernels or options.gpu_layers)
+    return MemoryEstimate(embedding, layers, output, kv, compute, copied, 0, in_heads, repacked)
+
+
+def _repacked(tensor: TensorInfo) -> int:
+    """Bytes of a tensor's copy in another layout, of eight rows at a time; 0 without one."""
+    is_matrix = len(tensor.shape) > 1 and tensor.shape[1] % 8 == 0
+    return tensor.n_bytes if is_matrix and tensor.type_name in _REPACKED + _ON_ARM else 0
+
+
+def _outputs(header: ModelHeader) -> list[TensorInfo]:
+    name = "output.weight" if header.has_output else "token_embd.weight"
+    return [tensor for tensor in header.tensors if tensor.name == name]
 
 
 def _cells(

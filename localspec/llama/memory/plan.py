@@ -8,6 +8,7 @@ from localspec.core.errors import NotEnoughMemory
 from localspec.core.formatting import size
 from localspec.core.options.load_options import (
     DEFAULT_CTX_SIZE,
+    DRAFT_WINDOW,
     TRAINED_CTX_SIZE,
     LoadOptions,
     RopeOptions,
@@ -21,7 +22,6 @@ SMALLEST_CTX = 8  # a file may claim less, and llama.cpp would abort
 LEAST_CTX = 512  # tokens; a default is not lowered further
 _ENOUGH_CTX = 4096  # tokens; a default is not lowered further only to keep weights in RAM
 _STEP = 256  # tokens; llama.cpp rounds contexts up to this
-_DRAFT_WINDOW = 4096  # tokens
 _GPU_MARGIN = 2**30  # bytes left alone on each GPU, as by llama.cpp's own fitting
 _WEIGHTS_MAY_WAIT = 0.25  # of the free RAM may go to caches though mapped weights fill the rest
 
@@ -132,7 +132,7 @@ def draft_ctx_size(header: ModelHeader, target_ctx: int) -> int:
     if not draft_kind(header).is_model:
         return target_ctx
     trained = header.context_length or target_ctx
-    return max(SMALLEST_CTX, min(target_ctx, trained, _DRAFT_WINDOW))
+    return max(SMALLEST_CTX, min(target_ctx, trained, DRAFT_WINDOW))
 
 
 def plan(

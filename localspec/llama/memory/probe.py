@@ -17,6 +17,7 @@ from localspec.core.formatting import size
 from localspec.core.limits import allowed
 from localspec.core.options.load_options import LoadOptions, RpcServers, load_options
 from localspec.llama import llama_library, row_kernels
+from localspec.llama.memory.attention import AttentionChoice, choose_attention
 from localspec.llama.memory.estimate import MemoryEstimate, estimate_memory, estimate_run
 from localspec.llama.memory.plan import (
     LEAST_CTX,
@@ -25,6 +26,7 @@ from localspec.llama.memory.plan import (
     MemoryRequest,
     asked_ctx_size,
     default_ctx_size,
+    draft_ctx_size,
     in_slots,
     plan,
 )
@@ -89,8 +91,8 @@ def plan_here(
     """
     free = free or free_memory(target_options.device)
     free = _placeable(free, target_options, draft_options)
-    target_options = _with_flash(target_options)
-    draft_options = draft_options and _with_flash(draft_options)
+    target_options = as_loaded(target_options)
+    draft_options = draft_options and as_loaded(draft_options)
     request = MemoryRequest(
         asked_ctx_size(target, target_options.ctx_size),
         draft_options.ctx_size if draft_options else None,
@@ -127,15 +129,28 @@ def plan_here(
     return replace(plan(target, draft, request, free, estimate), window_copies=False)
 
 
-def _with_flash(options: LoadOptions) -> LoadOptions:
-    """The options of a model; flash attention is on if layers may be on a device.
+def as_loaded(options: LoadOptions) -> LoadOptions:
+    """The options for an estimate, which does not know the build: on a device, or with row kernels.
 
-    It is on also if row kernels compute it; an estimate from a header does not know that.
+    Then flash attention is on, unless it is chosen, and no weights are repacked.
     """
-    if options.flash_attention != "auto":
-        return options
-    is_on = uses_devices(options) or row_kernels.in_use(options)
-    return replace(options, flash_attention="on") if is_on else options
+    either = uses_devices(options) or row_kernels.in_use(options)
+    flash = "on" if either and options.flash_attention == "auto" else options.flash_attention
+    return replace(options, row_kernels=either, flash_attention=flash)
+
+
+def attention_here(header: ModelHeader) -> AttentionChoice:
+    """The choice of ``--flash-attn auto`` for a model in its default context on this machine."""
+    options, ctx_size = LoadOptions(header.path), default_ctx_size(header)
+    on_device, kernels = uses_devices(options), row_kernels.in_use(options)
+    return choose_attention(header, options, ctx_size, on_device=on_device, row_kernels=kernels)
+
+
+def pair_bytes(target: ModelHeader, draft: ModelHeader, ctx_size: int) -> int:
+    """Bytes that a pair takes with default options, for a context of the target in tokens."""
+    contexts = ((target, ctx_size), (draft, draft_ctx_size(draft, ctx_size)))
+    loaded = [(each, n, as_loaded(LoadOptions(each.path))) for each, n in contexts]
+    return sum(estimate_run(*each).use.total for each in loaded)
 
 
 def _placeable(free: FreeMemory, target: LoadOptions, draft: LoadOptions | None) -> FreeMemory:

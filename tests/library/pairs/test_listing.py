@@ -137,7 +137,7 @@ def test_a_damaged_pair_is_told() -> None:
 
 @pytest.mark.parametrize(
     ("memory", "expected"),
-    [(24, "llama3.1-8b"), (4, "qwen2.5-coder-1.5b"), (2, None), (64, "qwen2.5-coder-32b")],
+    [(24, "llama3.1-8b"), (5, "qwen2.5-coder-1.5b"), (4, None), (64, "qwen2.5-coder-32b")],
 )
 def test_the_pair_to_try_first(
     monkeypatch: pytest.MonkeyPatch, memory: int, expected: str | None

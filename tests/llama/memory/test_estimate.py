@@ -1,5 +1,6 @@
 """Footprints: estimates from headers against what llama.cpp allocates, and where the bytes lie."""
 
+import platform
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from localspec.llama.memory.plan import in_slots
 from localspec.llama.memory.probe import plan_here, would_allocate
 from localspec.llama.memory.use import MemoryUse
 from localspec.llama.model import LlamaModel
+from localspec.llama.quantize import write_quantized
 from localspec.metadata.header import ModelHeader, read_header
 from tests.support.files.architectures.specs import MODELS
 from tests.support.files.architectures.writer import write_model
@@ -170,7 +172,7 @@ def test_a_recurrent_state_does_not_grow(tiny: TinyFiles) -> None:
 @pytest.mark.parametrize("architecture", BIG)
 def test_headers_of_big_models(tmp_path: Path, architecture: str) -> None:
     path = write_big_model(tmp_path / "big.gguf", architecture, **BIG[architecture])  # type: ignore[arg-type]
-    load = options(path, ctx_size=8192)
+    load = options(path, ctx_size=8192, mmap=False)  # a plan without weights maps none either
     exact = would_allocate(path, load)
     assert exact is not None and exact.total > 5 * 2**30
     assert_within(0.05, estimate_memory(read_header(path), 8192, load).use, exact)
@@ -402,3 +404,21 @@ def test_heads_alone(tmp_path: Path) -> None:
         eagle3_bytes(tensors=[Tensor(f"blk.0.attn_{name}.weight", (128, 64)) for name in "kv"]),
     )
     assert estimate_memory(eagle, 512, LoadOptions(eagle.path)).kv == ((512 + 256) * CELL,)
+
+
+@pytest.mark.llama
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="other types are repacked elsewhere")
+@pytest.mark.parametrize(("quantization", "share"), [("Q4_0", 0.4), ("Q8_0", 0)])
+def test_weights_that_llama_cpp_repacks_count(
+    demo_files: tuple[Path, Path], tmp_path: Path, quantization: str, share: float
+) -> None:
+    path = tmp_path / "quantized.gguf"
+    write_quantized(demo_files[0], path, quantization)
+    for row_kernels in (False, True):
+        load = options(path, ctx_size=512, row_kernels=row_kernels)
+        model = LlamaModel(read_header(path), load)
+        model.close()
+        use = estimate_memory(model.header, 512, load).use
+        assert use.weights == pytest.approx(model.memory.weights, rel=0.02)
+        repacked = use.weights / tensor_bytes(model.header) - 1
+        assert repacked > share if share and not row_kernels else repacked == 0

@@ -62,7 +62,7 @@ def test_what_workers_do_not_hold_stays_here() -> None:
     free = FreeMemory(64 * GIB, (), (3 * GIB // 2,) * 2)
     result = chosen(OPEN, free)
     assert result.gpu_layers is not None and 0 < result.gpu_layers < 37
-    with pytest.raises(NotEnoughMemory, match="on RPC servers, where 3.0 GiB are free"):
+    with pytest.raises(NotEnoughMemory, match="on RPC servers, where 3.2 GB are free"):
         chosen(replace(OPEN, gpu_layers=99), free)
 
 
@@ -77,7 +77,7 @@ def test_a_context_that_was_asked_for_is_not_lowered_but_refused() -> None:
     with pytest.raises(NotEnoughMemory) as caught:
         chosen(replace(OPEN, ctx_size=131072), FreeMemory(8 * GIB))
     largest = int(caught.value.hint.split()[-1].rstrip("."))
-    assert "131,072 tokens need 20" in caught.value.message
+    assert "131,072 tokens need 21" in caught.value.message
     assert chosen(replace(OPEN, ctx_size=largest), FreeMemory(8 * GIB)).ctx_size == largest
     with pytest.raises(NotEnoughMemory):
         chosen(replace(OPEN, ctx_size=largest + 256), FreeMemory(8 * GIB))
@@ -130,7 +130,7 @@ def test_layers_asked_for_beyond_the_gpu_are_refused() -> None:
     with pytest.raises(NotEnoughMemory) as caught:
         chosen(replace(OPEN, gpu_layers=99), FreeMemory(64 * GIB, (2 * GIB,)))
     assert "--n-gpu-layers" in caught.value.hint
-    assert "on the GPU, where 2.0 GiB are free" in caught.value.message
+    assert "on the GPU, where 2.1 GB are free" in caught.value.message
     fine = chosen(replace(OPEN, gpu_layers=5), FreeMemory(64 * GIB, (2 * GIB,)))
     assert fine.gpu_layers == 5
 
