@@ -91,13 +91,13 @@ def on_cpu(placement: Placement) -> LoadOptions:
 
 
 def memory(model: LlamaModel) -> str:
-    """Predicted over taken, in MiB, on the device and in all."""
+    """Predicted over taken, in MB, on the device and in all."""
     estimate = estimate_run(model.header, model.n_ctx, model.options)
     layers = model.options.gpu_layers or 0
     predicted, taken = estimate.on_gpu(layers), model.memory
     return (
-        f"{predicted / 2**20:.1f} / {taken.on_devices / 2**20:.1f}, "
-        f"{estimate.use.total / 2**20:.1f} / {taken.total / 2**20:.1f}"
+        f"{predicted / 1e6:.1f} / {taken.on_devices / 1e6:.1f}, "
+        f"{estimate.use.total / 1e6:.1f} / {taken.total / 1e6:.1f}"
     )
 
 
@@ -168,7 +168,7 @@ def main() -> None:
         measure(args.only, args.tokens)
         return
     print(conditions(None, *(each.description for each in llama_library.devices() if each.is_gpu)))
-    print("|on the device|MiB predicted / taken: there, in all|beside the CPU|drafted|notes|")
+    print("|on the device|MB predicted / taken: there, in all|beside the CPU|drafted|notes|")
     print("|---|---|---|---|---|", flush=True)
     for name in [args.only] if args.only else PLACEMENTS:
         command = [

@@ -18,7 +18,7 @@ kernels when it is loaded. Needs a C++ compiler and a network for pip.
   --include DIR    with --vulkan: a folder that holds newer Vulkan headers than the system's
   --cuda           add llama.cpp's CUDA backend: see build_cuda.sh --help
   --arch LIST      with --cuda: GPU architectures; default: this machine's own
-  --jobs N         compile N files at once; default: one per core and 2 GiB of free memory
+  --jobs N         compile N files at once; default: one per core and 2 GB of free memory
   --dry-run        check everything, print what was found and the commands, run none
   --help           print this
 
@@ -62,5 +62,5 @@ else
 fi
 run "$PYTHON" -m pip wheel --wheel-dir "$OUT" --find-links "$OUT" \
   --constraint "$ROOT/constraints.txt" "$ROOT[serve]"
-[ -n "$DRY_RUN" ] || printf '%s\n' "" "Built: $OUT, $(du -sm "$OUT" | cut -f1) MiB. Install from it:" \
+[ -n "$DRY_RUN" ] || printf '%s\n' "" "Built: $OUT, $(($(du -sk "$OUT" | cut -f1) * 1024 / 1000000)) MB. Install from it:" \
   "$(command_line pip install --no-index --force-reinstall --find-links "$OUT" 'localspec[serve]')"

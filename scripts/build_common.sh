@@ -67,7 +67,7 @@ read_version() { # pyproject.toml alone says what localspec runs on
     'Its dependencies should hold "llama-cpp-python==VERSION".'
 }
 
-count_jobs() { # one compiler can take 2 GiB
+count_jobs() { # one compiler can take 2 GB
   local memory
   [ -z "$JOBS" ] || return 0
   JOBS=$(nproc)
@@ -111,7 +111,7 @@ build_wheel() { # which is to hold the library $1, for what $2 says
   [ -z "$DRY_RUN" ] || return 0
   wheel=$(find "$WHEEL_DIR" -name "llama_cpp_python-$VERSION-*.whl" | sed 1q)
   "$PYTHON" -m zipfile -l "$wheel" | check_for "$1" "$wheel" "$2"
-  echo "Built with $2: $wheel, $(($(wc -c <"$wheel") / 1048576)) MiB"
+  echo "Built with $2: $wheel, $(($(wc -c <"$wheel") / 1000000)) MB"
 }
 
 build_here() { # the same, installed

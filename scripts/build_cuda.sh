@@ -16,7 +16,7 @@ virtual environment. Needs nvcc, cuBLAS, a C++ compiler and a network for pip.
   --python PATH    install for this Python instead of the python3 of \$VIRTUAL_ENV
   --arch LIST      GPU architectures, such as 86, 8.6 or "80;90"; default: this machine's own
                    ($CARDS_BY_NUMBER)
-  --jobs N         compile N files at once; default: one per core and 2 GiB of free memory
+  --jobs N         compile N files at once; default: one per core and 2 GB of free memory
   --wheel-dir DIR  only build a wheel into DIR, install nothing
   --unpatched      leave llama.cpp as it is: see below
   --dry-run        check everything, print what was found and the commands, run none

@@ -15,7 +15,7 @@ active virtual environment. Needs a C++ compiler and a network for pip.
   bash scripts/build_rpc.sh [options]
 
   --python PATH    install for this Python instead of the python3 of \$VIRTUAL_ENV
-  --jobs N         compile N files at once; default: one per core and 2 GiB of free memory
+  --jobs N         compile N files at once; default: one per core and 2 GB of free memory
   --wheel-dir DIR  only build a wheel into DIR, install nothing, build no $SERVER
   --server-only    only build $SERVER, for the llama-cpp-python that is installed with RPC
   --dry-run        check everything, print what was found and the commands, run none

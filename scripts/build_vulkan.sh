@@ -21,7 +21,7 @@ Vulkan loader with its C++ headers, the SPIR-V headers, and a network for pip:
 
   --python PATH    install for this Python instead of the python3 of \$VIRTUAL_ENV
   --include DIR    a folder that holds newer headers, vulkan/vulkan.hpp, than the system's
-  --jobs N         compile N files at once; default: one per core and 2 GiB of free memory
+  --jobs N         compile N files at once; default: one per core and 2 GB of free memory
   --wheel-dir DIR  only build a wheel into DIR, install nothing
   --dry-run        check everything, print what was found and the commands, run none
   --help           print this

@@ -391,4 +391,4 @@ def test_the_wheel_is_looked_into(box: Machine, library: str, code: int) -> None
     assert done.returncode == code
     assert str(wheel) in done.stdout + done.stderr
     if code == 0:
-        assert "3 MiB" in done.stdout
+        assert "3 MB" in done.stdout

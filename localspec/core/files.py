@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, TextIO
 
 from localspec.core.errors import FileProblem, LocalspecError
-from localspec.core.formatting import one_line
+from localspec.core.formatting import one_line, size
 
 UNWRITABLE = "Check that the folder exists, is writable and has room."
 _COMPARED_FILES = 1000  # of a folder, with the name of one that is missing
@@ -106,7 +106,7 @@ def require_disk_space(folder: Path, needed: int, what: str, elsewhere: str) -> 
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise LocalspecError(
-            f"{what} needs {needed / 1e6:.0f} MB, and {folder} has {free / 1e6:.0f} MB left.",
+            f"{what} needs {size(needed)}, and {folder} has {size(free)} left.",
             f"Make room there. {elsewhere}",
         )
 

@@ -40,12 +40,12 @@ def count(number: int) -> str:
 
 
 def size(n_bytes: int | None) -> str:
-    """Bytes, such as 12 bytes, 3 KiB or 2.5 GiB."""
+    """Bytes in decimal units, as the Hub and shops have them: 12 bytes, 3 kB or 2.5 GB."""
     if n_bytes is None:
         return "unknown"
-    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if n_bytes >= 2**power:
-            return f"{n_bytes / 2**power:.{1 if unit == 'GiB' else 0}f} {unit}"
+    for unit, power in (("GB", 9), ("MB", 6), ("kB", 3)):
+        if n_bytes >= 10**power:
+            return f"{n_bytes / 10**power:.{1 if unit == 'GB' else 0}f} {unit}"
     return f"{n_bytes} byte{'' if n_bytes == 1 else 's'}"
 
 

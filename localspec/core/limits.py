@@ -8,6 +8,7 @@ import resource
 from typing import overload
 
 from localspec.core.errors import LocalspecError, NotEnoughMemory
+from localspec.core.formatting import size
 
 NO_MEMORY = re.compile(
     r"MemoryError|bad_alloc|memory allocation of|[Cc]annot allocate memory|pthread_create failed"
@@ -75,7 +76,7 @@ def _no_memory() -> LocalspecError:
             "End other programs, or take smaller models or a smaller --ctx-size.",
         )
     return NotEnoughMemory(
-        f"This process needs more memory than the {n_bytes >> 20} MiB that this shell allows it "
+        f"This process needs more memory than the {size(n_bytes)} that this shell allows it "
         "(ulimit -v).",
         "Raise the limit: ulimit -v unlimited.",
     )

@@ -20,6 +20,7 @@ from typing import IO, Any, BinaryIO, Literal, NamedTuple
 
 from localspec.core import host, machine
 from localspec.core.errors import WorkerLost
+from localspec.core.formatting import size
 from localspec.core.interrupt import require_wanted
 from localspec.core.limits import NO_MEMORY, allowed, refusal
 
@@ -108,7 +109,7 @@ class WorkerEnded(Exception):
         """The effect of the question, as the end of a sentence."""
         return {
             "time": f"took more than {limits.seconds:g} seconds of processor time",
-            "memory": f"needed more than {limits.memory // 2**20} MiB of memory",
+            "memory": f"needed more than {size(limits.memory)} of memory",
         }.get(self.ended.cause, f"ended the process that reads it ({self.ended.reason})")
 
     def outside(self, limits: Limits) -> WorkerLost | None:
@@ -117,8 +118,8 @@ class WorkerEnded(Exception):
         if cause == "memory" and memory < limits.memory:
             return WorkerLost(
                 f"There is not enough memory for a child process: this shell allows "
-                f"{memory // 2**20} MiB (ulimit -v), the process takes up to "
-                f"{limits.memory // 2**20} MiB.",
+                f"{size(memory)} (ulimit -v), the process takes up to "
+                f"{size(limits.memory)}.",
                 "Raise the limit with ulimit -v unlimited.",
             )
         if cause in ("killed", "error"):

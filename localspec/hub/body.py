@@ -29,7 +29,7 @@ def read_json(response: "httpx2.Response") -> dict[str, object]:
         text += piece
         if len(text) > MAX_JSON_BYTES:
             raise HubProblem(
-                f"{http_errors.hub_name()} lists more than {MAX_JSON_BYTES >> 20} MiB "
+                f"{http_errors.hub_name()} lists more than {MAX_JSON_BYTES // 10**6} MB "
                 "of file names.",
                 "Choose another repository of the same model.",
             )

@@ -124,7 +124,7 @@ class ByteReader:
                 f"{self.offset:,}, but the file ends at byte {self.n_bytes:,}"
             )
         if size > MAX_HEADER_BYTES - self.offset:
-            self.fail(f"has a header over {MAX_HEADER_BYTES >> 20} MiB, which no known model needs")
+            self.fail(f"has a header over {MAX_HEADER_BYTES // 10**6} MB, which no model needs")
         more = self._source.read(size - kept)
         self._base, self._window, self._at = self.offset, self._window[self._at :] + more, 0
         if len(self._window) < size:

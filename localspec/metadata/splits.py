@@ -74,9 +74,7 @@ def _join(parts: list[PartHeader]) -> None:
     if sum(len(part.tensors) for part in parts) > MAX_TENSORS:
         last.fail(f"and the parts before it describe over {MAX_TENSORS:,} tensors")
     if sum(part.n_header for part in parts[1:]) > MAX_HEADER_BYTES:
-        last.fail(
-            f"and the parts between it and the first have headers over {MAX_HEADER_BYTES >> 20} MiB"
-        )
+        last.fail(f"and the parts before it have headers over {MAX_HEADER_BYTES // 10**6} MB")
 
 
 def _other_parts(first: PartHeader) -> list[Path]:

@@ -79,7 +79,7 @@ def test_the_verdict_is_one_line(
     assert said.startswith(
         "It pays: the first 3 of 6 layers in Q4_0 gives 1.50x plain (1.40 to 1.6"
     )
-    assert "75% of its tokens" in said and "2.50 tokens" in said and "memory 1 MiB" in said
+    assert "75% of its tokens" in said and "2.50 tokens" in said and "memory 1 MB" in said
     kept = store.find(read_header(silent_target))
     assert kept is not None and kept.path is not None and kept.verdict == judged
     assert str(kept.path) in place and str(output) in place

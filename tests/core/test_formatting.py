@@ -62,5 +62,5 @@ def test_durations_are_rough(seconds: float, shown: str) -> None:
 
 def test_sizes_are_shown_as_people_read_them() -> None:
     assert [size(n) for n in (None, 1, 12, 3 << 10, 3 << 20, 5 << 29)] == [
-        *("unknown", "1 byte", "12 bytes", "3 KiB", "3 MiB", "2.5 GiB")
+        *("unknown", "1 byte", "12 bytes", "3 kB", "3 MB", "2.7 GB")
     ]

@@ -25,7 +25,7 @@ def caused(error: Exception, cause: Exception) -> Exception:
             "can open no more files: this shell allows 64 (ulimit -n)",
         ),
         (OSError(errno.ENODEV, ""), "its file system has no mmap"),
-        (MemoryError(), "the 64 MiB that this shell allows it (ulimit -v)"),
+        (MemoryError(), "the 67 MB that this shell allows it (ulimit -v)"),
         (OSError(errno.ENOMEM, ""), "(ulimit -v)"),
         (caused(ImportError("numpy"), ImportError("failed to map segment")), "(ulimit -v)"),
         (RuntimeError("can't start new thread"), "(ulimit -v)"),

@@ -341,11 +341,11 @@ def test_memory_is_a_detail(streams: Streams) -> None:
     board.finish([], {"target": target, "draft": None, "pair": target})
     assert streams.read()[0].splitlines() == [
         "Memory",
-        "  target  5.0 GiB (weights 4.4 GiB, KV 512 MiB, compute 88 MiB)",
-        "  draft   112 MiB (weights 100 MiB, KV 0 bytes, compute 12 MiB)",
-        "  pair    5.1 GiB (weights 4.5 GiB, KV 512 MiB, compute 100 MiB)",
+        "  target  5.3 GB (weights 4.7 GB, KV 537 MB, compute 92 MB)",
+        "  draft   117 MB (weights 105 MB, KV 0 bytes, compute 13 MB)",
+        "  pair    5.5 GB (weights 4.8 GB, KV 537 MB, compute 105 MB)",
         "Memory",
-        "  target  5.0 GiB (weights 4.4 GiB, KV 512 MiB, compute 88 MiB)",
+        "  target  5.3 GB (weights 4.7 GB, KV 537 MB, compute 92 MB)",
     ]
 
 

@@ -39,10 +39,10 @@ def test_an_examination_in_words(streams: Streams, monkeypatch: pytest.MonkeyPat
     }
     reports.doctor_report(DoctorReport(facts, ["Close [all] other programs and windows, please."]))
     assert streams.read()[0].splitlines() == [
-        "memory total   16.0 GiB",
+        "memory total   17.2 GB",
         r"models folder  /a folder/\x1b[2J",
         "gpu offload    True",
-        "device         CUDA0: A card (GPU, 1.0 GiB of 3.0 GiB free)",
+        "device         CUDA0: A card (GPU, 1.1 GB of 3.2 GB free)",
         "advice: Close [all] other programs and windows, please.",
     ]
 

@@ -31,7 +31,7 @@ LINES = [
     "    prompt lookup   10%",
     "    position 1      75%",
     "    position 2      50%",
-    "  memory    3.0 GiB",
+    "  memory    3.2 GB",
 ]
 
 

@@ -96,7 +96,7 @@ def test_little_memory_and_an_unused_gpu_are_told(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(doctor, "missing_gpu", lambda any_maker: ["Build it for the GPU."])
     result = examine()
     assert result.healthy
-    assert "Less than 2 GiB" in result.advice[0]
+    assert "Less than 2 GB" in result.advice[0]
     assert result.advice[1] == "Build it for the GPU."
     monkeypatch.setattr(machine, "memory", lambda: None)
     assert "memory_total" not in examine().facts

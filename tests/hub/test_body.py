@@ -150,7 +150,7 @@ def test_gigabytes_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
             yield b" " * (1 << 20)
 
     said = httpx2.Response(200, content=endless())
-    assert "lists more than 4 MiB of file names" in sentence(lambda: read_json(said))
+    assert "lists more than 4 MB of file names" in sentence(lambda: read_json(said))
     assert sent <= body.MAX_JSON_BYTES + (2 << 20)
 
 

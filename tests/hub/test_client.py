@@ -551,7 +551,7 @@ def test_a_compressed_listing_is_not_read(hub: FakeHub) -> None:
 
 def test_gigabytes_instead_of_a_listing(hub: FakeHub) -> None:
     hub.faults = [answer(200, {}, *[bytes(1 << 20)] * 100, on="api")]
-    assert "more than 4 MiB" in refused(lambda: client.resolve(Reference(REPO))).message
+    assert "more than 4 MB" in refused(lambda: client.resolve(Reference(REPO))).message
 
 
 @pytest.mark.parametrize("on", ["api", "file"])

@@ -71,7 +71,7 @@ def test_the_whole_header_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyP
     path = write_gguf(tmp_path / "a.gguf", ARCH | {"a": "x" * (2 << 20)})
     assert read_header(path).architecture == "llama"
     monkeypatch.setattr(byte_reader, "MAX_HEADER_BYTES", 1 << 20)
-    assert "header over 1 MiB" in refusal(path).message
+    assert "header over 1 MB" in refusal(path).message
 
 
 def test_a_source_that_ends_too_early() -> None:

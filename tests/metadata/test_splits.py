@@ -152,7 +152,7 @@ def test_all_headers_together_are_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     assert read_header(paths[0]).split_count == 3
     monkeypatch.setattr(splits, "MAX_HEADER_BYTES", sum(sizes[1:]) - 1)
     error = refusal(paths[0])
-    assert "headers over 0 MiB" in error.message and str(paths[2]) in error.message
+    assert "headers over 0 MB" in error.message and str(paths[2]) in error.message
 
 
 @pytest.mark.parametrize("count", [2, 4])

@@ -192,7 +192,7 @@ def test_a_template_that_exceeds_a_limit_ends_one_request(
         hostile = replace(engine.template, source="{{ 'a' | center(5 * 10**9) }}")
         patched.setattr(engine, "template", hostile)
         status, error = server.refused(CHAT, messages=MESSAGES)
-        expected = "The chat template of target.gguf needed more than 1024 MiB of memory."
+        expected = "The chat template of target.gguf needed more than 1.1 GB of memory."
         assert status == 400 and error["message"].startswith(expected)
     assert server.ask(CHAT, messages=MESSAGES, max_tokens=1)["choices"]
 

@@ -78,8 +78,8 @@ def _columns(in_bytes: bool, in_seconds: bool) -> "list[ProgressColumn]":
     if not in_bytes:
         share = TextColumn("{task.percentage:.0f}%")
         return [label, BarColumn(), share, _rest() if in_seconds else TimeRemainingColumn()]
-    sizes = DownloadColumn(binary_units=True)
-    return [label, BarColumn(), sizes, TransferSpeedColumn(), TimeRemainingColumn()]
+    sizes = (DownloadColumn(), TransferSpeedColumn())
+    return [label, BarColumn(), *sizes, TimeRemainingColumn()]
 
 
 def _rest() -> "ProgressColumn":

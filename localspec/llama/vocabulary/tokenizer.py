@@ -78,8 +78,8 @@ def _on_stack(work: Callable[[], list[int]], size: int) -> list[int]:
                 thread.start()
             except RuntimeError as error:
                 raise EngineError(
-                    f"There is no room for a stack of {size >> 20} MiB, which tokenizing so long a "
-                    "text may take.",
+                    f"There is no room for a stack of {size // 10**6} MB, which tokenizing so long "
+                    "a text may take.",
                     "Shorten the prompt, or raise the limit of virtual memory (ulimit -v).",
                 ) from error
             finally:

@@ -56,7 +56,7 @@ def fill(renderer: Renderer, source: str, **variables: object) -> str:
 def test_memory_is_bounded(small_renderer: Renderer, source: str) -> None:
     with pytest.raises(TemplateLimitExceeded) as raised:
         fill(small_renderer, source)
-    assert raised.value.message == "The template of x.gguf needed more than 256 MiB of memory."
+    assert raised.value.message == "The template of x.gguf needed more than 268 MB of memory."
     assert "--chat-template" in raised.value.hint
     assert fill(small_renderer, "{{ x }}", x="next") == "next"
 
@@ -97,7 +97,7 @@ def test_where_the_system_has_no_limit_the_child_is_watched(
     monkeypatch.setattr(worker, "_WALL_PER_SECOND", 1)
     polled = Renderer(Limits(1, 64 * MIB, polled=True))
     assert fill(polled, "{{ x }}", x="before") == "before"
-    with pytest.raises(TemplateLimitExceeded, match="64 MiB|1 seconds"):
+    with pytest.raises(TemplateLimitExceeded, match="67 MB|1 seconds"):
         fill(polled, source)
     assert fill(polled, "{{ x }}", x="after") == "after"
     polled.close()
@@ -153,7 +153,7 @@ def test_a_low_limit_of_the_shell_is_not_the_templates_fault() -> None:
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
     text, told = printed.splitlines()
     assert text == "2"
-    assert told.startswith("WorkerLost") and "allows 300 MiB (ulimit -v)" in told
+    assert told.startswith("WorkerLost") and "allows 315 MB (ulimit -v)" in told
 
 
 def test_ctrl_c_leaves_no_reply_behind(renderer: Renderer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,7 @@ def test_verbose_adds_details(bench: Command, monkeypatch: pytest.MonkeyPatch) -
     _, _, details = done.out.partition("\nMeasured (cost in plain tokens)\n")
     assert re.search(r"^  auto over the best fixed length, 3 +\d.*x \(90% CI .*\)$", details, re.M)
     assert "\nEstimated limits of the draft alone, at these costs" in details
-    assert re.search(r"^  pair +\d+ MiB \(weights ", details, re.M)
+    assert re.search(r"^  pair +\d+ MB \(weights ", details, re.M)
 
 
 def test_bench_ends_with_one_json_document(bench: Command, tmp_path: Path) -> None:

@@ -368,7 +368,7 @@ def test_a_large_download_waits_for_a_yes(large: FakeHub, localspec: Command) ->
     # Nobody types at this terminal.
     asked = localspec("download", *PAIR)
     assert asked.code != 0 and asked.out == ""
-    assert re.search(r"^Fetch \d+ KiB\? \[y/N\] ", asked.err, re.MULTILINE)
+    assert re.search(r"^Fetch \d+ kB\? \[y/N\] ", asked.err, re.MULTILINE)
     assert "Error: Nothing was fetched.\n" in asked.err and "--yes" in asked.err
     # No pipe is asked, and what comes through it is no answer.
     piped = localspec("download", *PAIR, stdin="y\n")

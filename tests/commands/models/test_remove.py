@@ -37,7 +37,7 @@ def test_a_model_goes_with_all_that_belongs_to_it(fetched: list[Path], localspec
 def test_a_download_that_was_interrupted_is_removed_too(localspec: Command) -> None:
     partial = paths.models_folder() / "org" / "big" / f".big-Q8_0.gguf.{'0' * 16}.part"
     zoo.put(partial, bytes(2**20))
-    assert localspec("rm", "org/big:Q8_0", "-y").err.endswith("Freed 1 MiB.\n")
+    assert localspec("rm", "org/big:Q8_0", "-y").err.endswith("Freed 1 MB.\n")
     assert not partial.parent.parent.exists() and paths.models_folder().exists()
 
 

@@ -129,5 +129,5 @@ def test_a_bar_for_each_file_that_leaves_no_trace(columns: int) -> None:
     raw = out.getvalue()
     window = Window(columns, 20)
     window.write(raw.replace("\n", "\r\n"))  # it fails at other control sequences
-    assert "big.gguf" in raw and "/10.0 MiB" in raw and one_line(HOSTILE)[:20] in raw
+    assert "big.gguf" in raw and "/10.5 MB" in raw and one_line(HOSTILE)[:20] in raw
     assert window.text == "" and window.cursor_visible and not window.wrapped

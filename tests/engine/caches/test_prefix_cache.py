@@ -220,7 +220,7 @@ def test_what_is_larger_than_the_bound_is_never_copied_which_is_said_once() -> N
         assert say(cache, engine, text(kind, 400))[1] == 0
     assert isinstance(engine.target, KeepingToy)
     assert (engine.target.copied, len(cache._states), cache.n_bytes) == (0, 0, 0)
-    assert len(heard) == 1 and heard[0].startswith("A conversation of 407 tokens takes 2 KiB of")
+    assert len(heard) == 1 and heard[0].startswith("A conversation of 407 tokens takes 2 kB of")
     assert "exceeds --cache-ram 0:" in heard[0] and "restart with --cache-ram 1 or" in heard[0]
 
 

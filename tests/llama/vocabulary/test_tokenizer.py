@@ -80,7 +80,7 @@ def test_a_stack_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
 
     before = threading.stack_size()
     monkeypatch.setattr(threading.Thread, "start", start)
-    with pytest.raises(EngineError, match="room for a stack of 4 MiB"):
+    with pytest.raises(EngineError, match="room for a stack of 4 MB"):
         tokenizer._on_stack(list, 4 * 2**20)
     assert threading.stack_size() == before
 
