@@ -43,7 +43,7 @@ A GB has 10^9 bytes and a MB 10^6, here, in all messages and on the Hub. Only `-
 `--max-body` count MiB, as llama-server does.
 
 *With caches* adds the KV caches of both models in F16, by their published shapes, for a context of
-8,192 or 32,768 tokens, and 0.3 GB of buffers. If layers have caches of different sizes, it is the
+8,192 or 32,768 tokens, and 0.2 GB of buffers. If layers have caches of different sizes, it is the
 size of both files times 1.15. [`localspec inspect NAME`](downloads.md#memory) computes it from the
 files.
 

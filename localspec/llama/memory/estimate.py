@@ -199,7 +199,8 @@ def estimate_memory(
         )
     layers = tuple(sum(tensor.n_bytes for tensor in block) for block in blocks)
     in_heads = len(kv) - own if with_heads and not alone else 0
-    repacked = sum(map(_repacked, itertools.chain(*blocks, _outputs(header))))
+    outputs = [tensor for tensor in header.tensors if tensor.name == "output.weight"]
+    repacked = sum(map(_repacked, itertools.chain(*blocks, outputs)))
     repacked *= options.mmap and not (options.row_kernels or options.gpu_layers)
     return MemoryEstimate(embedding, layers, output, kv, compute, copied, 0, in_heads, repacked)
 
@@ -208,11 +209,6 @@ def _repacked(tensor: TensorInfo) -> int:
     """Bytes of a tensor's copy in another layout, of eight rows at a time; 0 without one."""
     is_matrix = len(tensor.shape) > 1 and tensor.shape[1] % 8 == 0
     return tensor.n_bytes if is_matrix and tensor.type_name in _REPACKED + _ON_ARM else 0
-
-
-def _outputs(header: ModelHeader) -> list[TensorInfo]:
-    name = "output.weight" if header.has_output else "token_embd.weight"
-    return [tensor for tensor in header.tensors if tensor.name == name]
 
 
 def _cells(
