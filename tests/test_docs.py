@@ -354,3 +354,15 @@ def test_the_commands_that_compile_work_in_any_folder(tmp_path: Path) -> None:
         done = subprocess.run(["bash", "-c", line], cwd=folder, env=path, capture_output=True)
         expected = [f"-DCMAKE_PROJECT_INCLUDE={folder}/scripts/llama_only.cmake"]
         assert done.stdout.decode().strip() == str(expected), done.stderr
+
+
+def test_sizes_are_in_one_unit() -> None:
+    """Decimal, but for two options that count MiB as llama-server's do, and its own output."""
+    units = re.compile(r"\b[KMG]iB\b")
+    found = [
+        f"{page.name}: {line}"
+        for page in PAGES
+        for line in page.read_text(encoding="utf-8").splitlines()
+        if units.search(line) and not re.search(r"--(cache-ram|max-body)|MiB free\)", line)
+    ]
+    assert found == []

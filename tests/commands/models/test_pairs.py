@@ -312,3 +312,15 @@ def test_pairs_for_another_machine(localspec: Command, monkeypatch: pytest.Monke
     assert "Recommended for such a machine: localspec chat qwen2.5-coder-1.5b" in ram
     assert "Recommended for such a machine: localspec chat llama3.1-8b" in gpu  # filled by a pair
     assert localspec("pairs", "--vram", "0").code == 2
+
+
+def test_ram_and_a_gpu_together_have_a_pair_of_their_own(localspec: Command) -> None:
+    done = localspec("pairs", "--memory", 32, "--vram", 8)
+    assert "together: localspec chat qwen3-coder-30b -ncmoe 999 (downloads 19.1 GB)" in done.err
+    assert "together" not in localspec("pairs", "--memory", 32).err
+
+
+def test_the_memory_of_a_pair_is_a_sum(localspec: Command) -> None:
+    done = localspec("pair", "show", "llama3.1-8b")
+    # 131 kB for 8,192 tokens, 33 for 4,096, and 0.2 GB of buffers.
+    assert "6.2 GB; about 7.6 GB with caches and buffers" in done.out
