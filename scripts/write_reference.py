@@ -153,8 +153,8 @@ def memory() -> Iterator[str]:
         sizes = f"{best.spec.size_gb:.1f} GB ({best.spec.memory_gb():.1f})"
         yield f"|{ram} GB and {gpu} GB|`localspec chat {best.name}{experts}`|{sizes}|"
     yield from (*every.splitlines(), "")
-    memory = f"with caches|of {LONG:,} tokens|{'|'.join(f'{n} GB' for n in SIZES)}"
-    yield f"|pair|target|draft|download|{memory}|gain|"
+    columns = f"with caches|of {LONG:,} tokens|{'|'.join(f'{n} GB' for n in SIZES)}"
+    yield f"|pair|target|draft|download|{columns}|gain|"
     yield "|---" * (len(SIZES) + 7) + "|"
     known = [(row.spec, row.gain) for row in rows if row.spec]
     yield from (_pair_row(*each) for each in sorted(known, key=lambda each: each[0].size_gb))
