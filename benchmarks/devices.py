@@ -142,7 +142,7 @@ def measure(name: str, tokens: int) -> None:
     """Print one row, for a child of this script."""
     placement = PLACEMENTS[name]
     target, draft = options(placement)
-    plan = BenchPlan(GREEDY, (0, 4, "auto") if draft else (0,), 1, tokens, audit=True)
+    plan = BenchPlan(GREEDY, (0, 4, "auto") if draft else (0,), 1, tokens)
     with Engine.load(target, draft) as engine, Engine.load(on_cpu(placement)) as cpu:
         prompts = [engine.encode_chat([{"role": "user", "content": text}]) for text in QUESTIONS]
         (comparison,) = run_bench(engine, {name: prompts}, plan)

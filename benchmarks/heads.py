@@ -2,15 +2,16 @@
 
     python benchmarks/heads.py [--rows 3072 2048 1024] [--tables "3090 8B Q4_0" ...]
 
-The bundled hybrid answers the prompts of `benchmarks/hybrid.py`, prose and edits. First with its
-head whole and with fewer output rows, at one draft length: tokens are counted. Then by auto with
-the head and prompt lookup, and with each alone, where a pass costs what a table of
-`benchmarks/cost_tables.py` says, so that a busy machine changes nothing; --step is what a step of
-the head costs, in plain passes. Texts that are not the plain one are named; `benchmarks/hybrid.py`
-proves which are rounding.
+The bundled hybrid answers two kinds of prompts. Prose are questions. Edits ask each of them again,
+after the answer, so that most of a given code is repeated: the hybrid is too small to change it
+when asked to. First with its head whole and with fewer output rows, at one draft length: tokens are
+counted. Then by auto with the head and prompt lookup, and with each alone, where a pass costs what
+a table of `benchmarks/cost_tables.py` says, so that a busy machine changes nothing; --step is what
+a step of the head costs, in plain passes. Texts that are not the plain one are named.
 """
 
 import argparse
+import os
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -19,20 +20,37 @@ from pathlib import Path
 
 from common import CTX_SIZE, Parser
 from cost_tables import COST_TABLES, CostTable
-from hybrid import PARAMS, prompts_of, sidecar
 
-from localspec.bench.demo import HYBRID_QUESTIONS
 from localspec.bench.plan import BenchPlan, Variant
+from localspec.chat.message import Message
 from localspec.chat.stats import GenerationStats
 from localspec.core import paths
 from localspec.core.options.load_options import DraftTokens, LoadOptions
+from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.llama.heads.head import Head
 from localspec.llama.model import LlamaModel
+from localspec.metadata.header import read_header
+from localspec.self_draft.trim_heads import trim_heads
+from localspec.self_draft.vocabulary import count_file, ranked
 from localspec.speculative.control.pair_profile import PairProfile
 from localspec.speculative.loop import Logits
 
 PROMPT = 64  # tokens: a wider pass reads a prompt, which is not counted
+PARAMS = SamplingParams(temperature=0, ignore_eos=True)
+PROSE, EDITS = "prose", "edits"
+# Those that the hybrid answers without repeating itself.
+HYBRID_QUESTIONS = (
+    "Show me the source of os.path.join.",
+    "How is random.choice implemented?",
+    "How is symtable.SymbolTable.has_children implemented?",
+    "Show me the source of idlelib.scrolledlist.ScrolledList.on_select.",
+    "Explain the method asyncio.windows_events.IocpProactor.select.",
+    "How is pdb.Pdb.handle_command_def implemented?",
+)
+# What trimmed heads are counted on: the beginning of each module of the standard library, and of
+# these packages of it, which the questions are about besides.
+COUNTED, PACKAGES = 20_000, ("asyncio", "idlelib")
 
 
 class Machine:
@@ -118,6 +136,42 @@ class Bench:
                 print(f"another text: {prompt!r}")
             stats.merge(found.stats)
         return stats
+
+
+def sidecar(engine: Engine, rows: int, folder: Path) -> Path:
+    """The hybrid's head with so many output rows: of the tokens in modules of Python itself."""
+    header = read_header(engine.target.header.path)
+    text, path = folder / "counts.txt", folder / f"mtp-{rows}.gguf"
+    if not text.exists():
+        library = Path(os.__file__).parent
+        folders = [library, *(library / name for name in PACKAGES)]
+        sources = [each for folder in folders for each in sorted(folder.glob("*.py"))]
+        text.write_text("".join(each.read_text("utf-8")[:COUNTED] for each in sources))
+    ids = ranked(engine, count_file(engine, text), engine.target.n_vocab)
+    trim_heads(header, header, ids[:rows], path)
+    return path
+
+
+def prompts_of(plain: Variant, count: int) -> dict[str, list[str]]:
+    """The texts of each kind of prompt."""
+    found: dict[str, list[str]] = {PROSE: [], EDITS: []}
+    for question in HYBRID_QUESTIONS[:count]:
+        asked: Message = {"role": "user", "content": question}
+        prompt = as_text(plain, asked)
+        said: Message = {
+            "role": "assistant",
+            "content": plain.answer(plain.engine.encode_text(prompt, special=True)).text,
+        }
+        found[PROSE].append(prompt)
+        found[EDITS].append(as_text(plain, asked, said, asked))
+    return found
+
+
+def as_text(variant: Variant, *messages: Message) -> str:
+    """A conversation in the model's chat format; BOS is left out, since both sides add it."""
+    template = variant.engine.template
+    text, _ = template.begin(messages)
+    return text.removeprefix(template.bos)
 
 
 def show_rows(bench: Bench, args: argparse.Namespace, folder: Path) -> None:

@@ -10,9 +10,6 @@ table in Markdown for each quantization, with the least and the largest ratio ov
 questions, and where a text is not that of a single slot, by how much it falls short of what plain
 decoding picks behind the same tokens, beside what kernels round.
 
-With --hybrid, the padded MTP hybrid answers in a slot for each client: plain, and with its heads,
-in turn; the ratio is that of all tokens per second, with the least and the largest of the batches.
-
 With --prompt, a prompt of so many tokens comes in while three clients have answers under way:
 tokens per second of the three until its first token, the longest pause of one of them, and the
 seconds to that first token.
@@ -20,7 +17,6 @@ seconds to that first token.
 
 import argparse
 import itertools
-import math
 import os
 import statistics
 import threading
@@ -33,19 +29,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common import CTX_SIZE, Parser, conditions, padded_pair, span, unheard
+from common import CTX_SIZE, Parser, conditions, padded_pair, span
 
 import localspec
 from localspec.api import Model
-from localspec.bench.demo import HYBRID_QUESTIONS, QUANTIZATIONS, QUESTIONS, padded_hybrid
-from localspec.bench.equality import audit_answers
-from localspec.bench.plan import BenchPlan
+from localspec.bench.demo import QUANTIZATIONS, QUESTIONS
 from localspec.chat.answer import Answer, collect
 from localspec.core import machine
 from localspec.core.options.load_options import DraftTokens
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.text_stream import Prompt
+from tests.support.llama.audit import shortfalls
 from tests.support.llama.rounding import rounding
 
 # Without prompt lookup: answers to the same question would be drafted from each other.
@@ -63,7 +58,6 @@ COLUMNS = (
 WAYS: tuple[DraftTokens, ...] = (0, 4, "auto")
 _WAY_NAMES: dict[DraftTokens, str] = {0: "plain", "auto": "auto"}
 INTERRUPTED = ("variant", "tok/s of the three", "longest pause, s", "first token, s")
-HEADS = ("clients", "plain, tok/s", "heads, tok/s", "times (batches)", "accepted", "text")
 _WARM_UP_TOKENS = 16
 _DECODERS = 3
 _UNDER_WAY = 8  # tokens of each decoder before the long prompt comes in
@@ -219,47 +213,6 @@ def measure(args: argparse.Namespace, files: Sequence[Path]) -> Iterator[Row]:
                 yield Row(clients, length, [a for a, _ in pairs], [b for _, b in pairs], found)
 
 
-def measure_heads(args: argparse.Namespace, file: Path) -> Iterator[str]:
-    """Plain decoding and heads in the same company, for each number of clients."""
-    options = {"ctx_size": CTX_SIZE, "threads": args.threads}
-    for clients in args.clients:
-        with (
-            localspec.load(file, "off", parallel=clients, **options) as plain,
-            localspec.load(file, "mtp", parallel=clients, **options) as heads,
-        ):
-            prompts = [
-                plain.engine.encode_chat([{"role": "user", "content": question}])
-                for question in HYBRID_QUESTIONS
-            ]
-            servers = [Server(model, args.tokens) for model in (plain, heads)]
-            for server in servers:
-                replace(server, tokens=args.tokens).serve(prompts[:clients], clients, "auto")
-            batches = [
-                [prompts[(n * clients + i) % len(prompts)] for i in range(clients * args.asks)]
-                for n in range(args.repeats)
-            ]
-            pairs = [
-                one_by_one(servers, batch, clients, "auto", swapped=bool(n % 2))
-                for n, batch in enumerate(batches)
-            ]
-        yield heads_line(clients, pairs)
-
-
-def heads_line(clients: int, pairs: Sequence[tuple[Served, Served]]) -> str:
-    """A row of the table in Markdown."""
-    plain, heads = zip(*pairs, strict=True)
-    ratios = [one.seconds / many.seconds for one, many in pairs]
-    stats = [answer.stats for each in heads for answer in each.answers.values()]
-    share = sum(each.accepted for each in stats) / max(1, sum(each.drafted for each in stats))
-    others = sum(
-        one.answers[i].tokens != many.answers[i].tokens for one, many in pairs for i in one.answers
-    )
-    ratio = f"**{pace(heads) / pace(plain):.2f}** ({span(ratios, 2)})"
-    text = f"{others} others" if others else "same"
-    cells = (f"{clients}", f"{pace(plain):.1f}", f"{pace(heads):.1f}", ratio, f"{share:.0%}", text)
-    return "|" + "|".join(cells) + "|"
-
-
 def one_by_one(
     servers: Sequence[Server],
     prompts: Sequence[Prompt],
@@ -283,10 +236,7 @@ def differences(
     for i, prompt in enumerate(prompts):
         text = many.answers[i].tokens
         if one.answers[i].tokens != text:
-            plan = BenchPlan(PARAMS, (0, 0), 1, len(text))
-            rows = [[one.answers[i]], [many.answers[i]]]
-            (audit,) = audit_answers(engine, "", prompt, plan, rows)
-            short = max((math.inf if m is None else m for _, m in audit.misses), default=0.0)
+            short = max(shortfalls(engine, prompt, PARAMS, text), default=0.0)
             yield Difference(short, 2 * rounding(engine, prompt, text))
 
 
@@ -371,7 +321,6 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--files", type=Path, nargs=2, help="a target and a draft, in place")
     parser.integers(repeats=2, asks=2, tokens=64, prompt=0, threads=machine.physical_cores())
-    parser.add_argument("--hybrid", action="store_true", help="the MTP hybrid and its heads")
     args = parser.parse_args()
     load = f"load average {os.getloadavg()[0]:.1f} before"
     print(conditions(args.threads, f"{args.tokens} tokens a client", load))
@@ -380,11 +329,7 @@ def main() -> None:
         if args.files
         else {name: partial(padded_pair, name) for name in args.quantizations}
     )
-    for name in args.quantizations if args.hybrid else ():
-        print(f"\n{name}:\n\n|" + "|".join(HEADS) + "|\n|" + "---|" * len(HEADS), flush=True)
-        for line in measure_heads(args, padded_hybrid(name, unheard)[0]):
-            print(line, flush=True)
-    for name, files in () if args.hybrid else sources.items():
+    for name, files in sources.items():
         columns = INTERRUPTED if args.prompt else COLUMNS
         print(f"\n{name}:\n\n|" + "|".join(columns) + "|\n|" + "---|" * len(columns), flush=True)
         rows = (row.line() for row in measure(args, files()))

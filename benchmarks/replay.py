@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 from common import GREEDY, printed
 from cost_tables import COST_TABLES, UNIT, CostTable
+from hindsight import Chain, Guess, best_seconds, causal_seconds
 from traces import WRONG, Trace, chosen_traces, traces_parser
 
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
 from localspec.speculative.control.pair_profile import LossBudget, PairProfile
 from localspec.speculative.drafters import MODEL, TAIL, Candidate, Lookup, ModelDrafter
 from localspec.speculative.history import KEY, AnswerHistory
-from localspec.speculative.limits import Chain, Guess, best_seconds, causal_seconds
 from localspec.speculative.loop import ALONE, Controller, Logits, generate_rounds, prefill
 from localspec.speculative.prefix import common_prefix
 from localspec.speculative.prompt_lookup import PromptLookup

@@ -75,7 +75,6 @@ def steps(args: argparse.Namespace) -> Iterator[Step]:
     for target in others:
         yield Step(f"main, {target.stem}", servers(target, 2, 1, *_MAIN[:3]), 2.5)
         yield Step(f"passes, {target.stem}", passes(target), 1)
-    yield Step("audit", bench("audit", "--audit", "--max-tokens", str(args.max_tokens)), 1.5)
     yield Step("exact", bench("exact", "--exact", "--max-tokens", str(args.max_tokens)), 1.5)
     past = ("--past", str(args.past))
     yield Step("long context", (*passes(first), *past), 1)

@@ -1,8 +1,8 @@
-"""Sentences that explain benchmark figures, differences of text and audits."""
+"""Sentences that explain benchmark figures and differences of text."""
 
 from collections.abc import Sequence
 
-from localspec.bench.equality import Audit, Difference
+from localspec.bench.equality import Difference
 from localspec.bench.figures import FEWEST_PROMPTS, Figures
 from localspec.core.formatting import number, one_line, percent
 from localspec.core.options.load_options import DraftTokens
@@ -77,18 +77,3 @@ def explained(difference: Difference) -> str:
             "report this."
         )
     return f"{where} By rounding only (a near tie); --exact prevents it."
-
-
-def audited(audits: Sequence[Audit]) -> str:
-    """How many tokens of drafted answers are the pick of plain decoding."""
-    tokens, same = sum(each.tokens for each in audits), sum(each.identical for each in audits)
-    shorts = [short for each in audits for _, short in each.misses]
-    said = f"Audit: {tokens:,} tokens of {len(audits)} drafted answers read again by plain decoding"
-    if None in shorts:
-        said += f", {len(shorts)} of them not its pick, some past the edge of truncation"
-    elif shorts:
-        most = max(short for short in shorts if short is not None)
-        said += f", {len(shorts)} of them not its pick, short of it by {most:.2g} logits at most"
-    else:
-        said += ", each its own pick"
-    return f"{said}; {same} of {len(audits)} answers are the same as plain's."

@@ -6,21 +6,16 @@ Answers whose text repeats itself are left out of the figures: drafting is too e
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 
-from localspec.bench.equality import Audit, Difference
+from localspec.bench.equality import Difference
 from localspec.bench.figures import (
-    AutoOverFixed,
     Costs,
     Figures,
-    Limits,
     Side,
-    auto_over_fixed,
-    hindsight_limits,
     pass_costs,
     side_figures,
 )
 from localspec.chat.answer import Answer
 from localspec.chat.stats import SameText
-from localspec.speculative.limits import Guess
 
 REPEATED_TOO_MUCH = 0.30  # share of repeated 8-grams from which a text counts as a loop
 
@@ -35,18 +30,14 @@ def repeated_share(tokens: Sequence[int], n: int = 8) -> float:
 class Comparison:
     """Prompts of one task, by name, answered by every side; the first side is plain.
 
-    ``guesses`` holds for each prompt, if there is a draft, its guess in the place of each token
-    of the first plain answer. Without ``text_independent_of_draft`` (of the
-    sampling parameters) texts may differ.
+    Without ``text_independent_of_draft`` (of the sampling parameters) texts may differ.
     """
 
     task: str
     names: tuple[str, ...]
     sides: tuple[Side, ...]
     differences: tuple[Difference, ...] = ()
-    guesses: tuple[tuple[Guess, ...], ...] = ()
     text_independent_of_draft: bool = True
-    audits: tuple[Audit, ...] = ()
 
     def as_json(self) -> dict[str, object]:
         """Plain data: seconds end in ``_s``, tokens per second in ``_tps``."""
@@ -56,11 +47,8 @@ class Comparison:
             "left_out": self.looping(),
             "sides": [asdict(row) for row in self.figures()],
             "plain_noise": self.plain_noise(),
-            "auto_over_fixed": None if (ratio := self.auto_over_fixed()) is None else asdict(ratio),
             "costs": None if (costs := self.costs()) is None else asdict(costs),
-            "limits": None if (limits := self.limits()) is None else asdict(limits),
             "differences": [asdict(each) for each in self.differences],
-            "audits": [asdict(each) for each in self.audits],
         }
 
     def answers_as_json(self) -> list[dict[str, object]]:
@@ -109,21 +97,9 @@ class Comparison:
         used = self._used(None)
         return self.sides[0].spent(used).noise if used else 0.0
 
-    def auto_over_fixed(self, prompts: Collection[str] | None = None) -> AutoOverFixed | None:
-        """auto against the best fixed length; None if one of both was not measured."""
-        used = self._used(prompts)
-        return auto_over_fixed(self.sides, used) if used else None
-
     def costs(self) -> Costs | None:
         """The costs of passes; None without an answer that can be used."""
         return pass_costs(self.sides, used) if (used := self._used(None)) else None
-
-    def limits(self, prompts: Collection[str] | None = None) -> Limits | None:
-        """The limits of drafting by measured costs; None if nothing was drafted."""
-        used = self._used(prompts)
-        if not (used and self.guesses):
-            return None
-        return hindsight_limits(self.sides, used, [self.guesses[i] for i in used])
 
     def _used(self, prompts: Collection[str] | None) -> list[int]:
         if prompts is None:
@@ -166,9 +142,7 @@ def together(comparisons: Sequence[Comparison], task: str = "all") -> Comparison
         tuple(name for comparison in comparisons for name in comparison.names),
         tuple(map(_joined, zip(*(comparison.sides for comparison in comparisons), strict=True))),
         tuple(each for comparison in comparisons for each in comparison.differences),
-        tuple(one for comparison in comparisons for one in comparison.guesses),
         all(comparison.text_independent_of_draft for comparison in comparisons),
-        tuple(each for comparison in comparisons for each in comparison.audits),
     )
 
 

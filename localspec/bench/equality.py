@@ -6,24 +6,20 @@ differently by the place where a pass begins too: there a near tie is rounding i
 than the logits of such passes.
 """
 
-import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from localspec.bench.plan import FILLED, BenchPlan, PromptIds, Variant, widest_pass
+from localspec.bench.plan import FILLED, PromptIds, Variant, widest_pass
 from localspec.chat.answer import Answer
 from localspec.core.options.load_options import DraftTokens
-from localspec.engine.engine import Engine
 from localspec.speculative.loop import Logits, TokenModel, prefill
 from localspec.speculative.prefix import common_prefix
 from localspec.speculative.sampling.sampler import Sampler
 
 _MOST_APART = 1.0  # logits: rows that differ by more are no rounding; 0.46 was the most seen
-
-Miss = tuple[int, float | None]  # see `Audit.misses`
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +45,6 @@ class Difference:
     @property
     def is_rounding(self) -> bool:
         return self.proven_at is not None or self.apart is not None
-
-
-@dataclass(frozen=True, slots=True)
-class Audit:
-    """A drafted answer read again by plain decoding, token by token.
-
-    ``misses`` holds, for each token that is not plain decoding's pick after the same text, its
-    position and how many logits, noise included, it falls short of that pick; None if plain
-    decoding would never pick it.
-    """
-
-    prompt: str
-    draft_tokens: DraftTokens
-    tokens: int
-    identical: bool
-    misses: tuple[Miss, ...]
 
 
 @dataclass(slots=True)
@@ -171,20 +151,6 @@ def _widest_tree(variant: Variant) -> int:
     return widest_pass(length) + min(tree.paths - 1, length * (tree.branches - 1))
 
 
-def audit_answers(
-    engine: Engine, name: str, prompt: PromptIds, plan: BenchPlan, rows: Sequence[Sequence[Answer]]
-) -> Iterator[Audit]:
-    """One for every drafted answer of ``rows[side][repeat]``; equal texts are read once."""
-    known: dict[tuple[int, ...], tuple[Miss, ...]] = {}
-    plain = rows[0][0].tokens
-    for length, answers in zip(plan.lengths[1:], rows[1:], strict=True):
-        for one in answers:
-            text = tuple(one.tokens)
-            if text not in known:
-                known[text] = tuple(_misses(engine, prompt, plan, text))
-            yield Audit(name, length, len(text), one.tokens == plain, known[text])
-
-
 def _last_row(target: TokenModel, context: list[int], tokens: int) -> Logits:
     """The logits after a text, whose last tokens are read in one pass."""
     target.truncate(len(context) - tokens)
@@ -198,17 +164,3 @@ def _last_row(target: TokenModel, context: list[int], tokens: int) -> Logits:
 def _first_row(target: TokenModel, prompt: Sequence[int]) -> Logits:
     row = prefill(target, prompt, time.perf_counter).row
     return target.decode(prompt[-1:], 1)[0] if row is None else row
-
-
-def _misses(
-    engine: Engine, prompt: PromptIds, plan: BenchPlan, text: Sequence[int]
-) -> Iterator[Miss]:
-    """The positions at which plain decoding, given the text so far, picks another token."""
-    context, sampler = list(prompt), Sampler(plan.params, engine.token_rules(plan.params))
-    engine.target.truncate(0)
-    for i, token in enumerate(text):
-        row = engine.target.decode(context[-1:], 1)[0] if i else _first_row(engine.target, context)
-        short = sampler.shortfall(row, len(context), context, token)
-        if short > 0:
-            yield i, short if math.isfinite(short) else None
-        context.append(token)

@@ -1,4 +1,4 @@
-"""Benchmark figures: speedup, acceptance, cost of a round, limits of drafting."""
+"""Benchmark figures: speedup, acceptance, cost of a round."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,22 +11,12 @@ from localspec.chat.stats import GenerationStats, Interval, SameText
 from localspec.core.options.load_options import DraftTokens
 from localspec.speculative.control.costs import PassCosts
 from localspec.speculative.control.valuation import LONGEST_AUTO
-from localspec.speculative.limits import (
-    Guess,
-    best_fixed,
-    best_seconds,
-    causal_seconds,
-    ceiling,
-    ceilings,
-    chains_along,
-    shares,
-)
+from localspec.speculative.limits import ceilings
 
 FEWEST_PROMPTS = 4  # for an interval: of three, one that says 90 % holds for 70 % or less
 _PERCENTILES = (5, 95)
 _RESAMPLES = 1000
 _SEED = 0
-_PLACES = 8  # of a draft, for which `Limits.shares` is computed
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,24 +64,6 @@ def speedup_interval(slow: Spent, quick: Spent) -> Interval | None:
 
     low, high = np.percentile(paces(slow) / paces(quick), _PERCENTILES)
     return float(low), float(high)
-
-
-def best_by_other_repeats(sides: Sequence[Spent]) -> Spent:
-    """The time of the best side; each repeat's best is the fastest in all other repeats.
-
-    The fastest of several sides is also the luckiest: in the repeats that chose it, it looks better
-    than it is. A single repeat has to choose for itself.
-    """
-    repeats = range(sides[0].repeats)
-    chosen = []
-    for repeat in repeats:
-        others = [other for other in repeats if other != repeat] or [repeat]
-        best = min(sides, key=lambda side: side.of(others).pace)
-        chosen.append(best.of([repeat]))
-    return Spent(
-        np.concatenate([one.seconds for one in chosen]),
-        np.concatenate([one.tokens for one in chosen]),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,19 +119,6 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class AutoOverFixed:
-    """The speed of auto over that of the best fixed length, with its interval as in `Figures`.
-
-    The best is chosen by the other repeats (`best_by_other_repeats`); ``length`` is the fastest
-    over all of them.
-    """
-
-    length: DraftTokens
-    ratio: float
-    interval: Interval | None
-
-
-@dataclass(frozen=True, slots=True)
 class Costs:
     """Mean seconds of the target's passes of 1, 2, ... tokens, and of a step of the draft.
 
@@ -172,28 +131,6 @@ class Costs:
     passes: tuple[int, ...]
     step_s: float | None
     ceilings: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Possible speedups over plain, by the costs of passes and draft steps in this run.
-
-    ``ceiling`` if every drafted token were right, with ``ceiling_length`` of them a round;
-    ``oracle`` with the best length in every round, known beforehand; ``causal`` by the best policy
-    that sees only how sure the draft is (`causal_seconds`); ``fixed`` with the best single length.
-    ``shares`` are those of the places where the draft gets 1, 2, ... tokens right in a row. Drafts
-    are no longer than the longest that was verified. Reading of prompts and prompt lookup do not
-    count; ``prompt_lookup`` says whether a side used the latter.
-    """
-
-    ceiling: float
-    ceiling_length: int
-    oracle: float
-    causal: float
-    fixed: float
-    fixed_length: int
-    shares: tuple[float, ...]
-    prompt_lookup: bool
 
 
 def side_figures(side: Side, plain: Side, prompts: Sequence[int], text: SameText) -> Figures:
@@ -223,46 +160,6 @@ def side_figures(side: Side, plain: Side, prompts: Sequence[int], text: SameText
         ttft_s=sum(s.ttft_s or 0 for s in flat) / len(flat),
         text=text,
         acceptance_by_position=tuple(_merged([side], prompts).acceptance_by_position),
-    )
-
-
-def auto_over_fixed(sides: Sequence[Side], prompts: Sequence[int]) -> AutoOverFixed | None:
-    """auto against the fixed lengths over prompts by position; None if one is missing."""
-    spent = {side.draft_tokens: side.spent(prompts) for side in sides}
-    auto = spent.pop("auto", None)
-    fixed = {length: one for length, one in spent.items() if length != 0}
-    if auto is None or not fixed:
-        return None
-    best = best_by_other_repeats(list(fixed.values()))
-    return AutoOverFixed(
-        min(fixed, key=lambda length: fixed[length].pace),
-        best.pace / auto.pace,
-        speedup_interval(best, auto),
-    )
-
-
-def hindsight_limits(
-    sides: Sequence[Side], prompts: Sequence[int], guesses: Sequence[Sequence[Guess]]
-) -> Limits | None:
-    """The limits of drafting, by the draft's guesses for each prompt; None without a draft."""
-    costs = pass_costs(sides, prompts)
-    if costs is None or costs.step_s is None:
-        return None
-    verify, step = costs.pass_s, costs.step_s
-    agreed = [[guess.right for guess in one] for one in guesses]
-    chains = [chains_along(one, len(verify) - 1) for one in guesses]
-    plain = sum(len(one) for one in agreed) * verify[0]
-    fixed, length = best_fixed(agreed, verify, step)
-    most, best = ceiling(verify, step)
-    return Limits(
-        ceiling=most,
-        ceiling_length=best,
-        oracle=plain / sum(best_seconds(one, verify, step) for one in agreed),
-        causal=plain / causal_seconds(chains, verify, step),
-        fixed=fixed,
-        fixed_length=length,
-        shares=tuple(shares(agreed, _PLACES)),
-        prompt_lookup="lookup" in _merged(sides, prompts).sources,
     )
 
 

@@ -31,7 +31,6 @@ class BenchPlan:
     repeats: int
     max_tokens: int
     prompt_lookup: bool = True
-    audit: bool = False
     clock: Clock = time.perf_counter
 
     @property

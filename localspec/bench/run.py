@@ -1,28 +1,20 @@
 """Benchmark runner: variants answer the same prompts in turn, and are compared with plain."""
 
 import itertools
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from localspec.bench.comparison import Comparison
-from localspec.bench.equality import Audit, Difference, DifferenceFinder, audit_answers
+from localspec.bench.equality import Difference, DifferenceFinder
 from localspec.bench.figures import Side
 from localspec.bench.plan import BenchPlan, PromptIds, Variant, require_prompts_fit
 from localspec.chat.answer import Answer
 from localspec.core.errors import LocalspecError
 from localspec.engine.engine import Engine
-from localspec.engine.generate import model_drafter
-from localspec.llama.heads.head import Head
-from localspec.speculative.limits import Guess
-from localspec.speculative.text_drafter import Drafter
 
 T = TypeVar("T")
-
-_AT_ONCE = 32  # tokens of an answer that the draft is asked about in one pass
-_NOTHING = Guess(False, -math.inf)  # of a draft that lacks a token of the text
 
 
 def run_bench(
@@ -96,19 +88,6 @@ def take_turns(
     return given
 
 
-def guesses_along(drafter: Drafter, prompt: PromptIds, tokens: Sequence[int]) -> tuple[Guess, ...]:
-    """The guesses of a draft in the place of each of these tokens, read in wide passes."""
-    context, guesses = list(prompt), list[Guess]()
-    drafter.read(context)
-    for i in range(0, len(tokens), _AT_ONCE):
-        piece = tokens[i : i + _AT_ONCE]
-        context += piece
-        reviewed = drafter.score_past_tokens(context, len(piece))
-        found = [Guess(guess.token == came, guess.confidence) for guess, came in reviewed]
-        guesses += [*[_NOTHING] * (len(piece) - len(found)), *found]
-    return tuple(guesses)
-
-
 @dataclass(frozen=True, slots=True)
 class _Measured:
     """One prompt: ``answers[variant][repeat]``, and the differences of each variant from plain."""
@@ -116,8 +95,6 @@ class _Measured:
     name: str
     answers: list[list[Answer]]
     differences: list[list[Difference]]
-    guesses: tuple[Guess, ...]
-    audits: list[Audit]
 
 
 def _warm_up(variants: Sequence[Variant], prompt: PromptIds) -> None:
@@ -144,21 +121,7 @@ def _measure(
             name,
             rows,
             [list(finder.explain(*each)) for each in zip(variants, rows, strict=True)],
-            _guesses(first, prompt, plain),
-            list(audit_answers(first.engine, name, prompt, plan, rows)) if plan.audit else [],
         )
-
-
-def _guesses(plain: Variant, prompt: PromptIds, tokens: Sequence[int]) -> tuple[Guess, ...]:
-    """`guesses_along` plain decoding; none for heads, which need the target's latest states.
-
-    Nor for drafts by text, which guess no single token.
-    """
-    engine, params = plain.engine, plain.plan.params
-    asked = params.text_independent_of_draft and not isinstance(engine.draft, Head)
-    asked = asked and engine.vocabularies is None
-    drafter = model_drafter(engine, params) if asked else None
-    return () if drafter is None else guesses_along(drafter, prompt, tokens)
 
 
 def _comparison(
@@ -173,7 +136,5 @@ def _comparison(
         tuple(one.name for one in measured),
         sides,
         tuple(each for one in measured for i in chosen for each in one.differences[i]),
-        tuple(one.guesses for one in measured) if measured[0].guesses else (),
         variants[0].plan.params.text_independent_of_draft,
-        tuple(each for one in measured for each in one.audits),
     )

@@ -2,17 +2,15 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from localspec.bench.advice import advice, audited, explained, fastest, length_name
+from localspec.bench.advice import explained, fastest, length_name
 from localspec.bench.comparison import Comparison, together
 from localspec.bench.figures import Figures
-from localspec.bench.report.document import Against
 from localspec.chat.stats import Interval, SameText
 from localspec.core.formatting import count, duration, number, one_line, percent, size
 from localspec.display.answer import by_position
@@ -30,7 +28,6 @@ _FIRST_TO_GO = ("TTFT", "90% CI", "tok/rnd", "accept")  # if a terminal is too n
 _LONGEST_TASK = 20
 _TOO_FAST = "1.00x: checking several tokens at once costs too much here"
 _DEMO_SPEEDS = (90, 12)  # tokens per second on a fast machine and on a slow one
-_COSTS = "Measured (cost in plain tokens)"
 
 
 class Scoreboard:
@@ -50,10 +47,10 @@ class Scoreboard:
                 del self._widths[name]
         self._gap = " " * (2 if self._total(2) <= room else 1)
 
-    def add(self, comparison: Comparison, *, plain: bool = True) -> None:
-        """The rows of one comparison, plain first, unless the plain side was shown before."""
+    def add(self, comparison: Comparison) -> None:
+        """The rows of one comparison, plain first."""
         self._so_far = ()
-        for line in (*self._heading(), *self._lines(comparison, plain=plain)):
+        for line in (*self._heading(), *self._lines(comparison)):
             self._out.print(line)
         self._is_headed = True
 
@@ -66,12 +63,12 @@ class Scoreboard:
     def so_far(self) -> tuple[Text, ...]:
         return self._so_far
 
-    def _lines(self, comparison: Comparison, *, plain: bool = True) -> Iterator[Text]:
+    def _lines(self, comparison: Comparison) -> Iterator[Text]:
         figures, left_out = comparison.figures(), comparison.looping()
-        task, first = one_line(comparison.task), 0 if plain else 1
-        for i, row in enumerate(figures[first:], first):
-            yield self._line(_cells(task if i == first else "", row, plain=i == 0), _style(row))
-        if left_out and plain:
+        task = one_line(comparison.task)
+        for i, row in enumerate(figures):
+            yield self._line(_cells("" if i else task, row, plain=i == 0), _style(row))
+        if left_out:
             name = _fit("" if figures else task, self._widths["task"])
             note = f"left out, repeats itself: {one_line(', '.join(left_out))}"
             yield Text(f"{name}{self._gap}{note}", "dim")
@@ -164,8 +161,6 @@ def summary(out: Console, comparison: Comparison, *, verbose: bool = False) -> N
     figures = comparison.figures()
     sentences = [fastest(figures, comparison.plain_noise())] if figures else []
     sentences += _differences(comparison, verbose=verbose)
-    if comparison.audits:
-        sentences.append(audited(comparison.audits))
     for sentence in sentences:
         out.print(sentence, markup=False)
     if verbose and figures:
@@ -173,24 +168,14 @@ def summary(out: Console, comparison: Comparison, *, verbose: bool = False) -> N
 
 
 def _details(out: Console, comparison: Comparison, figures: list[Figures]) -> None:
-    """Tables of the cost of a round, and of the limits of drafting."""
+    """Tables of the cost of a round, and of acceptance by position."""
     measured = [(f"--draft {row.draft_tokens}", _cost(row)) for row in figures[1:] if row.drafted]
-    if (ratio := comparison.auto_over_fixed()) is not None:
-        value = f"{ratio.ratio:.2f}x{_ci(ratio.interval)}"
-        measured.append((f"auto over the best fixed length, {ratio.length}", value))
-    _rows(out, _COSTS, measured)
+    if (costs := comparison.costs()) is not None and costs.ceilings:
+        most = max(costs.ceilings)
+        value = f"{most:.2f}x, {costs.ceilings.index(most)} a round"
+        measured.append(("estimate: every drafted token right", value if most > 1 else _TOO_FAST))
+    _rows(out, "Measured (cost in plain tokens)", measured)
     _rows(out, "Accepted by position in the draft", _positions(figures))
-    if (limits := comparison.limits()) is not None:
-        most = f"{limits.ceiling:.2f}x, {limits.ceiling_length} a round"
-        possible = [
-            ("every drafted token right", most if limits.ceiling_length else _TOO_FAST),
-            ("oracle: the best length in every round", f"{limits.oracle:.2f}x"),
-            ("best causal policy (estimate)", f"{limits.causal:.2f}x"),
-            ("best fixed length", f"{limits.fixed:.2f}x, {limits.fixed_length} a round"),
-            ("1, 2, ... tokens right in a row", " ".join(f"{s:.0%}" for s in limits.shares)),
-        ]
-        more = "; auto may exceed them by prompt lookup" if limits.prompt_lookup else ""
-        _rows(out, f"Estimated limits of the draft alone, at these costs{more}", possible)
 
 
 def _positions(rows: Iterable[Figures]) -> list[tuple[str, str]]:
@@ -205,29 +190,6 @@ def _cost(row: Figures) -> str:
     return f"{row.mean_accepted_length:.2f} tokens a round, cost {row.round_cost:.2f}"
 
 
-def show_against(out: Console, found: Against) -> None:
-    """How fast each draft length is now and was before, and what else has changed."""
-    heading = f"Against {found.date}, localspec {found.version}, {found.prompts} prompts"
-    speeds = [
-        (
-            f"--draft {length_name(row.draft_tokens)}",
-            f"{row.ratio:.2f}x{_ci(row.interval)}, {number(row.before_tps)} tok/s before, "
-            f"{number(row.now_tps)} now",
-        )
-        for row in found.ratios
-    ]
-    _rows(out, one_line(heading), speeds)
-    changes = [
-        (one_line(name), one_line(f"{_set(now)}, was {_set(before)}"))
-        for name, before, now in found.changes
-    ]
-    _rows(out, "Changed since", changes)
-
-
-def _set(value: object) -> object:
-    return "not set" if value is None else value
-
-
 def _ci(interval: Interval | None) -> str:
     return f" (90% CI {_span(interval, ' to ')})" if interval else ""
 
@@ -238,21 +200,17 @@ def _rows(out: Console, heading: str, rows: Sequence[tuple[str, str]]) -> None:
         labelled_rows(out, [(f"  {label}", value) for label, value in rows])
 
 
-def _differences(comparison: Comparison, *, verbose: bool, prefix: str = "") -> list[str]:
+def _differences(comparison: Comparison, *, verbose: bool) -> list[str]:
     """A sentence for each text that is not the plain one; proven rounding is only a detail."""
-    return [
-        prefix + explained(each)
-        for each in comparison.differences
-        if verbose or not each.is_rounding
-    ]
+    return [explained(each) for each in comparison.differences if verbose or not each.is_rounding]
 
 
-def demo_intro(model: str, draft_tokens: object, n_tokens: int) -> None:
-    """The work and the duration of the demo of the "pair" or the "hybrid", on stderr."""
+def demo_intro(draft_tokens: object, n_tokens: int) -> None:
+    """The work and the duration of the demo, on stderr."""
     few, many = (math.ceil(n_tokens / speed / 60) for speed in _DEMO_SPEEDS)
     minutes = f"{few} to {many} minutes" if few < many else "about a minute"
     note(
-        f"The bundled {model} is a toy that fits into the processor's cache: drafting gains "
+        "The bundled pair is a toy that fits into the processor's cache: drafting gains "
         "nothing there, so it is padded with zeros to a realistic size first. "
         f"Draft length {draft_tokens}, greedy, plain and drafted taking turns. "
         f"This takes {minutes}, depending on the machine; Ctrl-C ends it."
@@ -269,7 +227,7 @@ def demo_end(results: "Sequence[DemoResult]", next_command: str, *, is_busy: boo
     seen = []
     texts = set[SameText]()
     for result in results:
-        rows = [each for one in result.comparisons for each in one.figures()[1:]]
+        rows = result.comparison.figures()[1:]
         texts.update(row.text for row in rows)
         if rows:
             best = max(rows, key=lambda row: row.speedup)
@@ -289,15 +247,7 @@ def demo_end(results: "Sequence[DemoResult]", next_command: str, *, is_busy: boo
 
 
 def demo_result(result: "DemoResult", *, verbose: bool = False) -> None:
-    out = make_console(stderr=False)
-    if len(result.padded) > 1:
-        _pair_result(out, result, verbose)
-    else:
-        _hybrid_result(out, result, verbose)
-
-
-def _pair_result(out: Console, result: "DemoResult", verbose: bool) -> None:
-    (comparison,) = result.comparisons
+    out, comparison = make_console(stderr=False), result.comparison
     target, draft = result.bundled
     out.print(
         f"{comparison.task}: the {count(target.parameters)} target padded to "
@@ -310,25 +260,3 @@ def _pair_result(out: Console, result: "DemoResult", verbose: bool) -> None:
         _details(out, comparison, comparison.figures())
     for sentence in _differences(comparison, verbose=verbose):
         out.print(sentence, markup=False)
-
-
-def _hybrid_result(out: Console, result: "DemoResult", verbose: bool) -> None:
-    out.print(
-        f"{result.quantization}: the {count(result.bundled[0].parameters)} hybrid padded to "
-        f"{count(result.padded[0].parameters)} parameters: same text, the cost of a bigger model",
-        markup=False,
-    )
-    first, variants = result.comparisons[0], result.comparisons
-    board = Scoreboard(out, [variant.task for variant in variants])
-    board.add(replace(first, task="plain", sides=first.sides[:1], differences=()))
-    for variant in variants:
-        board.add(variant, plain=False)
-    rows = {each.task: figures[1] for each in variants if (figures := each.figures())}
-    if rows:
-        best = max(rows, key=lambda name: rows[name].speedup)
-        out.print(advice(rows[best], best, "plain", first.plain_noise()), markup=False)
-    if verbose:
-        _rows(out, _COSTS, [(name, _cost(row)) for name, row in rows.items() if row.drafted])
-    for each in variants:
-        for sentence in _differences(each, verbose=verbose, prefix=f"{each.task}: "):
-            out.print(sentence, markup=False)

@@ -21,7 +21,7 @@ from localspec.speculative.control.calibration import calibrate, still_holds
 from localspec.speculative.control.costs import PassCosts
 from localspec.speculative.control.pair_profile import PairProfile
 from localspec.speculative.control.valuation import LONGEST_AUTO
-from localspec.speculative.limits import ceiling, usual_best
+from localspec.speculative.limits import usual_best
 from localspec.speculative.loop import Clock
 
 MEASURING = "New on this machine: measuring the costs of drafting for about two seconds."
@@ -105,9 +105,9 @@ def _answers(document: dict[str, float]) -> dict[int, float]:
 
 
 def best_gain(known: PairProfile, *, drafts_block: bool = False) -> tuple[float, int]:
-    """Times plain speed with a draft that is always right, and its length; see `ceiling`."""
+    """Times plain speed with a draft that is always right, and its length; see `usual_best`."""
     verify = [known.verify.seconds(1 + k, 0) for k in range(LONGEST_AUTO + 1)]
-    return ceiling(verify, known.draft.seconds(1, 0), drafts_block=drafts_block)
+    return usual_best(verify, known.draft.seconds(1, 0), 1.0, drafts_block=drafts_block)
 
 
 def _copies_gain(known: PairProfile) -> str:

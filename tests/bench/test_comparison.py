@@ -64,12 +64,11 @@ def test_looping_answers_are_left_out_of_figures() -> None:
     assert comparison.as_json()["left_out"] == ["code 2"]
 
 
-def test_intervals_and_auto_are_json() -> None:
+def test_intervals_are_json() -> None:
     seconds: dict[DraftTokens, float] = {0: 4.0, 2: 2.0, "auto": 1.0}
     sides = [side(length, [made_answer(each)] * 4) for length, each in seconds.items()]
     again = json.loads(json.dumps(compared(*sides).as_json()))
     assert [row["speedup_interval"] for row in again["sides"]] == [None, [2.0, 2.0], [4.0, 4.0]]
-    assert again["auto_over_fixed"] == {"length": 2, "ratio": 2.0, "interval": [2.0, 2.0]}
 
 
 @pytest.mark.parametrize("where", [(0, 1), (1, 0), (1, 1)])
@@ -95,7 +94,7 @@ def test_plain_data_is_json() -> None:
     assert (again["task"], again["prompts"], again["left_out"]) == ("code", ["code 1"], [])
     assert [each["draft_tokens"] for each in again["sides"]] == [0, 3]
     assert again["sides"][1]["speedup_by_repeat"] == pytest.approx([1.25, 1.5])
-    assert again["sides"][1]["speedup_interval"] is again["auto_over_fixed"] is None
+    assert again["sides"][1]["speedup_interval"] is None
     assert again["differences"] == [
         {"prompt": "code 1", "draft_tokens": 3, "position": 7, "margin": None, "repeatable": True,
          "proven_at": 2, "apart": None}

@@ -1,10 +1,8 @@
 """Bench: sides take turns from empty caches, and what is complete outlives an interruption."""
 
-import math
 from collections.abc import Sequence
 from typing import Any, cast
 
-import numpy as np
 import pytest
 
 from localspec.bench.comparison import Comparison
@@ -16,8 +14,6 @@ from localspec.core.options.load_options import DraftTokens
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.llama import llama_library
-from localspec.speculative.drafters import ModelDrafter
-from localspec.speculative.limits import Guess
 from localspec.speculative.prompt_lookup import PromptLookup
 from tests.support.answers import made_answer
 from tests.support.real_pair import GREEDY
@@ -149,40 +145,6 @@ def test_a_task_ends_when_enough_is_measured(monkeypatch: pytest.MonkeyPatch) ->
 
     found = run_bench(toy, tasks, plan(0, 4), is_enough=is_enough)
     assert [comparison.names for comparison in found] == [("a 1", "a 2"), ("b 1",)]
-
-
-def test_guesses_are_those_of_the_draft_given_the_true_text() -> None:
-    engine = ToyEngine(quirk=0.5)
-    prompt = engine.encode("abc")
-    found = compare(engine, [prompt], plan(0, 4, max_tokens=80))
-    text = found.sides[0].answers[0][0].tokens
-    context = [*prompt, *text]
-    draft = engine.draft
-    assert draft is not None
-    ((*guesses,),) = found.guesses
-    rows = [draft.row(context[: len(prompt) + i]) for i in range(len(text))]
-    assert [guess.right for guess in guesses] == [
-        int(row.argmax()) == token for row, token in zip(rows, text, strict=True)
-    ]
-    for guess, row in zip(guesses, rows, strict=True):
-        second, best = np.sort(row)[-2:]
-        assert guess.confidence == pytest.approx(best - second, rel=1e-5)
-    assert {guess.right for guess in guesses} == {True, False}
-
-
-def test_a_draft_that_lacks_a_token_of_the_text_guesses_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    review = ModelDrafter.score_past_tokens
-    monkeypatch.setattr(
-        ModelDrafter,
-        "score_past_tokens",
-        lambda self, context, longest: review(self, context, longest)[3:],
-    )
-    engine = ToyEngine(quirk=0.5)
-    found = compare(engine, [engine.encode("abc")], plan(0, 4, max_tokens=20))
-    assert found.guesses[0][:3] == (Guess(False, -math.inf),) * 3
-    assert len(found.guesses[0]) == 20 and math.isfinite(found.guesses[0][3].confidence)
 
 
 @pytest.mark.llama

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from localspec.bench.figures import (
     FEWEST_PROMPTS,
     Spent,
-    best_by_other_repeats,
     speedup_interval,
 )
 
@@ -73,23 +72,3 @@ def test_long_answers_count_for_more() -> None:
 @pytest.mark.parametrize("prompts", range(1, FEWEST_PROMPTS))
 def test_few_prompts_have_no_interval(prompts: int) -> None:
     assert speedup_interval(*drawn(prompts, 0)) is None
-
-
-def test_the_best_is_chosen_by_the_other_repeats() -> None:
-    one, other = spent([1.0], [5.0], [3.0]), spent([4.0], [2.0], [3.5])
-    # Repeat 0: 8.0 against 5.5. Repeat 1: 4.0 against 7.5. Repeat 2: 6.0 against 6.0, the first.
-    found = best_by_other_repeats([one, other])
-    assert found.seconds.tolist() == [[4.0], [5.0], [3.0]]
-    assert found.tokens.tolist() == [[10.0]] * 3
-    assert best_by_other_repeats([spent([2.0]), spent([1.0])]).seconds.tolist() == [[1.0]]
-
-
-def test_luck_is_not_what_makes_a_side_the_best() -> None:
-    """Six sides that are alike: the quickest is 5 % too quick, the chosen one is as they are."""
-    generator = np.random.default_rng(0)
-    drawn = [
-        [spent(*generator.normal(1.0, 0.1, (3, 5)).tolist()) for _ in range(6)] for _ in range(300)
-    ]
-    quickest = np.mean([min(side.pace for side in sides) for sides in drawn])
-    chosen = np.mean([best_by_other_repeats(sides).pace for sides in drawn])
-    assert quickest < 0.0975 and chosen == pytest.approx(0.1, rel=0.005)

@@ -1,12 +1,10 @@
 """A matched pair of real weights: pairing, equal texts, tool calls, infill, JSON schemas."""
 
 import json
-import math
 from pathlib import Path
 
 import pytest
 
-from localspec.bench.equality import audit_answers
 from localspec.bench.plan import BenchPlan, Variant
 from localspec.chat.answer import Answer
 from localspec.core.options.load_options import DraftTokens
@@ -14,6 +12,7 @@ from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.text_stream import Prompt
 from tests.support.command import Command
+from tests.support.llama.audit import shortfalls
 from tests.support.llama.rounding import rounding
 from tests.support.served import Site
 
@@ -68,9 +67,7 @@ def test_texts_differ_by_no_more_than_rounding(real_engine: Engine, question: st
     assert fixed.stats.drafted
     for answer in (fixed, auto):
         if answer.tokens != plain.tokens:
-            rows = [[plain], [answer]]
-            (audit,) = audit_answers(real_engine, question, prompt, PLAN, rows)
-            short = max(math.inf if miss is None else miss for _, miss in audit.misses)
+            short = max(shortfalls(real_engine, prompt, PLAN.params, answer.tokens))
             assert short <= 2 * rounding(real_engine, prompt, answer.tokens)
 
 

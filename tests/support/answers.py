@@ -61,7 +61,7 @@ def made_comparison(
 def made_demo(tiny: TinyFiles, **options: Any) -> DemoResult:
     """What the demo tells of the tiny pair; options are those of its comparison."""
     headers = read_header(tiny.target), read_header(tiny.draft)
-    return DemoResult("Q4_0", headers, headers, (made_comparison(task="Q4_0", **options),))
+    return DemoResult("Q4_0", headers, headers, made_comparison(task="Q4_0", **options))
 
 
 def varied_comparison(

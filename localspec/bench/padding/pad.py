@@ -4,14 +4,11 @@ A tiny trained model fits into the processor's cache, so that drafting gains not
 costs as much as a real model of that size and still gives the same text.
 
     embedding      x -> [x, 0]: every column beyond the source's is zero, in every layer
-    heads          zero q, k, v rows and zero attn_output or ssm_out columns; their dimension stays
+    heads          zero q, k, v rows and zero attn_output columns; their dimension stays
     feed-forward   zero gate and up rows, zero down columns
-    vocabulary     unused tokens with rows of zeros, whose logits are 0: below the likeliest token's
-    layers         random weights, but zero attn_output, ssm_out and ffn_down: x + 0; put before
-                   the last one, or before the last period of a hybrid
+    layers         random weights, but zero attn_output and ffn_down: x + 0; put before the last one
     RMS norm       mean over D instead of d columns is d/D of it, so epsilon * d/D, and the
-                   normalised row is sqrt(D/d) too long, so weight * sqrt(d/D); in a hybrid norms
-                   over one head share the epsilon, so there it is kept, and must be tiny
+                   normalised row is sqrt(D/d) too long, so weight * sqrt(d/D)
 """
 
 import glob
@@ -47,7 +44,6 @@ _ELSEWHERE = "Another cache folder can be named with LOCALSPEC_CACHE."
 # their sums are ordered differently.
 DEMO_TARGET_SHAPE = PaddedShape(embedding=1280, heads=20, feed_forward=3456, layers=14)  # 283 M
 DEMO_DRAFT_SHAPE = PaddedShape(embedding=512, heads=8, feed_forward=1280, layers=6)  # 20 M
-DEMO_HYBRID_SHAPE = PaddedShape(embedding=1280, heads=20, feed_forward=2304, layers=15)  # 281 M
 
 
 def pad_model(
@@ -64,9 +60,9 @@ def pad_model(
     only converted, to be compared with a padded file of that type. `on_progress` gets the bytes of
     tensor data written and in total. The folder must exist. Memory: a few matrices.
 
-    The source is plain (see `padding.source`); the shape is at least as large everywhere, its
-    widths are multiples of 32, and it adds whole periods of layers to a hybrid. Raises
-    `NotAGGUF` or `FileProblem` for an unreadable source, `LocalspecError` for a full disk.
+    The source is plain (see `padding.source`); the shape is at least as large everywhere, and its
+    widths are multiples of 32. Raises `NotAGGUF` or `FileProblem` for an unreadable source,
+    `LocalspecError` for a full disk.
     """
     small = PaddingSource.read(source)
     padded = _PaddedModel(small, shape, TensorEncoder(quantization), small.layout.forms(shape))
@@ -98,9 +94,8 @@ def padded_copy(
         cache_dir.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise FileProblem(f"{problem.filename}: {problem.strerror}.", _ELSEWHERE) from None
-    embedding, heads, feed_forward, layers, vocabulary = astuple(shape)
+    embedding, heads, feed_forward, layers = astuple(shape)
     sizes = f"e{embedding}-h{heads}-f{feed_forward}-l{layers}"
-    sizes += f"-v{vocabulary}" if vocabulary else ""
     start = f"{source.stem}-{sizes}-{quantization}"
     destination = cache_dir / f"{start}-{digest[:12]}-v{FORMAT_VERSION}.gguf"
     files.remove_abandoned(destination)  # before its space is needed

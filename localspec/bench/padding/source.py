@@ -1,8 +1,6 @@
 """Plain models read from GGUF for padding: sizes, header and mapped tensors.
 
-Plain: llama, qwen2 or qwen35 in F16 or F32, without biases but those of qwen2; a hybrid has tied
-embeddings, as many key heads as query heads, and delta nets with as many again. Padding would break
-others.
+Plain: llama or qwen2 in F16 or F32, without biases but those of qwen2. Padding would break others.
 """
 
 from dataclasses import dataclass
@@ -16,12 +14,9 @@ from localspec.bench.padding.encoder import Quantization
 from localspec.bench.padding.layout import Layout, PaddedShape
 from localspec.metadata.gguf_file import PartHeader, TensorInfo, Value
 from localspec.metadata.splits import read_part
-from localspec.metadata.vocab import TOKEN_TYPES, TOKENS
-from localspec.pairing import UNUSED
 
 _EPSILON = "attention.layer_norm_rms_epsilon"
 _HEAD_DIMENSIONS = ("attention.key_length", "attention.value_length", "rope.dimension_count")
-_DELTA_NET_HEADS = ("ssm.time_step_rank", "ssm.group_count")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +36,7 @@ class PaddingSource:
             embedding=_number(part, "embedding_length"),
             heads=_number(part, "attention.head_count"),
             feed_forward=_number(part, "feed_forward_length"),
-            layers=_number(part, "block_count") - _number(part, "nextn_predict_layers"),
+            layers=_number(part, "block_count"),
         )
         tensors = {tensor.name: _mapped(part, tensor) for tensor in part.tensors}
         return cls(part, tensors, shape, _layout(part, shape, tensors))
@@ -65,20 +60,7 @@ class PaddingSource:
         ours |= {f"{self.layout.architecture}.{key}": size for key, size in sizes.items()}
         if shape != self.shape:
             ours |= self._padded_names(shape)
-        return ours | self._padded_tokens(shape)
-
-    def _padded_tokens(self, shape: PaddedShape) -> dict[str, Value | None]:
-        """The tokens and their types, if there are more than the source has."""
-        first, end = self.layout.vocabulary, self.layout.tokens(shape)
-        if first == end:
-            return {}
-        tokens, types = (self.header.arrays[key] for key in (TOKENS, TOKEN_TYPES))
-        texts = [text.decode() for text in tokens.strings]
-        kinds = np.frombuffer(types.packed, "<i4").tolist()
-        return {
-            TOKENS: (*texts, *(f"<|unused_{i}|>" for i in range(first, end))),
-            TOKEN_TYPES: (*kinds, *[UNUSED] * (end - first)),
-        }
+        return ours
 
     def _padded_sizes(self, shape: PaddedShape) -> dict[str, int | float]:
         """The keys of the architecture that padding changes, without its name."""
@@ -88,16 +70,12 @@ class PaddingSource:
         sizes: dict[str, int | float] = {
             "embedding_length": shape.embedding,
             "feed_forward_length": shape.feed_forward,
-            "block_count": shape.layers + layout.nextn,
+            "block_count": shape.layers,
             "attention.head_count": shape.heads,
             "attention.head_count_kv": layout.keys(shape),
-            _EPSILON: epsilon if layout.hybrid else epsilon * ratio,
+            _EPSILON: epsilon * ratio,
         }
-        sizes |= dict.fromkeys(_HEAD_DIMENSIONS, layout.head_dimension)
-        if layout.hybrid:
-            sizes |= dict.fromkeys(_DELTA_NET_HEADS, shape.heads)
-            sizes["ssm.inner_size"] = shape.heads * layout.head_dimension
-        return sizes
+        return sizes | dict.fromkeys(_HEAD_DIMENSIONS, layout.head_dimension)
 
     def _padded_names(self, shape: PaddedShape) -> dict[str, str]:
         name = self.header.text("general.name") or self.path.stem
@@ -132,24 +110,12 @@ def _number(part: PartHeader, key: str, default: int = 0) -> int:
 
 
 def _layout(part: PartHeader, shape: PaddedShape, tensors: dict[str, NDArray[Any]]) -> Layout:
-    table = tensors["token_embd.weight"]
-    head = _number(part, "attention.key_length", shape.embedding // shape.heads)
-    architecture = part.text("general.architecture")
-    if architecture in ("llama", "qwen2"):
-        keys = _number(part, "attention.head_count_kv", shape.heads)
-        return Layout(
-            architecture,
-            len(table),
-            head,
-            key_heads=keys if keys < shape.heads else 0,
-            biases="blk.0.attn_q.bias" in tensors,
-            tied="output.weight" not in tensors,
-        )
+    keys = _number(part, "attention.head_count_kv", shape.heads)
     return Layout(
-        "qwen35",
-        len(table),
-        head,
-        period=_number(part, "full_attention_interval", 4),
-        convolution=_number(part, "ssm.conv_kernel"),
-        nextn=_number(part, "nextn_predict_layers"),
+        str(part.text("general.architecture")),
+        len(tensors["token_embd.weight"]),
+        _number(part, "attention.key_length", shape.embedding // shape.heads),
+        key_heads=keys if keys < shape.heads else 0,
+        biases="blk.0.attn_q.bias" in tensors,
+        tied="output.weight" not in tensors,
     )

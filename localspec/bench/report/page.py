@@ -1,32 +1,24 @@
 """Page of a benchmark: the document of a report as one HTML file that needs no network."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from localspec.bench.advice import audited, explained, fastest, length_name
-from localspec.bench.equality import Audit, Difference
+from localspec.bench.advice import explained, fastest, length_name
+from localspec.bench.equality import Difference
 from localspec.bench.figures import Figures
-from localspec.bench.report.document import Document, flat
-from localspec.chat.stats import Interval
 from localspec.core.formatting import number, one_line, percent, size
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+Document = Mapping[str, Any]
 Place = tuple[float, float]  # in percent from the left and from the bottom
 
 _INTERVALS = 5  # between ticks, about
-# Keys of `Limits`, and their labels.
-_LIMITS = {
-    "fixed": "best fixed length",
-    "causal": "best causal policy (estimate)",
-    "oracle": "oracle: the best length in every round",
-    "ceiling": "every drafted token right",
-}
 _VERDICTS = {
     "same": "the same text as plain decoding",
     "rounding": "the same text but for rounding",
@@ -111,7 +103,6 @@ def _view(document: Document) -> dict[str, Any]:
     overall, tasks = document["overall"] or {"sides": (), "left_out": ()}, document["tasks"]
     sides = [Figures(**side) for side in overall["sides"]]
     parts = ("machine", "target", "draft", "settings", "memory")
-    ratios = document["against"]["ratios"] if "against" in document else ()
     times = [_times(row) for row in sides]
     view = {
         "document": document,
@@ -124,29 +115,40 @@ def _view(document: Document) -> dict[str, Any]:
     return view | {
         "advice": fastest(sides, overall["plain_noise"]),
         "groups": [overall, *tasks] if len(tasks) > 1 else tasks,
-        "speeds": _around_one(
-            (side["speedup"], side["speedup_interval"])
-            for group in (overall, *tasks)
-            for side in group["sides"]
-        ),
-        "ratios": _around_one((row["ratio"], row["interval"]) for row in ratios),
+        "speeds": _speeds([side for group in (overall, *tasks) for side in group["sides"]]),
         "positions": _positions(sides),
         "rounds": scale_of([0, *(max(row.mean_accepted_length, row.round_cost) for row in sides)]),
         "staircase": _staircase(overall),
-        "limits": _LIMITS,
-        "reachable": scale_of([0, *((overall["limits"] or {}).get(key, 1) for key in _LIMITS)]),
         "times": times,
         "spent": scale_of([0, *(sum(each.values()) for each in times)]),
         "verdicts": _VERDICTS,
         "texts": [explained(Difference(**each)) for each in overall["differences"]],
-        "audited": audited([Audit(**each) for each in overall["audits"]])
-        if overall["audits"]
-        else "",
     }
 
 
-def _around_one(ratios: Iterable[tuple[float, Interval | None]]) -> Scale:
-    return scale_of([1, *(end for ratio, ends in ratios for end in (ratio, *(ends or ())))])
+def flat(value: object, name: str = "") -> Iterator[tuple[str, object]]:
+    """Plain data as names, joined by dots, and single values; those not set are left out."""
+    if isinstance(value, Mapping):
+        items = [*value.items()]
+    elif isinstance(value, list | tuple) and any(isinstance(each, Mapping) for each in value):
+        items = [*enumerate(value, 1)]
+    else:
+        if value not in (None, [], ()):
+            yield name, _words(value)
+        return
+    for key, each in items:
+        yield from flat(each, f"{name}.{key}" if name else str(key))
+
+
+def _words(value: object) -> object:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
+
+
+def _speeds(sides: Iterable[Mapping[str, Any]]) -> Scale:
+    ends = (end for side in sides for end in (side["speedup"], *(side["speedup_interval"] or ())))
+    return scale_of([1, *ends])
 
 
 def _positions(sides: Sequence[Figures]) -> Chart | None:
@@ -168,14 +170,13 @@ def _line(name: str, values: Sequence[float], columns: int, scale: Scale) -> Lin
 
 
 def _staircase(overall: Document) -> Chart | None:
-    """The cost of passes by width, in plain passes, and their possible gain, with the limits."""
-    costs, limits = overall["costs"], overall["limits"] or {}
+    """The cost of passes by width, in plain passes, and their possible gain."""
+    costs = overall["costs"]
     if costs is None or len(costs["pass_s"]) < 2:
         return None
     plain, *_ = costs["pass_s"]
     steps = [seconds / plain for seconds in costs["pass_s"]]
-    levels = [(_LIMITS[key], limits[key]) for key in ("causal", "oracle") if limits]
-    scale = scale_of([0, *steps, *costs["ceilings"], *(value for _, value in levels)])
+    scale = scale_of([0, *steps, *costs["ceilings"]])
     columns = len(steps)
     edges = [
         (100 * edge / columns, scale.at(cost))
@@ -185,8 +186,6 @@ def _staircase(overall: Document) -> Chart | None:
     lines = [Line("cost of a pass", edges, dots=False)]
     if costs["ceilings"]:
         lines.append(_line("speedup if every token is right", costs["ceilings"], columns, scale))
-    for name, value in levels:
-        lines.append(Line(name, [(0, scale.at(value)), (100, scale.at(value))], dots=False))
     return Chart(columns, scale, lines)
 
 

@@ -12,7 +12,6 @@ from localspec import __version__
 from localspec.bench.comparison import Comparison, together
 from localspec.bench.plan import BenchPlan
 from localspec.bench.prompts import Prompt
-from localspec.bench.report.document import FORMAT, Against, Document, compare_documents
 from localspec.bench.report.page import render
 from localspec.core import machine
 from localspec.core.files import appearing_when_complete, file_problem
@@ -20,15 +19,17 @@ from localspec.engine.engine import Engine
 from localspec.llama import llama_library
 from localspec.llama.memory.use import MemoryUse
 
+FORMAT = 3  # raise it when a key changes its name or meaning
+
 
 @dataclass(eq=False, slots=True)
 class Report:
     """The document of one run, written to ``path`` as JSON and to ``page`` as HTML (None: nowhere).
 
     ``prompts`` are by task. Speeds are in tokens per second, seconds end in ``_s``, memory is in
-    bytes; ``overall`` is None before the first result, and ``against`` is there with an ``earlier``
-    run. ``command`` gave it, and ``other_work`` is a sentence on other programs at its start. It is
-    written after each task; files are always complete or untouched.
+    bytes; ``overall`` is None before the first result. ``command`` gave it, and ``other_work`` is a
+    sentence on other programs at its start. It is written after each task; files are always
+    complete or untouched.
     """
 
     engine: Engine
@@ -36,11 +37,9 @@ class Report:
     prompts: Mapping[str, Sequence[Prompt]]
     path: Path | None = None
     page: Path | None = None
-    earlier: Document | None = None
     command: str = ""
     other_work: str | None = None
     document: dict[str, object] = field(default_factory=dict, init=False)
-    against: Against | None = field(default=None, init=False)
 
     def save(self, comparisons: Sequence[Comparison], *, complete: bool) -> None:
         """Rebuild the document from the results so far, then write it; raises FileProblem."""
@@ -71,9 +70,6 @@ class Report:
             "overall": together(comparisons).as_json() if comparisons else None,
             "answers": [row for comparison in comparisons for row in comparison.answers_as_json()],
         }
-        if self.earlier is not None:
-            self.against = compare_documents(self.document, self.earlier)
-            self.document["against"] = asdict(self.against)
         if self.path is not None:
             _write(self.path, json.dumps(self.document, indent=1, ensure_ascii=False) + "\n")
         if self.page is not None:

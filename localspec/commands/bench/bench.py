@@ -72,15 +72,9 @@ class BenchFlags:
     max_tokens: int = _everyday(
         64, "--max-tokens -n", "Most tokens of an answer.", bounds=Bounds(1, 2**31)
     )
-    audit: bool = option(
-        False, "--audit", "Verify every drafted answer by plain decoding, token by token."
-    )
     output: Path | None = _everyday(None, "--output -o", "Save the JSON document to this file.")
     report: Path | None = _everyday(
         None, "--report", "Save figures and tables to this file, as a page (HTML)."
-    )
-    against: Path | None = option(
-        None, "--against", "Compare with this document of an earlier --output or --json."
     )
 
 
@@ -98,11 +92,10 @@ def bench(
     """Measure draft lengths against plain decoding, and compare the texts.
 
     Default: greedy, seed 0, auto, for two minutes at most. Exit code 1 if a text differs from
-    plain for no proven reason. --verbose adds costs and limits.
+    plain for no proven reason. --verbose adds costs.
     """
     from localspec.bench.forecast import Limit
     from localspec.bench.prompts import SHIPPED, by_task, in_turn, read_prompts
-    from localspec.bench.report.document import read_document
     from localspec.bench.report.report import Report, require_writable
 
     if given.keys() & {"lookup_cache", "lookup_files"}:
@@ -120,9 +113,6 @@ def bench(
     kinds = len(groups)
     if not measuring.thorough:
         groups = in_turn(groups)
-    every = [prompt for group in groups.values() for prompt in group]
-    against = measuring.against
-    earlier = None if against is None else read_document(against, every)
     request = session.make_request(name, given, _SAMPLING)
     _sides(request, measuring, drafts=True)  # raises for bad flags before anything is loaded
     templating.check()
@@ -136,9 +126,7 @@ def bench(
         plan = _plan(engine, request, lengths, measuring)
         session.use_template(engine, templating)
         command = shlex.join(["localspec", *sys.argv[1:]])
-        report = Report(
-            engine, plan, groups, measuring.output, measuring.report, earlier, command, busy
-        )
+        report = Report(engine, plan, groups, measuring.output, measuring.report, command, busy)
         verbose = request.models.verbose
         limit = None if measuring.thorough else Limit(QUICK_SECONDS, kinds)
         found, problem = _run(engine, plan, groups, report, limit, as_json=as_json, verbose=verbose)
@@ -158,18 +146,12 @@ def _plan(
     sides = [replace(plain, draft_tokens=each).allowed(engine) for each in lengths]
     for each in sides:
         session.measure(engine, request, each)
-    if measuring.audit and not plain.sampling.text_independent_of_draft:
-        raise UsageError(
-            "--audit needs a text that the seed alone decides, unlike that of rejection.",
-            "Use --acceptance coupled or match, or leave --audit out.",
-        )
     return BenchPlan(
         plain.sampling,
         tuple(dict.fromkeys(each.draft_tokens for each in sides)),
         measuring.repeats or (THOROUGH_REPEATS if measuring.thorough else 1),
         measuring.max_tokens,
         plain.prompt_lookup,
-        measuring.audit,
     )
 
 
@@ -187,7 +169,7 @@ def _run(
     from localspec.bench.forecast import Forecast
     from localspec.bench.plan import require_prompts_fit
     from localspec.bench.report.report import memory_use
-    from localspec.display.bench import Scoreboard, show_against
+    from localspec.display.bench import Scoreboard
 
     ids = _encode_prompts(engine, groups)
     require_prompts_fit(engine, ids, plan)
@@ -203,8 +185,6 @@ def _run(
         board.finish(found, memory_use(engine) if verbose else None, engine.text_equality)
         try:
             report.save(found, complete=problem is None)
-            if report.against is not None:
-                show_against(out, report.against)
         finally:
             if as_json:
                 console.json_line(report.document)

@@ -1,4 +1,4 @@
-"""The command ``demo``: the bundled pair or hybrid, plain decoding against drafting."""
+"""The command ``demo``: the bundled pair, plain decoding against drafting."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -7,7 +7,6 @@ import typer
 
 from localspec import __version__
 from localspec.commands.flags.answer import JsonFlag
-from localspec.commands.flags.rows import choice
 from localspec.core import machine
 from localspec.core.errors import UsageError
 from localspec.core.options.load_options import THREADS
@@ -23,15 +22,6 @@ if TYPE_CHECKING:
 
 
 def demo(
-    model: Annotated[
-        str,
-        typer.Option(
-            parser=choice("pair", "hybrid"),
-            metavar="pair|hybrid",
-            help="A target and its draft, or a hybrid (architecture of Qwen3.5) with an MTP head "
-            "and every way to draft for it.",
-        ),
-    ] = "pair",
     draft_tokens: Annotated[
         str, typer.Option("--draft-tokens", "--draft", metavar="N|auto", help="Draft length.")
     ] = "auto",
@@ -50,9 +40,7 @@ def demo(
     ] = False,
     verbose: Annotated[
         bool,
-        typer.Option(
-            "--verbose", "-v", help="Also the cost of a round, and the limits of drafting."
-        ),
+        typer.Option("--verbose", "-v", help="Also the cost of a round."),
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -72,20 +60,19 @@ def demo(
     is_busy = False
     if not as_json:
         is_busy = console.note_other_work()
-        tokens = demo_tokens(model, plan, len(quantizations))
-        bench_display.demo_intro(model, length, tokens)
-    if model == "pair" and not as_json and console.make_console(stderr=False).is_terminal:
+        bench_display.demo_intro(length, demo_tokens(plan, len(quantizations)))
+    if not as_json and console.make_console(stderr=False).is_terminal:
         _watch(plan, threads)
     board = bench_display.Scoreboard(console.make_console(as_json), quantizations)
     results = []
     with progress(above=board.so_far) as on_progress:
         update = (lambda comparison: None) if as_json else board.update
-        for result in run_demo(model, plan, threads, on_progress, quantizations, update):
+        for result in run_demo(plan, threads, on_progress, quantizations, update):
             results.append(result)
             if not as_json:
                 bench_display.demo_result(result, verbose=verbose)
     if as_json:
-        console.json_line(_document(model, plan, threads, results))
+        console.json_line(_document(plan, threads, results))
     else:
         bench_display.demo_end(results, _next_command(), is_busy=is_busy or machine.is_busy())
 
@@ -102,18 +89,14 @@ def _watch(plan: "BenchPlan", threads: int | None) -> None:
 
 
 def _document(
-    model: str,
-    plan: "BenchPlan",
-    threads: int | None,
-    results: Sequence["DemoResult"],
+    plan: "BenchPlan", threads: int | None, results: Sequence["DemoResult"]
 ) -> dict[str, object]:
     settings = {
         **{"repeats": plan.repeats, "max_tokens": plan.max_tokens, "temperature": 0},
         **{"cpu": machine.cpu_name(), "threads": threads or machine.physical_cores()},
     }
     found = [each.as_json() for each in results]
-    key = "pairs" if model == "pair" else "hybrids"
-    return {"version": __version__, "settings": settings, key: found}
+    return {"version": __version__, "settings": settings, "pairs": found}
 
 
 def _next_command() -> str:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -12,15 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec.bench.comparison import Comparison, together
-from localspec.bench.equality import Audit
-from localspec.bench.figures import Limits
-from localspec.bench.report.document import Against, Ratio
 from localspec.bench.report.page import render
 from localspec.chat.stats import PassStats, SourceStats
 from tests.support.answers import compared, difference, made_answer, made_comparison, side
 from tests.support.programs.browser import CONTRASTS, chromium
-
-LIMITS = Limits(3.5, 8, 2.25, 1.75, 1.5, 4, (0.7, 0.5), False)
 
 
 def document(*comparisons: Comparison, file: str = "target.gguf", **changes: Any) -> dict[str, Any]:
@@ -115,27 +109,11 @@ def test_only_what_decides_is_in_view() -> None:
         assert f"<h2>{heading}</h2>" in text and heading not in in_view
 
 
-def test_limits_stand_beside_what_was_measured() -> None:
-    found = document(measured())
-    found["overall"]["limits"] = found["tasks"][0]["limits"] = {
-        name: getattr(LIMITS, name) for name in LIMITS.__dataclass_fields__
-    }
-    page = _Page(render(found))
-    assert row(page, "fastest measured")[1:] == ["1.25x"]
-    assert row(page, "best fixed length")[1:] == ["1.50x with 4"]
-    assert row(page, "best causal policy (estimate)")[1:] == ["1.75x"]
-    assert row(page, "oracle: the best length in every round")[1:] == ["2.25x"]
-    assert row(page, "every drafted token right")[1:] == ["3.50x with 8"]
-    assert "What drafting could reach" not in render(document(measured()))
-
-
 def test_texts_that_differ_are_told_with_their_place() -> None:
     found = made_comparison(prompts=4, differences=[difference(), difference(proven_at=None)])
-    found = replace(found, audits=(Audit("code 1", 3, 40, True, ()),))
     page = _Page(render(document(found)))
     assert "ANOTHER TEXT, and not by rounding" in page.text
     assert page.text.count("another text from token 8 on, the two likeliest tokens 0.1 logits") == 2
-    assert "Audit: 40 tokens of 1 drafted answers" in page.text
 
 
 def test_facts_of_machine_and_settings() -> None:
@@ -144,17 +122,6 @@ def test_facts_of_machine_and_settings() -> None:
         assert words in page.text
     assert "loras" not in page.text  # not set
     assert "stopped early" in page.text
-
-
-def test_an_earlier_run_is_compared() -> None:
-    ratios = (Ratio(0, 40.0, 50.0, 1.25, (1.2, 1.3)), Ratio("auto", 50.0, 40.0, 0.8, None))
-    changes = (("machine.cpu", "A", "B"), ("draft.file", None, "d.gguf"))
-    found = asdict(Against("2026-01-01", "0.9", 7, ratios, changes))
-    page = _Page(render(document(measured(), against=found)))
-    assert ["off", "", "1.25x", "1.20 to 1.30", "40.0", "50.0"] in page.rows
-    assert ["auto", "", "0.80x", "–", "50.0", "40.0"] in page.rows
-    assert ["machine.cpu", "A", "B"] in page.rows
-    assert "2026-01-01 (localspec 0.9), over the\n7 prompts" in page.text
 
 
 @pytest.mark.parametrize("comparisons", [(), (made_comparison(loops=1),)])

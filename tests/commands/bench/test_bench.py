@@ -79,7 +79,7 @@ def test_verbose_adds_details(bench: Command, monkeypatch: pytest.MonkeyPatch) -
 
 def test_bench_ends_with_one_json_document(bench: Command, tmp_path: Path) -> None:
     path, page = tmp_path / "result.json", tmp_path / "page.html"
-    flags = ("--draft", "2", "--temp", "0.8", "--seed", "9", "--audit", "--report", page)
+    flags = ("--draft", "2", "--temp", "0.8", "--seed", "9", "--report", page)
     done = bench(*flags, "--json", "--output", path)
     assert done.code == 0
     document = json.loads(done.out)
@@ -95,31 +95,8 @@ def test_bench_ends_with_one_json_document(bench: Command, tmp_path: Path) -> No
         assert [side["draft_tokens"] for side in task["sides"]] == [0, 2]
         assert len(task["sides"][1]["speedup_by_repeat"]) == 2
         assert task["sides"][1]["speedup_interval"] is None  # two prompts
-        assert [audit["tokens"] for audit in task["audits"]] == [4] * 4
     low, high = document["overall"]["sides"][1]["speedup_interval"]
     assert 0 < low <= document["overall"]["sides"][1]["speedup"] <= high
-    assert "\nAudit: 32 tokens of 8 drafted answers" in done.err
-
-
-def test_bench_against_an_earlier_run(bench: Command, tmp_path: Path) -> None:
-    path = tmp_path / "old.json"
-    assert bench("--draft", "2", "--output", path).code == 0
-    done = bench("--draft-tokens", "2,auto", "--repeats", "1", "--against", path, "--json")
-    assert done.code == 0
-    against = json.loads(done.out)["against"]
-    assert against["prompts"] == 4
-    assert [row["draft_tokens"] for row in against["ratios"]] == [0, 2]
-    assert [name for name, _, _ in against["changes"]] == [
-        "settings.draft_tokens", "settings.repeats",
-    ]  # fmt: skip
-    assert re.search(r"^Against 20.*, localspec .*, 4 prompts$", done.err, re.M)
-    assert re.search(
-        r"^  --draft 2 +\d+\.\d\dx \(90% CI .*\), .* tok/s before, .* now$", done.err, re.M
-    )
-    assert re.search(r"^  settings.repeats +1, was 2$", done.err, re.M)
-    path.write_text("{}")
-    refused = bench("--against", path)
-    assert refused.code == 1 and "is not the document of a benchmark" in refused.sentences
 
 
 def test_bench_of_rejection_explains_no_text(bench: Command) -> None:
@@ -128,8 +105,6 @@ def test_bench_of_rejection_explains_no_text(bench: Command) -> None:
     rows = [row for row in done.out.splitlines() if row[0] == " "]
     assert [row.split()[0] for row in rows] == ["2", "4", "8"] * 3
     assert all(row.endswith("redrawn") for row in rows)
-    refused = bench("--acceptance", "rejection", "--temp", "0.8", "--audit")
-    assert refused.code == 2 and "unlike that of rejection" in refused.sentences
 
 
 def test_bench_measures_our_own_prompts_greedily(localspec: Command, tiny: TinyFiles) -> None:

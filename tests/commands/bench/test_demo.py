@@ -1,4 +1,4 @@
-"""The command demo: both padded pairs, as a table and as JSON."""
+"""The command demo: the padded pair, as a table and as JSON."""
 
 import json
 import re
@@ -52,26 +52,6 @@ def test_demo(localspec: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         assert localspec("demo", *nonsense).code == 2
     assert "shows drafting" in localspec("demo", "--draft", "off").err
-
-
-def test_demo_of_the_hybrid(localspec: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    from localspec.bench.demo import padded_hybrid
-
-    shapes = (PaddedShape(320, 5, 512, 6), PaddedShape(128, 2, 384, 3))  # as they are
-    monkeypatch.setattr(padded_hybrid, "__defaults__", (shapes,))
-    flags = ("demo", "--model", "hybrid", "--all", "-n", "4", "-t", "1")
-    done = localspec(*flags)
-    assert done.code == 0 and "The bundled hybrid is a toy" in done.err
-    for word in ("F16: the 8.6M hybrid", "Q4_0: the 8.6M", "plain", "lookup", "draft model", "MTP"):
-        assert word in done.out
-    alone = [each for each in flags if each != "--all"]
-    done = localspec(*alone, "--draft", "1", "--json")
-    assert (done.code, done.err) == (0, "")
-    (first,) = json.loads(done.out)["hybrids"]
-    assert first["quantization"] == "F16"
-    assert [way["task"] for way in first["ways"]] == ["draft model", "MTP"]
-    wrong = localspec("demo", "--model", "toy")
-    assert wrong.code == 2 and "not one of pair, hybrid" in wrong.sentences
 
 
 @pytest.mark.usefixtures("small_demo")

@@ -69,7 +69,7 @@ def test_names_cannot_steer_the_terminal(streams: Streams, monkeypatch: pytest.M
 
 def show_everything(tiny: TinyFiles) -> None:
     target, draft = read_header(tiny.target), read_header(tiny.draft)
-    bench_display.demo_intro("pair", 3, 4608)
+    bench_display.demo_intro(3, 4608)
     bench_display.demo_result(made_demo(tiny))
     reports.pair_report(check_pair(target, draft), target, draft)
     device = {"name": "CPU", "description": "A CPU", "kind": "CPU", "free": 2**30, "total": 2**31}
