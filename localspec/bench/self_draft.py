@@ -14,7 +14,6 @@ from localspec.bench.figures import FEWEST_PROMPTS, Side, side_figures, speedup_
 from localspec.bench.plan import BenchPlan, PromptIds, Variant
 from localspec.bench.prompts import by_task, read_prompts
 from localspec.bench.run import compare_variants
-from localspec.chat.stats import GenerationStats
 from localspec.core.errors import IncompatiblePair, PromptTooLong
 from localspec.core.files import appearing_when_complete, file_problem
 from localspec.core.options.load_options import LoadOptions
@@ -28,13 +27,18 @@ from localspec.metadata.checks.heads import n_tokens
 from localspec.metadata.draft_kind import n_layers
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.self_draft import store
-from localspec.self_draft.head_rows import RowChoice, choose_rows, sizes, step_seconds
 from localspec.self_draft.make import chosen_recipe, make_draft
 from localspec.self_draft.recipe import Recipe, SelfDraftOptions
 from localspec.self_draft.trim import trim_vocabulary
 from localspec.self_draft.trim_heads import trim_heads
 from localspec.self_draft.verdict import DraftVerdict
-from localspec.self_draft.vocabulary import count_file, count_tokens, coverage, ranked
+from localspec.self_draft.vocabulary import (
+    count_file,
+    count_tokens,
+    coverage,
+    enough_rows,
+    ranked,
+)
 from localspec.speculative.control.costs import PassCosts
 from localspec.speculative.control.valuation import LONGEST_AUTO
 
@@ -57,7 +61,6 @@ class MadeDraft:
     """A draft of ``n_bytes``, made of ``source``: the target itself, or the draft that was given.
 
     ``verdict`` is None after Ctrl-C, ``stored`` if another draft stays stored instead.
-    ``choice`` is there if output rows were chosen; if whole heads are better nothing was made.
     """
 
     target: ModelHeader
@@ -66,7 +69,6 @@ class MadeDraft:
     n_bytes: int
     verdict: DraftVerdict | None
     stored: store.StoredDraft | None
-    choice: RowChoice | None = None
 
     @property
     def stopped(self) -> bool:
@@ -91,25 +93,18 @@ def make_and_store(
     """
     header = read_header(target)
     source = header if options.source is None else read_header(options.source)
-    recipe, choice, ids = chosen_recipe(options, header, source), None, None
+    recipe = chosen_recipe(options, header, source)
     say(_announcement(recipe, n_layers(source)))
     with progress() as on_progress, store.work_folder() as folder:
-        if recipe.heads and recipe.vocab is None:
-            choice, ids = _chosen_rows(header, load, options.counts, folder, on_progress)
-            if not choice.pays:
-                return MadeDraft(header, source, recipe, 0, None, None, choice)
-            say(choice.sentence)
-            recipe = replace(recipe, vocab=choice.rows)
         file, stored = source.path, None
         if options.source is None and not recipe.heads:
             file = folder / "draft.gguf"
             on_progress("making the draft", 0, 1)
             make_draft(header, replace(recipe, vocab=None), file)
-        if recipe.vocab is not None:
+        if recipe.heads or recipe.vocab is not None:
             whole = source if recipe.heads else read_header(file)
-            ids = ids or _kept_ids(
-                whole, load(target, None)[0], recipe.vocab, options.counts, on_progress
-            )
+            ids = _kept_ids(whole, load(target, None)[0], recipe.vocab, options.counts, on_progress)
+            recipe = replace(recipe, vocab=len(ids))
             file = folder / "trimmed.gguf"
             on_progress("trimming", 0, 1)
             (trim_heads if recipe.heads else trim_vocabulary)(whole, header, ids, file)
@@ -124,63 +119,39 @@ def make_and_store(
         finally:  # so that it is not lost if the output cannot be written
             if _replaces(recipe, verdict, options, store.find(header)):
                 stored = store.store_draft(header, recipe, file, verdict)
-    return MadeDraft(header, source, recipe, size, verdict, stored, choice)
+    return MadeDraft(header, source, recipe, size, verdict, stored)
 
 
 def _announcement(recipe: Recipe, layers: int) -> str:
     trims = recipe.heads or recipe.vocab is not None
     counted = f", counting the target's tokens for {COUNT_BUDGET:.0f} seconds" if trims else ""
-    chooses = recipe.heads and recipe.vocab is None
-    chosen = ", choosing how many output rows they keep" if chooses else ""
     return (
-        f"Making a draft of {recipe.describe(layers)}{counted}{chosen}, then measuring it for "
+        f"Making a draft of {recipe.describe(layers)}{counted}, then measuring it for "
         f"about {VERDICT_BUDGET / 60:.0f} minutes. Ctrl-C ends the measurement and keeps the draft."
     )
-
-
-def _chosen_rows(
-    target: ModelHeader, load: Load, counts: Path | None, folder: Path, on_progress: Progress
-) -> tuple[RowChoice, list[int]]:
-    """How many output rows the target's heads should keep, and the ids of these rows."""
-    size = n_tokens(target)
-    options, heads = _pair(load, target.path, target.path)
-    on_progress(_COUNTING, 0, 1)
-    with Engine.load(options, heads) as engine:
-        _require_draft(engine)
-        known = engine.profile.learnt(perf_counter)
-        verify = [known.verify.seconds(1 + k, 0) for k in range(LONGEST_AUTO + 1)]
-        texts, stats = _said(engine, length=1)
-        texts = texts if counts is None else count_file(engine, counts)
-        likeliest = ranked(engine, texts, size)
-        covered = coverage(engine, texts, size)
-    on_progress("timing the heads", 0, 1)
-    fewest = sizes(size)[-1]
-    trim_heads(target, target, likeliest[:fewest], folder / "timed.gguf")
-    least, most = step_seconds(target, read_header(folder / "timed.gguf"), options, perf_counter)
-    choice = choose_rows(
-        covered, verify, stats.acceptance_rate or 0.0, (fewest, least), (size, most)
-    )
-    return choice, likeliest[: choice.rows]
 
 
 def _kept_ids(
     draft: ModelHeader,
     target: LoadOptions,
-    n_ids: int,
+    n_ids: int | None,
     counts: Path | None,
     on_progress: Progress,
 ) -> list[int]:
+    """The ids of the output rows that are kept; by default as many as cover enough text."""
     on_progress(_COUNTING, 0, 1)
+    size = n_tokens(draft)
     with Engine.load(target) as engine:
-        texts = _said(engine)[0] if counts is None else count_file(engine, counts)
-        return sorted(ranked(engine, texts, n_tokens(draft))[:n_ids])
+        texts = _said(engine) if counts is None else count_file(engine, counts)
+        n_ids = n_ids or enough_rows(coverage(engine, texts, size))
+        return sorted(ranked(engine, texts, size)[:n_ids])
 
 
-def _said(engine: Engine, length: int = 0) -> tuple[list[Counter[int]], GenerationStats]:
+def _said(engine: Engine) -> list[Counter[int]]:
     """The target's answers to the built-in prompts while the time lasts."""
     end = perf_counter() + COUNT_BUDGET
     prompts = [prompt.messages for prompt in read_prompts()]
-    return count_tokens(engine, prompts, lambda: perf_counter() > end, length)
+    return count_tokens(engine, prompts, lambda: perf_counter() > end)
 
 
 def _pair(load: Load, target: Path, draft: Path) -> tuple[LoadOptions, LoadOptions]:

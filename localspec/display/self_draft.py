@@ -19,11 +19,8 @@ _TEXT = {
 
 
 def result(found: MadeDraft, output: Path | None) -> None:
-    """Print the verdict on a draft and the path of its file on stdout, or why none was made."""
+    """Print the verdict on a draft and the path of its file on stdout."""
     out = make_console(stderr=False)
-    if found.choice is not None and not found.choice.pays:
-        out.print(one_line(found.choice.sentence), markup=False)
-        return
     recipe = found.recipe.describe(n_layers(found.source))
     for sentence in (_verdict(recipe, found.verdict), _place(found.stored, output)):
         out.print(one_line(sentence), markup=False)
@@ -36,7 +33,6 @@ def as_json(found: MadeDraft, output: Path | None) -> dict[str, object]:
         "output": None if output is None else str(output),
         "source": str(found.source.path),
         "kept": None if kept is None else str(kept),
-        "choice": None if found.choice is None else found.choice.as_json(),
         "draft": found.recipe.as_json() | {"n_bytes": found.n_bytes},
         "stopped": found.stopped,
         "verdict": None if found.verdict is None else found.verdict.as_json(),

@@ -47,7 +47,8 @@ _ELSEWHERE = "Or name another file with --output."
 def chosen_recipe(options: SelfDraftOptions, target: ModelHeader, source: ModelHeader) -> Recipe:
     """The recipe for these options; ``source`` is the draft to be trimmed, else the target.
 
-    MTP heads without a number of rows are to have as many as pay (`head_rows.choose_rows`).
+    MTP heads without a number of rows are to have as many as cover enough text
+    (`vocabulary.enough_rows`).
 
     Raises DraftNotMade or UsageError for options that give no draft of this target, and
     IncompatiblePair if its vocabulary cannot be trimmed.

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from localspec.chat.message import Message
-from localspec.chat.stats import GenerationStats
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import read_text
 from localspec.core.formatting import one_line
@@ -21,6 +20,9 @@ CONTROL = 3  # a token's type
 MAX_BYTES = 16 * 2**20  # of a file that is counted
 _PIECE = 2**12  # characters that are tokenized at once: a word cut in two counts little
 _JSON_LINES = (".jsonl", ".ndjson")
+# A drafted token and the one before it need a row: the chance of acceptance falls by its square.
+_ENOUGH = 0.98
+_GRAIN, _MOST = 64, 0.7  # rows are a multiple, and a share of all: more would save little
 
 Conversation = Sequence[Message]
 Texts = Sequence[Counter[int]]  # how often each token occurs in each text
@@ -49,6 +51,13 @@ def coverage(engine: Engine, texts: Texts, limit: int) -> list[float]:
         covered += [counts[token] for token in ranked(engine, seen, limit)]
     shares: list[float] = (covered.cumsum() / max(1, sum(map(Counter.total, texts)))).tolist()
     return shares
+
+
+def enough_rows(covered: Sequence[float]) -> int:
+    """The fewest output rows that cover almost all of unseen text, by its `coverage`."""
+    size = len(covered)
+    rows = next((n for n, share in enumerate(covered, 1) if share >= _ENOUGH), size)
+    return max(1, min(-(-rows // _GRAIN) * _GRAIN, round(_MOST * size)))
 
 
 def count_file(engine: Engine, path: Path) -> list[Counter[int]]:
@@ -92,29 +101,23 @@ def count_tokens(
     engine: Engine,
     prompts: Sequence[Conversation],
     is_over: Callable[[], bool] = lambda: False,
-    length: int = 0,
-) -> tuple[list[Counter[int]], GenerationStats]:
+) -> list[Counter[int]]:
     """How often each token occurs in each prompt and the target's greedy answer to it.
 
-    Answers are drafted with this length, and their figures come with the counts. FR-Spec (arXiv
-    2502.14856) counts a corpus; a draft is to guess the target's own words. Once
+    FR-Spec (arXiv 2502.14856) counts a corpus; a draft is to guess the target's own words. Once
     ``is_over``, prompts alone are counted. Raises the errors of `Engine.stream`.
     """
-    counts, stats = list[Counter[int]](), GenerationStats()
-    greedy = SamplingParams(temperature=0)
+    counts = list[Counter[int]]()
+    options = GenerateOptions(SamplingParams(temperature=0), 0, max_tokens=ANSWER_TOKENS)
     for prompt in prompts:
         encoded = engine.encode_chat(prompt)
         counts.append(Counter(encoded))
         if len(encoded) < engine.target.n_ctx and not is_over():
-            options = GenerateOptions(greedy, length, max_tokens=ANSWER_TOKENS)
-            last = GenerationStats()
             for piece in engine.stream(encoded, options):
                 counts[-1].update(piece.tokens)
-                last = piece.stats
                 if is_over():
                     break
-            stats.merge(last)
-    return counts, stats
+    return counts
 
 
 def rank(counts: Counter[int], always: Iterable[int], n_vocab: int) -> list[int]:

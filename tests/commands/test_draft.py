@@ -12,7 +12,6 @@ from localspec.core import paths
 from localspec.engine.engine import Engine
 from localspec.metadata.header import read_header
 from localspec.self_draft import store, vocabulary
-from localspec.self_draft.head_rows import RowChoice, choose_rows
 from localspec.self_draft.make import make_draft
 from localspec.self_draft.recipe import Recipe
 from localspec.self_draft.verdict import DraftVerdict
@@ -287,43 +286,18 @@ def test_heads_with_fewer_output_rows(
     assert done.code == 2 and "Give --vocab N" in done.err
 
 
-@pytest.mark.parametrize("pays", [True, False])
-def test_heads_get_as_many_output_rows_as_pay(
-    localspec: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pays: bool
+def test_heads_get_as_many_output_rows_as_cover_the_text(
+    localspec: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = list[int]()
-
-    def step_seconds(*arguments: object) -> tuple[float, float]:
-        asked.append(len(read_header(arguments[1].path).trimmed.ids))  # type: ignore[attr-defined,union-attr]
-        return (0.0, 1.0) if pays else (0.0, 0.0)
-
-    def choose(
-        coverage: list[float], verify: list[float], chance: float, *steps: tuple[int, float]
-    ) -> RowChoice:
-        return choose_rows(coverage, [1.0] * len(verify), chance, *steps)  # on no machine
-
-    monkeypatch.setattr(self_draft, "choose_rows", choose)
-    monkeypatch.setattr(self_draft, "step_seconds", step_seconds)
     monkeypatch.setattr(self_draft, "judge", lambda *arguments, **more: PAYS)
     monkeypatch.setattr(self_draft, "COUNT_BUDGET", 1e9)
     monkeypatch.setattr(vocabulary, "ANSWER_TOKENS", 12)
     target = Path(shutil.copy(paths.demo_hybrid(), tmp_path / "hybrid.gguf"))
     output = tmp_path / "mtp-hybrid.gguf"
-    make = ("draft", "make", target, "-t", "1")
-    done = localspec(*make, "--json", *(("-o", output) if pays else ()))
+    done = localspec("draft", "make", target, "-t", "1", "--json", "-o", output)
     found = json.loads(done.out)
-    choice = found["choice"]
-    assert done.code == 0 and found["stopped"] is False and choice["pays"] is pays
-    assert "of the MTP heads, counting" in done.err and "choosing how many output rows" in done.err
-    assert choice["size"] == 4096 and asked[0] <= choice["rows"] < 4096
-    assert 0 < choice["covered"] <= 1 and output.exists() is pays
-    if pays:
-        trimmed = read_header(output).trimmed
-        assert trimmed is not None and len(trimmed.ids) == choice["rows"]
-        assert f"Chosen: {choice['rows']:,} of 4,096 output rows; they cover " in done.err
-        assert found["draft"]["vocab"] == choice["rows"] and found["draft"]["heads"]
-    else:
-        assert found["verdict"] is None and found["kept"] is None
-        done = localspec(*make)
-        assert done.code == 0 and done.out.count("\n") == 1
-        assert " here, so nothing is made. Of fewer output rows " in done.out
+    assert done.code == 0 and found["stopped"] is False
+    assert "of the MTP heads, counting" in done.err
+    trimmed = read_header(output).trimmed
+    assert trimmed is not None and 0 < len(trimmed.ids) < 4096
+    assert found["draft"]["vocab"] == len(trimmed.ids) and found["draft"]["heads"]

@@ -52,14 +52,21 @@ def test_each_token_has_one_rank(counts: dict[int, int], always: set[int], n_voc
 @pytest.mark.llama
 def test_what_the_target_says_is_counted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vocabulary, "ANSWER_TOKENS", 12)
-    counts, stats = count_tokens(engine, PROMPTS)
+    counts = count_tokens(engine, PROMPTS)
     encoded = [engine.encode_chat(each) for each in PROMPTS]
     said = [fresh(engine, each, GREEDY, 0, 12).tokens for each in encoded]
     assert counts == [Counter([*a, *b]) for a, b in zip(encoded, said, strict=True)]
-    assert stats.tokens == sum(map(len, said)) and not stats.drafted
     calls = itertools.count(1)
-    fewer, _ = count_tokens(engine, PROMPTS, lambda: next(calls) > 3)  # one is before the answer
+    fewer = count_tokens(engine, PROMPTS, lambda: next(calls) > 3)  # one is before the answer
     assert fewer == [Counter([*encoded[0], *said[0][:3]]), Counter(encoded[1])]
+
+
+@pytest.mark.parametrize(
+    ("covered", "rows"),
+    [([0.5, 0.97, 0.98, *[1.0] * 997], 64), ([0.9] * 99 + [1.0], 70), ([0.5, 1.0], 1)],
+)
+def test_rows_that_cover_almost_all(covered: list[float], rows: int) -> None:
+    assert vocabulary.enough_rows(covered) == rows
 
 
 @pytest.mark.llama
@@ -70,7 +77,7 @@ def test_marks_and_ends_of_turns_are_kept(engine: Engine, monkeypatch: pytest.Mo
     )
     ends = {token for token in range(engine.target.n_vocab) if engine.is_stop(token)}
     assert len(written) == 2 and ends
-    counts, _ = count_tokens(engine, PROMPTS)
+    counts = count_tokens(engine, PROMPTS)
     ids = ranked(engine, counts, engine.target.n_vocab)
     assert written | ends <= set(ids[:8]) and len(ids) == engine.target.n_vocab
     assert len(ranked(engine, counts, 100)) == 100
@@ -82,7 +89,7 @@ def test_a_prompt_that_fills_the_context_is_counted_alone(
 ) -> None:
     monkeypatch.setattr(vocabulary, "ANSWER_TOKENS", 4)
     long = prompt("the thing " * engine.target.n_ctx)
-    ((counts,), _) = count_tokens(engine, [long])
+    (counts,) = count_tokens(engine, [long])
     assert counts.total() >= engine.target.n_ctx
 
 
