@@ -6,7 +6,7 @@ Files and drivers may end llama.cpp's process. The pair file keeps the child's r
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple, NoReturn
 
@@ -32,17 +32,8 @@ _SOURCE = re.compile(r"^\S*/llama\.cpp/")
 Say = Callable[[str], None] | None
 
 
-class Variant(NamedTuple):
-    """Options under which a pair is loaded; ``without`` names the features that are off."""
-
-    name: str
-    target: LoadOptions
-    draft: LoadOptions | None
-    without: str = ""
-
-
 class Placed(NamedTuple):
-    """A variant with contexts and layers that fit, and the bytes that it takes.
+    """A pair with contexts and layers that fit, and the bytes that it takes.
 
     ``notes`` and ``plan`` are for the user, ``loading`` is shown before the weights are read.
     ``no_trees_reason`` is that of `Engine`.
@@ -60,22 +51,11 @@ class Placed(NamedTuple):
     def models(self) -> list[Model]:
         return [self.target, *([] if self.draft is None else [self.draft])]
 
-
-def variants(target: LoadOptions, draft: LoadOptions | None) -> list[Variant]:
-    """A pair as asked; if devices are used, also with fewer features, at last on the CPU."""
-    chain, alone = replace(target, branches=1), replace(target, branches=1, load_heads=False)
-    plain = Variant("plain", alone, None, "decoding plainly, the draft is not used")
-    chains = Variant("chains", chain, draft, "the target verifies chains, without branches")
-    if draft is None:
-        found = [plain._replace(target=target)]
-    elif target.branches == 1:
-        found = [chains, plain]
-    else:
-        found = [Variant(f"branches {target.branches}", target, draft), chains, plain]
-    if target.rpc or not any(map(uses_devices, (target, *([] if draft is None else [draft])))):
-        return found[:1]
-    on_cpus = on_cpu(chain), draft and on_cpu(draft)
-    return [*found, Variant("cpu", *on_cpus, "the CPU is used instead")]
+    @property
+    def is_tried_on_device(self) -> bool:
+        """Whether the child uses the devices too; an RPC server would be busy with this process."""
+        options = [each.options for each in self.models]
+        return not options[0].rpc and any(map(uses_devices, options))
 
 
 def on_cpu(options: LoadOptions) -> LoadOptions:
@@ -83,42 +63,23 @@ def on_cpu(options: LoadOptions) -> LoadOptions:
     return replace(options, gpu_layers=0, device="none", override_tensors=())
 
 
-def first_usable(
-    found: Sequence[Variant],
-    place: Callable[[Variant], Placed],
-    file: PairFile,
-    notes: list[str],
-    say: Say = None,
-) -> Placed:
-    """The first variant that does not crash, which is usually the one asked for.
+def use_first(placed: Placed, file: PairFile, say: Say = None) -> None:
+    """Use a pair that is new here in a child, which also measures it for ``file``.
 
-    A variant that is new here is used in a child, which also measures it for ``file``. The bundled
-    models need no child on the CPU. Messages go to ``say``; without it, a crash is noted. Raises
-    the child's refusals, EngineError if it ends early in the last variant.
+    The bundled models need no child on the CPU. Messages go to ``say``. Raises the child's
+    refusals, EngineError if it ends early: then the next start tries again.
     """
-    first, on_device = found[0], len(found) > 1
-    endings, passing = _endings(file), set[str]()  # passing: failures that may not recur
-    for variant in found:
-        placed = place(variant)
-        is_new = variant.name not in endings
-        if is_new and (on_device or not all(map(_is_bundled, placed.models))):
-            if say is not None and variant is first:
-                file.is_announced = _announce(placed, on_device, say)
-            ended = _in_child(placed, measures=_measures(placed, on_device), answers=on_device)
-            if ended.code != 0 and variant is found[-1]:
-                _fail(placed, ended)
-            endings[variant.name] = ended.reason if ended.code != 0 else ""
-            if ended.code == 0:
-                _keep(file, ended.output)
-            elif not ended.crashed:
-                passing.add(variant.name)
-            file.update(tried={n: each for n, each in endings.items() if n not in passing})
-        if not endings.get(variant.name):
-            break
-    if variant is not first:
-        message = _fallback_message(endings[first.name], variant, file, passes=bool(passing))
-        (say or notes.append)(message)
-    return placed
+    on_device, tried = placed.is_tried_on_device, _tried(file)
+    branches = placed.target.options.branches
+    if branches in tried or (not on_device and all(map(_is_bundled, placed.models))):
+        return
+    if say is not None:
+        file.is_announced = _announce(placed, on_device, say)
+    ended = _in_child(placed, measures=_measures(placed, on_device), answers=on_device)
+    if ended.code != 0:
+        _fail(placed, ended)
+    _keep(file, ended.output)
+    file.update(tried=[*tried, branches])
 
 
 def _measures(placed: Placed, on_device: bool) -> bool:
@@ -128,19 +89,6 @@ def _measures(placed: Placed, on_device: bool) -> bool:
     """
     target = placed.target.options
     return not target.exact and (on_device or (placed.draft is not None and not target.rpc))
-
-
-def _fallback_message(ending: str, used: Variant, file: PairFile, *, passes: bool) -> str:
-    """The message for a pair that is loaded with fewer features than asked."""
-    how = "crashed"
-    again = f"To try again, for instance after an update of the driver, remove {file.path}."
-    if passes:
-        how, again = "did not finish", "The next start tries again."
-    where = [device.description for device in llama_library.devices() if device.is_gpu]
-    return (
-        f"llama.cpp {how} ({ending}) in a trial of this pair on "
-        f"{', '.join(where) or 'the device'}: {used.without}. {again}"
-    )
 
 
 def prove(model: Model) -> None:
@@ -165,11 +113,10 @@ def _announce(placed: Placed, on_device: bool, say: Callable[[str], None]) -> bo
     return True
 
 
-def _endings(file: PairFile) -> dict[str, str]:
-    """The child's ending by name of variant, empty for success; without anything invalid."""
-    tried = file.parts.get("tried")
-    found = tried if isinstance(tried, Mapping) else {}
-    return {name: ending for name, ending in found.items() if isinstance(ending, str)}
+def _tried(file: PairFile) -> list[int]:
+    """The numbers of branches with which the pair was used; without anything invalid."""
+    found = file.parts.get("tried")
+    return [each for each in found if isinstance(each, int)] if isinstance(found, list) else []
 
 
 def _keep(file: PairFile, output: str) -> None:
@@ -233,6 +180,9 @@ def _hint(placed: Placed, step: str) -> str:
         return "Leave out the values of --override-kv one by one."
     if placed.target.options.loras:
         return "Leave out --lora."
+    if placed.is_tried_on_device:
+        without = "" if placed.draft is None else ", or without a draft: --draft off"
+        return f"The driver may be at fault: run on the CPU, --device none{without}."
     drafts = placed.draft is not None and str(placed.draft.options.path) in step
     without = " Or run without a draft: --draft off." if drafts else ""
     foreign = llama_library.foreign()

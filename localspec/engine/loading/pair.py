@@ -6,13 +6,12 @@ Headers are checked first: some bad files trip assertions in llama.cpp that end 
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple
 
 from localspec.core.errors import FileProblem, IncompatiblePair, UsageError
 from localspec.core.options.load_options import LoadOptions
 from localspec.engine.loading.exact_passes import use_exact_passes
-from localspec.engine.loading.first_use import Placed, Say, Variant, first_usable, variants
+from localspec.engine.loading.first_use import Placed, Say, use_first
 from localspec.engine.loading.notes import (
     missing_gpu,
     no_trees_reason,
@@ -116,9 +115,9 @@ def usable_pair(
     if drafts or not target.exact:
         alone = open_pair_file(Model(header, replace(target, exact=True)))
     target = _connected(target, notes, say)
-    place = partial(_place, header, draft_header)
-    found = variants(target, draft)
-    placed = first_usable(found, place, file, notes, say) if trial else place(found[0])
+    placed = _place(header, draft_header, target, draft)
+    if trial:
+        use_first(placed, file, say)
     file.place([each.options.gpu_layers for each in placed.models])
     notes += placed.notes
     for sentence in placed.plan:
@@ -131,10 +130,14 @@ def usable_pair(
     return UsablePair(placed, notes, file, alone)
 
 
-def _place(header: ModelHeader, draft_header: ModelHeader | None, variant: Variant) -> Placed:
-    """A variant with slots, trees, contexts and GPU layers that are possible."""
-    target, draft, notes = variant.target, variant.draft, list[str]()
-    draft_header = None if draft is None else draft_header
+def _place(
+    header: ModelHeader,
+    draft_header: ModelHeader | None,
+    target: LoadOptions,
+    draft: LoadOptions | None,
+) -> Placed:
+    """The pair with slots, trees, contexts and GPU layers that are possible."""
+    notes = list[str]()
     target = replace(target, own_cells=_has_own_cells(header, draft_header, target))
     if target.parallel > 1 and (reason := one_at_a_time(target)):
         target = replace(target, parallel=1)

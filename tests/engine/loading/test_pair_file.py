@@ -59,11 +59,11 @@ def test_a_file_written_again_is_tried_again_and_keeps_what_was_learnt(
     copy = tmp_path / "copy.gguf"
     copy.write_bytes(tiny.target.read_bytes())
     file = open_pair_file(model(copy))
-    file.update(tried={"plain": ""}, profile={"reading": 1})
-    assert open_pair_file(model(copy)).parts["tried"] == {"plain": ""}
+    file.update(tried=[1], profile={"reading": 1})
+    assert open_pair_file(model(copy)).parts["tried"] == [1]
     os.utime(copy, (1, 1))
     again = open_pair_file(model(copy)).parts
-    assert again["tried"] == {} and again["profile"] == {"reading": 1}
+    assert again["tried"] == [] and again["profile"] == {"reading": 1}
 
 
 def test_other_layers_on_a_device_have_other_costs() -> None:
@@ -85,27 +85,27 @@ def test_damage_is_told_and_replaced(tmp_path: Path) -> None:
         path.write_text(damage)
         file = PairFile(path)
         assert file.problem is not None and file.parts == {}
-    file.update(tried={})
-    assert json.loads(path.read_text()) == {"tried": {}} and PairFile(path).problem is None
+    file.update(tried=[])
+    assert json.loads(path.read_text()) == {"tried": []} and PairFile(path).problem is None
 
 
 def test_a_folder_that_cannot_be_written_is_no_failure(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     file = PairFile(tmp_path / "file" / "x.json")
-    file.update(tried={"plain": ""})
-    assert file.parts == {"tried": {"plain": ""}}
+    file.update(tried=[1])
+    assert file.parts == {"tried": [1]}
 
 
 def test_files_of_a_model_are_found(tiny: TinyFiles) -> None:
     target, draft = model(tiny.target), model(tiny.draft)
     pair, alone = open_pair_file(target, draft), open_pair_file(target)
     for file in (pair, alone):
-        file.update(tried={})
+        file.update(tried=[])
     assert files_of(draft.header) == [pair.path]
     assert files_of(target.header) == sorted([pair.path, alone.path])
     other = replace(target.options, threads=9)
     newest = open_pair_file(Model(target.header, other), draft)
-    newest.update(tried={"chains": ""})
+    newest.update(tried=[2])
     os.utime(pair.path, (1, 1))
     found = [parts["tried"] for parts in found_of([target.header, draft.header])]
-    assert found == [{"chains": ""}, {}]
+    assert found == [[2], []]
