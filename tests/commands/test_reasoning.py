@@ -252,7 +252,7 @@ def test_bench_takes_the_template_flags(localspec: Command, model: Model, tmp_pa
     ("flags", "code", "words"),
     [
         (["--chat-template", "llama9"], 2, "'llama9' is not a chat template"),
-        (["--chat-template", "llama9"], 2, "Known by name: bailing, "),
+        (["--chat-template", "llama9"], 2, "Give one in Jinja"),
         (["--chat-template", "{% if %}"], 1, "The chat template cannot be rendered"),
         (["--chat-template", "chatml", "--chat-template-file", "x"], 2, "Two chat templates"),
         (["--chat-template-file", "nowhere.jinja"], 1, "nowhere.jinja cannot be read"),

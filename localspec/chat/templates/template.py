@@ -333,20 +333,12 @@ def is_jinja(text: str) -> bool:
 
 
 def template_text(text: str) -> str:
-    """A Jinja template, given itself or as the name of one of llama.cpp's; raises UsageError.
-
-    llama.cpp, which is slow to import, is asked for all names but chatml.
-    """
+    """A Jinja template, given itself or as "chatml"; raises UsageError."""
     if is_jinja(text):
         return text
     if text == "chatml":
         return CHATML
-    from localspec.llama.builtin_templates import builtin_names, builtin_template
-
-    if (found := builtin_template(text)) is not None:
-        return found
     raise UsageError(
-        f"{text!r:.60} is not a chat template: it has no Jinja in it, "
-        "and no template has that name.",
-        f"Known by name: {', '.join(builtin_names())}.",
+        f"{text!r:.60} is not a chat template: it has no Jinja in it.",
+        "Give one in Jinja, as in tokenizer_config.json of the model's repository, or chatml.",
     )

@@ -43,7 +43,7 @@ class TemplateFlags:
     )
     chat_template: str | None = _template(
         "--chat-template",
-        "Jinja template in place of the model's own, or the name of one, such as chatml.",
+        "Jinja template in place of the model's own, or chatml.",
         metavar="TEXT|NAME",
     )
     chat_template_file: Path | None = _template(
