@@ -43,7 +43,6 @@ from localspec.core.options.option import options
 from localspec.core.options.sampling_choice import choose_sampling
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.library.pairs.options import pair_load_options, picked
-from tests.support.command import Command
 
 TARGET, DRAFT = Path("big.gguf"), Path("small.gguf")
 PANELS = (
@@ -471,19 +470,3 @@ def test_draft_is_a_model_or_a_length(
 def test_nonsense_is_refused(arguments: tuple[str, ...], words: str) -> None:
     refused = " ".join(refusal(*arguments).replace("│", " ").split())
     assert words in refused and "Invalid value" in refused
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--predict", "-9"), "Invalid value for '--predict':"),
-        (("-n", "-9"), "Invalid value for '-n':"),
-        (("--temperature=300",), "Invalid value for '--temperature':"),
-        (("--draft-max", "x"), "--draft-max 'x' is no draft length"),
-    ],
-)
-def test_errors_name_options_as_they_were_written(
-    localspec: Command, arguments: tuple[str, ...], words: str
-) -> None:
-    refused = localspec("run", "demo", "hi", *arguments)
-    assert refused.code != 0 and words in " ".join(refused.err.replace("│", " ").split())

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 from localspec.commands.flags.rows import source_of
-from localspec.core.errors import LocalspecError, UsageError
+from localspec.core.errors import UsageError
 from localspec.display.terminal import console
 
 _ALONE = ("-fa", "--flash-attn")  # options that may stand alone, which means on
@@ -83,7 +83,6 @@ class LlamaCommand(TyperCommand):
             name: param for param in self.params for name in (*param.opts, *param.secondary_opts)
         }
         if not ctx.resilient_parsing:  # while the shell completes a line, nothing is refused
-            ctx.meta["written"] = _written(args, known)
             args = _translated(args, known)
             for unknown, _ in _unknown(args, known):
                 if not _SHORT.fullmatch(unknown) and unknown not in _COMMANDS:
@@ -100,20 +99,9 @@ class LlamaCommand(TyperCommand):
             _name_source(error, ctx)
             raise
 
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command; its errors name options as they were written."""
-        try:
-            return super().invoke(ctx)
-        except LocalspecError as error:
-            for name, written in ctx.meta.get("written", {}).items():
-                whole = re.compile(rf"(?<![\w-]){name}(?![\w-])")
-                error.message = whole.sub(written, error.message)
-                error.hint = whole.sub(written, error.hint)
-            raise
-
 
 def _name_source(error: Any, context: Any) -> None:
-    """Let the error of a value name the variable or the spelling that it came from."""
+    """Let the error of a value name the variable that it came from."""
     param = getattr(error, "param", None)
     if param is None:
         return
@@ -121,18 +109,6 @@ def _name_source(error: Any, context: Any) -> None:
         error.param_hint = f"'{param.envvar}'"
         if param.is_flag:
             error.message = "expected true or false."
-    elif written := context.meta.get("written", {}).get(param.opts[0]):
-        error.param_hint = f"'{written}'"
-
-
-def _written(arguments: Sequence[str], known: Mapping[str, Any]) -> dict[str, str]:
-    """Another spelling than the first of an option, llama.cpp's included, by that first one."""
-    found = {}
-    for flag in (argument.partition("=")[0] for argument in arguments):
-        param = known.get(flag) or known.get(_OURS.get(flag, "").partition(" ")[0])
-        if param is not None and flag.startswith("-") and flag != param.opts[0]:
-            found[param.opts[0]] = flag
-    return found
 
 
 def _unknown(arguments: Sequence[str], known: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
