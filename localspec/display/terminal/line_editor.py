@@ -4,13 +4,14 @@ import re
 import signal
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app, get_app_session
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
-from prompt_toolkit.history import FileHistory
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.input.typeahead import store_typeahead
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.shortcuts import CompleteStyle
@@ -18,11 +19,10 @@ from prompt_toolkit.utils import is_dumb_terminal
 
 from localspec.chat.input_loop import is_unfinished
 from localspec.chat.slash_commands import Command
-from localspec.core.files import appearing_when_complete, size_of
 from localspec.display.terminal import console
 from localspec.display.terminal.keys import require_whole
 
-_HISTORY_ENTRIES = 1000
+_MOST_HISTORY = 2**20  # bytes: a file that has grown larger begins again
 
 
 class LineEditor:
@@ -45,7 +45,6 @@ class LineEditor:
     ) -> None:
         self.lines = not redraws or is_dumb_terminal()
         self._commands = commands
-        self._entries = _Entries(history, keep)
         self._interrupted, self._is_first = False, True
         self._at_prompt = False  # else keys are processed that were typed before the prompt
         # A terminal that does not report its cursor would only cause a warning.
@@ -56,7 +55,7 @@ class LineEditor:
             complete_while_typing=False,
             enable_open_in_editor=keep,
             enable_suspend=True,
-            history=self._entries,
+            history=_history(history) if keep else InMemoryHistory(),
             key_bindings=self._keys(),
             multiline=True,
             prompt_continuation="... ",
@@ -74,11 +73,10 @@ class LineEditor:
         return text
 
     def close(self) -> None:
-        """Leave the terminal as it was, and shorten the history file."""
+        """Leave the terminal as it was."""
         if not self.lines:
             self._session.output.disable_bracketed_paste()
             self._session.output.flush()
-        self._entries.close()
 
     def _edited(self, prompt: str) -> str:
         while keys := self._session.input.read_keys():
@@ -145,49 +143,27 @@ class LineEditor:
 
 
 class _Entries(FileHistory):
-    """The messages of earlier chats and of this one; each is written as it is typed.
-
-    Without ``keep`` none is. A pipe or a device in the place of the file is left alone.
-    """
-
-    def __init__(self, file: Path, keep: bool) -> None:
-        super().__init__(file)
-        self._file = file
-        self._keep = keep
-        self._failed = False
-
-    def load_history_strings(self) -> Iterable[str]:
-        try:
-            return super().load_history_strings() if size_of(self._file) else ()
-        except OSError:  # it may not be readable
-            return ()
+    """A history that loses a message if the disk is full."""
 
     def store_string(self, string: str) -> None:
-        if not self._keep:
-            return
-        try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            self._file.touch(0o600)
-            if size_of(self._file) is None:
-                raise OSError("it is a folder, pipe or device")
+        with suppress(OSError):
             super().store_string(string)
-            self._file.chmod(0o600)
-        except OSError:
-            self._failed = True
 
-    def close(self) -> None:
-        """Keep the last entries only; say so if one could not be written."""
-        entries = [*self.load_history_strings()] if self._keep else []
-        try:
-            if len(entries) > _HISTORY_ENTRIES:
-                with appearing_when_complete(self._file, private=True) as partial:
-                    kept = FileHistory(partial)
-                    for entry in reversed(entries[:_HISTORY_ENTRIES]):
-                        kept.store_string(entry)
-        except OSError:
-            self._failed = True
-        if self._failed:
-            console.note(f"The input history could not be saved to {self._file}.")
+
+def _history(file: Path) -> History:
+    """Messages of earlier chats and of this one, in a file for the user alone; else in memory."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch(0o600)
+        if not file.is_file():
+            raise OSError("it is a folder, pipe or device")
+        file.open("r+b").close()
+        if file.stat().st_size > _MOST_HISTORY:
+            file.write_bytes(b"")
+    except OSError:
+        console.note(f"The input history could not be saved to {file}.")
+        return InMemoryHistory()
+    return _Entries(file)
 
 
 class _CommandCompleter(Completer):

@@ -4,7 +4,6 @@ import os
 from pathlib import Path
 
 import pytest
-from prompt_toolkit.history import FileHistory
 
 from localspec.chat.slash_commands import COMMANDS
 from localspec.display.terminal.line_editor import LineEditor
@@ -161,11 +160,11 @@ def test_a_history_that_is_no_file_is_neither_read_nor_written(history: Path, ki
 def test_a_history_that_cannot_be_read_is_empty(
     history: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(file: FileHistory) -> list[str]:
-        raise PermissionError(str(file.filename))
+    def refused(path: Path, mode: str) -> None:
+        raise PermissionError(str(path))
 
     history.write_text("+typed\n")
-    monkeypatch.setattr(FileHistory, "load_history_strings", refused)  # root may read any file
+    monkeypatch.setattr(Path, "open", refused)  # root may read any file
     editor = LineEditor(COMMANDS, history)
-    assert list(editor._entries.load_history_strings()) == []
+    assert list(editor._session.history.load_history_strings()) == []
     editor.close()
