@@ -19,6 +19,10 @@ SHOWN = 200  # characters of a text from the Hub
 
 LATER = "Try again later; see https://status.huggingface.co."
 CHECK_ENDPOINT = "Check HF_ENDPOINT and the network; with a proxy, HTTPS_PROXY as well."
+_CHECK_VARIABLES = (
+    "Check HF_ENDPOINT, HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY, SSL_CERT_FILE and HF_HUB_*, "
+    "or unset them."
+)
 
 _NOTHING_LEFT = re.compile(r";\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d{1,9})")  # requests left, seconds
 
@@ -151,31 +155,25 @@ def of_connection() -> Iterator[None]:
     """Turn errors of the HTTP library into a HubProblem, also for an unusable variable."""
     import httpx2
 
-    from localspec.hub.environment import unusable_variable
-
     try:
         yield
     except LocalspecError:
         raise
-    except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, OSError) as error:
+    except (httpx2.HTTPError, httpx2.StreamError, ConnectionError) as error:
         raise trouble(error) from None
-    except (ValueError, ImportError):
-        if (problem := unusable_variable()) is None:
-            raise
-        raise problem from None
+    except ImportError as error:  # of SOCKS proxies, which need a package
+        raise HubProblem(one_line(str(error)), _CHECK_VARIABLES) from None
+    except (httpx2.InvalidURL, ValueError, OSError) as error:
+        # A proxy may have a password: its address is not shown.
+        said = f": {error.strerror}" if isinstance(error, OSError) and error.strerror else ""
+        raise HubProblem(
+            f"An environment variable of the HTTP library cannot be used{said}.", _CHECK_VARIABLES
+        ) from None
 
 
 def trouble(error: Exception) -> HubProblem:
     """The error of a request that got no answer."""
     import httpx2
-
-    from localspec.hub.environment import unusable_variable
-
-    certificate = "CERTIFICATE_VERIFY_FAILED" in str(error)
-    no_address = (httpx2.UnsupportedProtocol, httpx2.InvalidURL, httpx2.LocalProtocolError)
-    in_order = isinstance(error, httpx2.HTTPError) and not isinstance(error, no_address)
-    if (certificate or not in_order) and (problem := unusable_variable()):
-        return problem
     from huggingface_hub.errors import OfflineModeIsEnabled
 
     if isinstance(error, OfflineModeIsEnabled):
@@ -186,9 +184,9 @@ def trouble(error: Exception) -> HubProblem:
         return no_answer()
     if isinstance(error, httpx2.TooManyRedirects):
         return HubProblem(f"{hub_name()} redirects without end.", CHECK_ENDPOINT)
-    if isinstance(error, no_address):
-        return HubProblem(f"{hub_name()} redirects to no web address.", CHECK_ENDPOINT)
-    if certificate:
+    if isinstance(error, httpx2.UnsupportedProtocol | httpx2.LocalProtocolError):
+        return HubProblem(f"{hub_name()} leads to no web address.", CHECK_ENDPOINT)
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return HubProblem(
             f"{hub_name()} has no valid certificate: {message_of(error)}.",
             "Check this machine's clock; with a proxy set SSL_CERT_FILE to its certificate.",

@@ -6,13 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import httpcore2
 import huggingface_hub
 import pytest
 
 from localspec.core.errors import HubProblem
 from localspec.hub import client
-from localspec.hub.environment import unusable_variable
 from localspec.hub.reference import Reference
 from tests.support.fake_hub import FakeHub, hub
 
@@ -28,51 +26,37 @@ def problem_of(hub: FakeHub, reference: Reference) -> HubProblem:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "message"),
+    ("name", "value"),
     [
-        ("ALL_PROXY", "socks://127.0.0.1:7890", "ALL_PROXY is no address of a proxy."),
-        ("all_proxy", "socks4://127.0.0.1:7890", "all_proxy is no address of a proxy."),
-        ("HTTPS_PROXY", "http://user:secret@proxy:80a", "HTTPS_PROXY is no address of a proxy."),
-        ("http_proxy", "http://[::1", "http_proxy is no address of a proxy."),
-        ("HTTP_PROXY", "http://a..b:80", "HTTP_PROXY is no address of a proxy."),
-        ("NO_PROXY", "good.example,xn--a", "NO_PROXY is no list of hosts."),
-        ("SSL_CERT_FILE", "/nonexistent/ca.pem", "SSL_CERT_FILE leads to no certificates."),
-        ("SSL_CERT_FILE", __file__, "SSL_CERT_FILE leads to no certificates."),
-        ("HF_ENDPOINT", "http://a..b", "HF_ENDPOINT is no address of a Hub."),
-        ("HF_ENDPOINT", "http://hub:80a", "HF_ENDPOINT is no address of a Hub."),
+        ("ALL_PROXY", "socks://127.0.0.1:7890"),
+        ("all_proxy", "socks4://127.0.0.1:7890"),
+        ("HTTPS_PROXY", "http://user:secret@proxy:80a"),
+        ("http_proxy", "http://[::1"),
+        ("HTTP_PROXY", "http://a..b:80"),
+        ("NO_PROXY", "good.example,xn--a"),
+        ("SSL_CERT_FILE", "/nonexistent/ca.pem"),
+        ("SSL_CERT_FILE", __file__),
+        ("HF_ENDPOINT", "http://a..b"),
+        ("HF_ENDPOINT", "http://hub:80a"),
     ],
 )
 def test_a_variable_of_requests(
-    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     monkeypatch.delenv("no_proxy", raising=False)
-    assert unusable_variable() is None
     monkeypatch.setenv(name, value)
     problem = problem_of(hub, Reference(REPO))
-    assert problem.message == message and problem.hint.endswith(".")
-
-
-def test_a_key_log_that_cannot_be_written(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(  # which opens the log as it is made
-        "huggingface_hub.get_session", lambda: open("/nonexistent/keys")
-    )
-    monkeypatch.setenv("SSLKEYLOGFILE", "/nonexistent/keys")
-    problem = problem_of(hub, Reference(REPO))
-    assert problem.message == "SSLKEYLOGFILE names a file that cannot be written."
+    assert "environment variable" in problem.message and "secret" not in problem.message
+    assert name.upper() in problem.hint and problem.hint.endswith(".")
 
 
 @pytest.mark.parametrize("scheme", ["socks5", "socks5h"])
-def test_socks_works_where_its_package_is_installed(
-    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, scheme: str
-) -> None:
+def test_socks_needs_a_package(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
     monkeypatch.setenv("ALL_PROXY", f"{scheme}://127.0.0.1:1")
     monkeypatch.setitem(sys.modules, "socksio", None)
     problem = problem_of(hub, Reference(REPO))
-    assert problem.message.startswith("ALL_PROXY names a SOCKS proxy")
-    assert "pip install 'httpx2[socks]'" in problem.hint
-    monkeypatch.setitem(sys.modules, "socksio", os)  # any module: nothing is sent
-    monkeypatch.setattr("httpcore2.SOCKSProxy", httpcore2.HTTPProxy)
-    assert unusable_variable() is None
+    assert "SOCKS" in problem.message and "httpx2[socks]" in problem.message
+    assert "ALL_PROXY" in problem.hint
 
 
 def test_a_token_file_that_is_no_text(
@@ -107,4 +91,4 @@ def test_a_variable_that_the_library_reads_when_it_is_imported(name: str, value:
         capture_output=True,
         text=True,
     )
-    assert ran.stderr == "" and ran.stdout.startswith((f"{name} is no ", f"{name} holds "))
+    assert ran.stderr == "" and ran.stdout.count("\n") == 1

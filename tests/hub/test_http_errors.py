@@ -126,8 +126,7 @@ def test_any_refusal_is_one_clean_sentence(
         (httpx2.ReadTimeout("x"), "The Hub does not answer", True),
         (httpx2.ConnectTimeout("x"), "The Hub does not answer", True),
         (httpx2.TooManyRedirects("x"), "redirects without end", False),
-        (httpx2.UnsupportedProtocol("x"), "The Hub redirects to no web address", False),
-        (httpx2.InvalidURL("x"), "The Hub redirects to no web address", False),
+        (httpx2.UnsupportedProtocol("x"), "The Hub leads to no web address", False),
         (
             httpx2.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] x"),
             "has no valid certificate",
@@ -136,7 +135,7 @@ def test_any_refusal_is_one_clean_sentence(
         (httpx2.ConnectError("refused\n"), "The Hub cannot be reached: refused\\n", True),
         (httpx2.ProxyError("x"), "The Hub cannot be reached: x", True),
         (httpx2.RemoteProtocolError("x"), "The connection to the Hub broke: x", True),
-        (OSError(), "The connection to the Hub broke: OSError", True),
+        (ConnectionError(), "The connection to the Hub broke: ConnectionError", True),
     ],
 )
 def test_trouble(error: Exception, says: str, again: bool) -> None:
