@@ -14,7 +14,6 @@ from queue import SimpleQueue
 from typing import Protocol, TypeVar
 from weakref import ref
 
-from localspec.core.host import require_threads
 from localspec.core.interrupt import held_interrupt, stopped_when
 
 T = TypeVar("T")
@@ -152,7 +151,6 @@ class ComputeThread:
         with self._lock:
             if self._owner is not None or self._stopped:
                 return
-            require_threads()
             self._thread = threading.Thread(target=self._work, name="compute", daemon=True)
             self._thread.start()
             self._owner = self._thread.ident

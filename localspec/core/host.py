@@ -1,13 +1,10 @@
-"""The program that this library runs in: a Python for child processes, and real threads."""
+"""The program that this library runs in, and a Python for child processes."""
 
 import os
-import queue
 import re
 import shlex
 import shutil
-import subprocess
 import sys
-import threading
 from contextlib import suppress
 from importlib.util import find_spec
 
@@ -17,10 +14,6 @@ from localspec.core.paths import CHECKOUT
 VARIABLE = "LOCALSPEC_PYTHON"
 # An app that is started as if it were Python starts its own children so, without end.
 _INTERPRETER = re.compile(r"python|pypy|graalpy|hython|mayapy", re.IGNORECASE)
-_PATCHES = {
-    "gevent": "monkey.patch_all(thread=False, queue=False, subprocess=False)",
-    "eventlet": "eventlet.monkey_patch(thread=False, subprocess=False)",
-}
 
 
 def interpreter() -> str:
@@ -71,17 +64,6 @@ def install_command(packages: str) -> str:
     if find_spec("pip") is None:
         return f"uv pip install --python {python} {packages}"
     return f"{python} -m pip install {packages}"
-
-
-def require_threads() -> None:
-    """Raise UsageError where gevent or eventlet stands for threads: children would never answer."""
-    for each in (threading.get_ident, queue.SimpleQueue, subprocess.Popen):
-        name = str(each.__module__).partition(".")[0]
-        if name in _PATCHES:
-            raise UsageError(
-                f"{name} has replaced Python's threads or processes, without which no model runs.",
-                f"Leave them out: {_PATCHES[name]}. Or let another process answer: localspec serve",
-            )
 
 
 def _is_frozen() -> bool:

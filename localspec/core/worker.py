@@ -136,7 +136,6 @@ def command(module: str) -> list[str]:
 
     Its variables are those of `host.environment`. Raises UsageError where no child can run.
     """
-    host.require_threads()
     return [host.interpreter(), "-P", "-m", module]  # -P: ignore modules in the current folder
 
 

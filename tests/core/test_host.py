@@ -1,11 +1,10 @@
-"""The program that the library runs in: frozen, embedded, with packages of its own, with gevent."""
+"""The program that the library runs in: frozen, embedded, with packages of its own."""
 
 import os
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -88,20 +87,6 @@ def test_children_find_packages_that_only_the_path_has(tmp_path: Path) -> None:
         [python, str(script)], env=bare, cwd=tmp_path, capture_output=True, text=True, timeout=120
     )
     assert done.stdout.strip() == "2", done.stderr
-
-
-@pytest.mark.parametrize(("library", "way"), [("gevent", "queue=False"), ("eventlet", "monkey")])
-@pytest.mark.parametrize("place", ["threading.get_ident", "queue.SimpleQueue", "subprocess.Popen"])
-def test_threads_that_another_library_has_replaced(
-    monkeypatch: pytest.MonkeyPatch, library: str, way: str, place: str
-) -> None:
-    from localspec.core.compute import ComputeThread
-
-    monkeypatch.setattr(place, SimpleNamespace(__module__=f"{library}.some"))
-    for start in (lambda: command("json.tool"), lambda: ComputeThread().post(lambda: None)):
-        with pytest.raises(UsageError, match=f"^{library} has replaced") as raised:
-            start()
-        assert way in raised.value.hint
 
 
 @pytest.mark.parametrize(
