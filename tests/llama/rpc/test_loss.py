@@ -1,12 +1,9 @@
-"""Loss: what llama.cpp says before it aborts becomes a sentence, and Ctrl-C ends a wait."""
+"""Loss: what llama.cpp says before it aborts becomes a sentence."""
 
-import contextlib
-import signal
 import socket
 import struct
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -34,28 +31,6 @@ print("half an", end="")
 callback = llama_library.ggml().ggml_set_abort_callback(None)
 ctypes.CFUNCTYPE(None, ctypes.c_char_p)(callback)({reason!r})
 print(" unharmed", end="")
-"""
-_WAIT = """
-import ctypes, sys
-from localspec.llama.rpc import loss
-loss._GRACE = 0.1
-loss.expect()
-mutex = ctypes.create_string_buffer(64)
-lock = ctypes.CDLL(None).pthread_mutex_lock
-lock(mutex)
-print("waiting", flush=True)
-lock(mutex)
-"""
-_READ = """
-import sys
-from localspec.llama.rpc import loss
-loss.expect()
-try:
-    print("waiting", flush=True)
-    input()
-except KeyboardInterrupt:
-    print("usual", flush=True)
-input()
 """
 
 
@@ -94,43 +69,3 @@ def test_a_connection_is_probed_and_ends_with_a_reset(monkeypatch: pytest.Monkey
         assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8) == struct.pack("ii", 1, 0)
         limit = ours.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, 16)
         assert not any(limit)  # one that is slow is waited for
-
-
-def _await_sleep(child: subprocess.Popen[str]) -> None:
-    """Return when the child's main thread waits for something."""
-    while Path(f"/proc/{child.pid}/stat").read_text().rpartition(") ")[2][0] != "S":
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            raise AssertionError(f"the child ended with {child.wait(0.05)}")
-
-
-def test_ctrl_c_ends_a_wait_that_python_cannot() -> None:
-    command = [sys.executable, "-c", _WAIT]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as child:
-        try:
-            assert child.stdout is not None and child.stderr is not None
-            assert child.stdout.readline() == "waiting\n"
-            _await_sleep(child)
-            child.send_signal(signal.SIGINT)
-            assert child.stderr.readline() == "\n"
-            assert child.stderr.readline().startswith("Waiting for an RPC server. Ctrl-C again")
-            child.send_signal(signal.SIGINT)
-            assert child.wait(60) == 130
-        finally:
-            child.kill()
-
-
-def test_ctrl_c_goes_its_usual_way_elsewhere() -> None:
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        [sys.executable, "-c", _READ], stdin=pipe, stdout=pipe, stderr=pipe, text=True
-    ) as child:
-        try:
-            assert child.stdout is not None
-            assert child.stdout.readline() == "waiting\n"
-            child.send_signal(signal.SIGINT)
-            assert child.stdout.readline() == "usual\n"
-            out, err = child.communicate("\n", timeout=60)
-            assert (child.returncode, out, err) == (0, "", "")
-        finally:
-            child.kill()
