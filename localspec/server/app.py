@@ -144,31 +144,28 @@ def _add_refusal(app: FastAPI) -> None:
 
 
 def _add_answers(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/chat/completions", responses=documents.answered(documents.ChatCompletion))
+    @app.post("/v1/chat/completions", responses=documents.answered())
     async def chat(request: Request, body: ChatRequest) -> Response:
         """Answer a conversation."""
         return await _answer(service, request, body, ChatReply)
 
     @app.post("/v1/chat/completions/input_tokens", responses=documents.ERRORS)
-    def count_chat(request: Request, body: ChatRequest) -> documents.TokenCount:
+    def count_chat(request: Request, body: ChatRequest) -> dict[str, int]:
         """Count the tokens of a conversation."""
         return {"input_tokens": body.count(service, _cache_owner(service, request))}
 
-    @app.post("/v1/completions", responses=documents.answered(documents.Completion))
+    @app.post("/v1/completions", responses=documents.answered())
     async def complete(request: Request, body: CompletionRequest) -> Response:
         """Continue a text."""
         return await _answer(service, request, body, CompletionReply)
 
-    @app.post(
-        "/v1/messages",
-        responses=documents.answered(documents.AnthropicMessage, documents.ANTHROPIC_ERRORS),
-    )
+    @app.post("/v1/messages", responses=documents.answered())
     async def message(request: Request, body: MessagesRequest) -> Response:
         """Answer a conversation, in Anthropic's form."""
         return await _answer(service, request, body, MessagesReply)
 
-    @app.post("/v1/messages/count_tokens", responses=documents.ANTHROPIC_ERRORS)
-    def count_tokens(request: Request, body: MessagesRequest) -> documents.TokenCount:
+    @app.post("/v1/messages/count_tokens", responses=documents.ERRORS)
+    def count_tokens(request: Request, body: MessagesRequest) -> dict[str, int]:
         """Count the tokens of a conversation."""
         return {"input_tokens": body.count(service, _cache_owner(service, request))}
 
@@ -176,7 +173,7 @@ def _add_answers(app: FastAPI, service: Service) -> None:
 def _add_responses(app: FastAPI, service: Service) -> None:
     stored = StoredResponses()
 
-    @app.post("/v1/responses", responses=documents.answered(documents.ResponseObject))
+    @app.post("/v1/responses", responses=documents.answered())
     async def respond(request: Request, body: ResponsesRequest) -> Response:
         """Answer a conversation, and store it."""
         body.begin(stored, owner_of(request))
@@ -208,13 +205,13 @@ def _cache_owner(service: Service, request: Request) -> str:
 def _add_native(app: FastAPI, service: Service) -> None:
     engine = service.engine
 
-    @app.post("/completions", responses=documents.answered(documents.NATIVE))
-    @app.post("/completion", responses=documents.answered(documents.NATIVE))
+    @app.post("/completions", responses=documents.answered(several=True))
+    @app.post("/completion", responses=documents.answered(several=True))
     async def complete(request: Request, body: native.NativeCompletionRequest) -> Response:
         """Continue a text."""
         return await _answer(service, request, body, native.NativeReply)
 
-    @app.post("/infill", responses=documents.answered(documents.NATIVE))
+    @app.post("/infill", responses=documents.answered(several=True))
     async def infill(request: Request, body: native.InfillRequest) -> Response:
         """Write the text between two texts."""
         return await _answer(service, request, body, native.NativeReply)
@@ -320,12 +317,12 @@ def _add_facts(app: FastAPI, service: Service) -> None:
         return {"status": "ok"}
 
     @app.get("/v1/models", responses=documents.ERRORS)
-    async def models() -> documents.Models:
+    async def models() -> dict[str, Any]:
         """The one model, under each of its names."""
         return {"object": "list", "data": [_model(service, name) for name in service.names]}
 
     @app.get("/v1/models/{name:path}", responses=documents.ERRORS)
-    async def model(name: str) -> documents.Model:
+    async def model(name: str) -> dict[str, Any]:
         """The model, if it has this name."""
         service.require_model(name)
         return _model(service, name)
@@ -342,7 +339,7 @@ def _add_facts(app: FastAPI, service: Service) -> None:
         return Response(service.metrics.text(), headers=began, media_type=CONTENT_TYPE)
 
 
-def _model(service: Service, name: str) -> documents.Model:
+def _model(service: Service, name: str) -> dict[str, Any]:
     return {
         "id": name,
         "object": "model",
@@ -352,7 +349,7 @@ def _model(service: Service, name: str) -> documents.Model:
     }
 
 
-def model_meta(service: Service) -> documents.ModelMeta:
+def model_meta(service: Service) -> dict[str, int]:
     """The model's sizes, under llama-server's names."""
     target = service.engine.target
     return {"n_ctx": target.n_ctx, "n_vocab": target.n_vocab}

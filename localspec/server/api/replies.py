@@ -8,10 +8,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, ClassVar, NotRequired
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastapi.sse import format_sse_event
-from typing_extensions import TypedDict
 
 from localspec.chat.answer import Piece, TextPart
 from localspec.chat.stats import GenerationStats
@@ -36,59 +35,6 @@ SIGN_SECONDS = 5.0
 # Without an empty line, at which openai-go 1 takes a comment for an event, and ends the stream.
 COMMENT = b": the answer has not begun or pauses\n"
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'  # Anthropic's own
-
-
-class PromptDetails(TypedDict):
-    cached_tokens: int
-
-
-class Usage(TypedDict):
-    """Token counts; a prompt counts once, however many answers it has."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptDetails
-
-
-class Timings(TypedDict):
-    """llama-server's figures: tokens, milliseconds, tokens per second.
-
-    ``draft_speedup`` is estimated against plain decoding, absent if the costs of the pair are
-    not known; ``rounds`` are the target's passes.
-    """
-
-    cache_n: int
-    prompt_n: int
-    prompt_ms: float
-    prompt_per_token_ms: float
-    prompt_per_second: float
-    predicted_n: int
-    predicted_ms: float
-    predicted_per_token_ms: float
-    predicted_per_second: float
-    draft_n: int
-    draft_n_accepted: int
-    draft_speedup: NotRequired[float]
-    rounds: int
-
-
-class SpeculativeDecoding(TypedDict):
-    """vLLM's figures of one answer: a step verified a draft.
-
-    ``mean_acceptance_length`` counts tokens per step, with the one that follows the accepted ones;
-    ``acceptance_histogram`` steps that accepted 0, 1, 2, ... tokens, of all drafts and by their
-    length; ``num_spec_tokens`` is the length of the longest draft.
-    """
-
-    mean_acceptance_length: float
-    draft_acceptance_rate: float
-    acceptance_histogram: list[int]
-    acceptance_histogram_by_draft_length: dict[str, list[int]]
-    num_spec_steps: int
-    num_accepted_draft_tokens: int
-    num_draft_tokens: int
-    num_spec_tokens: int
 
 
 class Reply(ABC):
@@ -288,7 +234,7 @@ def event(body: Json, *, named: bool = False) -> bytes:
     return format_sse_event(event=body["type"] if named else None, data_str=data)
 
 
-def usage(choices: Sequence[Choice]) -> Usage:
+def usage(choices: Sequence[Choice]) -> Json:
     """Token counts as in OpenAI's API: a prompt counts once, however many answers it has."""
     first = {id(choice.job.request.prompt): choice for choice in reversed(choices)}.values()
     read = sum(len(choice.job.request.prompt) for choice in first)
@@ -317,8 +263,13 @@ def figures_of(stats: GenerationStats) -> Json:
     }
 
 
-def speculative_decoding(stats: GenerationStats) -> SpeculativeDecoding:
-    """Figures of drafting under vLLM's names."""
+def speculative_decoding(stats: GenerationStats) -> Json:
+    """Figures of drafting under vLLM's names: a step verified a draft.
+
+    ``mean_acceptance_length`` counts tokens per step, with the one that follows the accepted ones;
+    ``acceptance_histogram`` steps that accepted 0, 1, 2, ... tokens, of all drafts and by their
+    length; ``num_spec_tokens`` is the length of the longest draft.
+    """
     steps, longest = stats.drafts, max(stats.outcomes, default=(0, 0))[0]
     by_length = {length: [0] * (length + 1) for length, _ in sorted(stats.outcomes)}
     histogram = [0] * (longest + 1)
@@ -337,14 +288,14 @@ def speculative_decoding(stats: GenerationStats) -> SpeculativeDecoding:
     }
 
 
-def timings(stats: GenerationStats) -> Timings:
+def timings(stats: GenerationStats) -> Json:
     """Figures under llama-server's names, in milliseconds; ``draft_speedup`` is an estimate."""
     prompt_ms, prompt_tps = 1000 * stats.prompt_seconds, stats.prompt_tps
     predicted_ms = 1000 * stats.seconds
     if prompt_tps is None and stats.read_tokens and stats.ttft_s:
         # A prompt of one token is read with the first round.
         prompt_ms, prompt_tps = 1000 * stats.ttft_s, 1 / stats.ttft_s
-    figures: Timings = {
+    figures: Json = {
         "cache_n": stats.cached_tokens,
         "prompt_n": stats.read_tokens,
         "prompt_ms": prompt_ms,
