@@ -9,7 +9,6 @@ import signal
 import socket
 import ssl
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -138,7 +137,7 @@ class Connection(H11Protocol):
     here: the queue bounds them.
     """
 
-    most = most_by_address = MOST_CONNECTIONS
+    most = MOST_CONNECTIONS
     _accepted: socket.socket | None = None  # or it is given up
     _making: asyncio.Task[Any] | None = None  # referenced: a loop alone does not keep its tasks
     _timeout: asyncio.TimerHandle | None = None
@@ -209,9 +208,8 @@ class Connection(H11Protocol):
     def _make_room(self) -> None:
         """With too many connections, close one that waits for its client, else this one.
 
-        Of the address with the most connections, or of this one's if that has too many, it is
-        the one that has waited longest. One that is closing may wait for its client too: then it
-        is ended at once.
+        It is the one that has waited longest, of the address with the most connections. One that is
+        closing may wait for its client too: then it is ended at once.
         """
         connections = [each for each in self.connections if isinstance(each, Connection)]
         opened = [each for each in connections if not each._is_closing]
@@ -219,9 +217,7 @@ class Connection(H11Protocol):
             for each in set(connections).difference(opened):
                 each.abort()
         if len(opened) <= self.most:
-            opened = [each for each in opened if each._address == self._address]
-            if len(opened) <= self.most_by_address:
-                return
+            return
         held = Counter(each._address for each in opened)
         waiting = [
             (-held[each._address], each._deadline, id(each), each)
@@ -331,7 +327,6 @@ class Server(uvicorn.Server):
         grace: float = GRACE_SECONDS,
         *,
         tls: Tls | None = None,
-        most_by_address: int | None = None,
     ) -> None:
         class Limited(Connection):
             pass
@@ -339,7 +334,6 @@ class Server(uvicorn.Server):
         limits.raise_open_files(_FILES)
         free = limits.allowed("RLIMIT_NOFILE", _FILES) - _OTHER_FILES
         Limited.most = min(MOST_CONNECTIONS, max(_FEWEST, free // self.files_by_connection))
-        Limited.most_by_address = most_by_address or Limited.most
         super().__init__(
             uvicorn.Config(
                 app,
@@ -441,7 +435,5 @@ class Server(uvicorn.Server):
 
     def _abandon(self) -> None:
         """End the process; its children end with it."""
-        sentence = "A slot did not end in time: the process ends without it."
-        self._say(sentence)
-        time.sleep(0.2)  # in which the log's thread writes it, if anybody reads it
+        self._say("A slot did not end in time: the process ends without it.")
         os._exit(1)

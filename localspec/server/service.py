@@ -30,9 +30,8 @@ class Service:
     """One engine with its queue; ``names`` are those that requests may use for its model.
 
     ``about`` is added to `/props`, and slots may be saved in ``slot_folder``. With
-    ``strict_fields``, unknown fields of requests are errors. With ``share_cache``, the owners of
-    requests share prompts, answers and saved slots. ``say`` gets warnings of bad
-    states in saved slots. Thread-safe.
+    ``share_cache``, the owners of requests share prompts, answers and saved slots. ``say`` gets
+    warnings of bad states in saved slots. Thread-safe.
     """
 
     engine: Engine
@@ -40,7 +39,6 @@ class Service:
     defaults: Defaults = Defaults()
     names: Sequence[str] = ("model",)
     about: Mapping[str, Any] = field(default_factory=dict)
-    strict_fields: bool = False
     slot_folder: Path | None = None
     share_cache: bool = False
     say: Callable[[str], None] = lambda sentence: None
@@ -77,9 +75,7 @@ class Service:
         }
 
     def name_warnings(self, name: str | None) -> list[str]:
-        """A warning for a name such as gpt-4o; with ``strict_fields`` BadRequest."""
-        if self.strict_fields:
-            self.require_model(name)
+        """A warning for a name such as gpt-4o."""
         if name is None or name in self.names:
             return []
         return [f"There is no model {name[:100]!r} here: {self.model} answers."]

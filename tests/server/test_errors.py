@@ -192,14 +192,6 @@ def test_another_model(toy_server: Site) -> None:
         assert "There is no model 'gpt-9' here: toy answers." in reply.json()["warnings"]
 
 
-def test_another_model_where_fields_are_strict(
-    toy_server: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(toy_server.service, "strict_fields", True)
-    status, error = toy_server.refused(model="gpt-9")
-    assert status == 404 and error["code"] == "model_not_found" and error["param"] == "model"
-
-
 def test_what_breaks_says_nothing_of_the_inside(toy_server: Site) -> None:
     reply = toy_server.post(COMPLETIONS, {"prompt": "break"})
     assert reply.status_code == 500

@@ -315,15 +315,10 @@ def test_the_address_with_the_most_connections_gives_way(monkeypatch: pytest.Mon
         assert one.recv(12) == b"HTTP/1.1 200"
 
 
-@pytest.mark.parametrize("by_address", [True, False])
-def test_a_connection_whose_answer_is_under_way_stays(
-    monkeypatch: pytest.MonkeyPatch, by_address: bool
-) -> None:
-    if not by_address:
-        monkeypatch.setattr(listen_module, "MOST_CONNECTIONS", 1)
+def test_a_connection_whose_answer_is_under_way_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listen_module, "MOST_CONNECTIONS", 1)
     toy, gate = gated_toy()
-    limit = 1 if by_address else None
-    with serving(toy, most_by_address=limit) as site, ExitStack() as stack:
+    with serving(toy) as site, ExitStack() as stack:
         asking = connected(site, stack, 1)
         asking.sendall(HEAD + BODY)
         assert gate.began.acquire(timeout=PATIENCE)

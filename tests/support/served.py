@@ -219,7 +219,6 @@ def serving(
     names: Sequence[str] = ("toy", "other name"),
     slots: Sequence[TextEngine] = (),
     prefixes: PrefixCache | None = None,
-    most_by_address: int | None = None,
     share_cache: bool = False,
     slot_folder: Path | None = None,
     tls: Tls | None = None,
@@ -248,7 +247,7 @@ def serving(
             slot_folder=slot_folder,
         )
         app = make_app(service, access, max_body=max_body, say=lines.append)
-        server = Server(app, session, lines.append, grace, tls=tls, most_by_address=most_by_address)
+        server = Server(app, session, lines.append, grace, tls=tls)
         listening = bind("127.0.0.1", 0)
         listen(listening)  # who asks before the server has begun waits
         thread = threading.Thread(target=server.run, args=([listening],))

@@ -112,12 +112,6 @@ class ServingFlags:
     max_body: int = _server(
         32, "--max-body", "Largest request, in MiB.", metavar="MIB", bounds=Bounds(1, 1024)
     )
-    max_connections: int | None = _server(
-        None,
-        "--max-connections",
-        "Most connections of one address. Default: no limit but that of all together, 288.",
-        bounds=Bounds(1, 288),
-    )
     ssl_cert_file: Path | None = _server(
         None, "--ssl-cert-file", "Certificate for HTTPS, in PEM format."
     )
@@ -168,9 +162,6 @@ class ServingFlags:
     slots: bool = _server(True, "--slots/--no-slots", "Report the state of each slot at /slots.")
     metrics: bool = _server(True, "--metrics/--no-metrics", "Report figures at /metrics.")
     ui: bool = _server(True, "--ui/--no-ui", "Serve a page for chats at /.")
-    strict_fields: bool = _server(
-        False, "--strict-fields", "Refuse requests with unknown fields. Default: ignore and warn."
-    )
 
     def access(self) -> "Access":
         """Who may ask; raises UsageError for a server that strangers could use, FileProblem."""

@@ -64,8 +64,7 @@ def serve_models(names: Sequence[str], given: Given, serving: ServingFlags) -> N
             load_seconds=serving.load_timeout,
         )
         app = make_front(models, access, max_body=serving.max_body * 2**20, say=console.note)
-        most = serving.max_connections
-        server = FrontServer(app, models, console.note, tls=tls, most_by_address=most)
+        server = FrontServer(app, models, console.note, tls=tls)
         known = [model.name for model in found]
         shown = ", ".join(known[:8]) + (", ..." if known[8:] else "")
         run_server(server, sockets, tls, f"models {shown}", known, serving.parallel)

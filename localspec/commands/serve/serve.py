@@ -22,7 +22,6 @@ from localspec.core import machine
 from localspec.core.compute import COMPUTE
 from localspec.core.errors import LocalspecError, UsageError
 from localspec.core.host import install_command
-from localspec.core.log_stream import unblocked_stderr
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import DraftTokens
 from localspec.display.terminal import console
@@ -36,14 +35,13 @@ if TYPE_CHECKING:
 _PACKAGES = ("fastapi", "uvicorn", "prometheus_client")  # of the extra
 # Flags of a front that concern its own clients, and not the processes of its models.
 _OF_A_FRONT = (
-    "host", "alias", "api_key_file", "cors_origins", "max_connections", "slots", "metrics", "ui",
+    "host", "alias", "api_key_file", "cors_origins", "slots", "metrics", "ui",
 )  # fmt: skip
 _PRIVATE = {name: getattr(ServingFlags(), name) for name in (*_OF_A_FRONT, "ssl_cert_file")}
 _PRIVATE |= {"port": 0, "ssl_key_file": None}
 
 
 @spread_groups
-@unblocked_stderr()
 def serve(
     serving: ServingFlags, templating: TemplateFlags, given: PairFlags, names: NamesArgument = None
 ) -> None:
@@ -97,8 +95,7 @@ def _serve_model(
         service = make_service(engine, request, length, serving, templating)
         with closing(service.session):
             app = make_app(service, access, max_body=serving.max_body * 2**20, say=console.note)
-            most = serving.max_connections
-            server = Server(app, service.session, console.note, tls=tls, most_by_address=most)
+            server = Server(app, service.session, console.note, tls=tls)
             if handshake is None:
                 slots = len(service.session.slots())
                 run_server(server, sockets, tls, _named(service), [service.model], slots)
@@ -142,7 +139,6 @@ def make_service(
         defaults,
         names,
         _about(engine),
-        strict_fields=serving.strict_fields,
         slot_folder=serving.slot_save_path,
         share_cache=serving.share_cache,
         say=console.note,

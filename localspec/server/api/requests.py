@@ -114,17 +114,11 @@ class RequestObject(BaseModel):
         return _few(given)
 
 
-def unknown_fields(request: RequestObject, *, strict: bool) -> list[str]:
-    """Remove unknown fields and warn of them, as proxies send some; ``strict``: BadRequest."""
+def unknown_fields(request: RequestObject) -> list[str]:
+    """Remove unknown fields and warn of them, as proxies send some."""
     names = list(_remove_unknown(request))
     if not names:
         return []
-    if strict:
-        raise BadRequest(
-            f"There is no field {names[0]}, or it is not supported here.",
-            param=names[0],
-            code="unknown_field",
-        )
     shown = [_with_nearest(name, type(request)) for name in names[:_SHOWN_FIELDS]]
     more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
     return [f"Unknown fields were ignored: {', '.join(shown)}{more}."]
@@ -294,7 +288,7 @@ class AnswerRequest(SamplingFields):
         """
         self._cache_owner = owner
         renamed = service.name_warnings(self.model)
-        ignored = unknown_fields(self, strict=service.strict_fields)
+        ignored = unknown_fields(self)
         grammar, warnings = self.read_grammar()
         prompts, n = self.prompts(service.engine), self.n or 1
         if len(prompts) * n > MOST_ANSWERS:
@@ -323,8 +317,7 @@ class AnswerRequest(SamplingFields):
     def count(self, service: Service, owner: str = "") -> int:
         """Tokens of the prompt."""
         self._cache_owner = owner
-        service.name_warnings(self.model)
-        unknown_fields(self, strict=service.strict_fields)
+        unknown_fields(self)
         return sum(map(len, self.prompts(service.engine)))
 
     def prompts(self, engine: Engine) -> list[Prompt]:

@@ -154,22 +154,6 @@ def test_unknown_fields_are_ignored_with_a_warning(toy_server: Site) -> None:
     assert WARNINGS_HEADER not in toy_server.post(CHAT, {"messages": HELLO}).headers
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"num_ctx": 4096}, "num_ctx"),
-        ({"messages": [{**HELLO[0], "mood": "good"}]}, "messages.0.mood"),
-        ({"n_predict": 5, "max_tokens": 3}, "n_predict"),
-    ],
-)
-def test_strict_fields_refuses_unknown_ones(
-    toy_server: Site, monkeypatch: pytest.MonkeyPatch, fields: dict[str, object], param: str
-) -> None:
-    monkeypatch.setattr(toy_server.service, "strict_fields", True)
-    status, error = toy_server.refused(**fields)
-    assert status == 400 and error["param"] == param and error["code"] == "unknown_field"
-
-
 def test_fields_by_the_names_of_other_servers(toy_server: Site) -> None:
     asked = toy_server.ask(n_predict=5, seed=1, repetition_penalty=1.7)
     ours = toy_server.ask(max_tokens=5, seed=1, repeat_penalty=1.7)

@@ -121,12 +121,12 @@ class MessagesRequest(SamplingFields):
     speed: Any = None
 
     def read(self, service: Service, owner: str = "") -> tuple[list[GenerationRequest], list[str]]:
-        ignored = unknown_fields(self, strict=service.strict_fields)
+        ignored = unknown_fields(self)
         requests, warnings = self.chat().read(service, owner)
         return requests, [*ignored, *self._tools_left_out(), *warnings]
 
     def count(self, service: Service, owner: str = "") -> int:
-        unknown_fields(self, strict=service.strict_fields)
+        unknown_fields(self)
         return self.chat().count(service, owner)
 
     def chat(self) -> ChatRequest:

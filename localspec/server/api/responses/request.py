@@ -163,14 +163,14 @@ class ResponsesRequest(AnswerRequest):
             stored.require_room(self._conversation)
 
     def read(self, service: Service, owner: str = "") -> tuple[list[GenerationRequest], list[str]]:
-        ignored = unknown_fields(self, strict=service.strict_fields)
+        ignored = unknown_fields(self)
         requests, warnings = self.chat().read(service, owner)
         included = [each for each in self.include or () if each != _ENCRYPTED]
         unused = [f"include: {one_line(each[:60])} {_IGNORED}" for each in included]
         return requests, [*ignored, *unused, *left_out(self.input), *warnings]
 
     def count(self, service: Service, owner: str = "") -> int:
-        unknown_fields(self, strict=service.strict_fields)
+        unknown_fields(self)
         return self.chat().count(service, owner)
 
     def chat(self) -> ChatRequest:
