@@ -23,7 +23,7 @@ from pathlib import Path
 from common import GREEDY, Parser, conditions, load
 
 from localspec.bench.plan import BenchPlan, Variant
-from localspec.bench.prompts import Prompt, by_task, read_prompts
+from localspec.bench.prompts import BenchPrompt, by_task, read_prompts
 from localspec.engine.engine import Engine
 from localspec.speculative.control.pair_profile import PairProfile
 from localspec.speculative.control.probing import FAR_BEHIND
@@ -82,7 +82,7 @@ class Pair:
                 seconds += costs.reading_seconds(tokens)
         return seconds
 
-    def seconds(self, prompt: Prompt, profile: PairProfile | None) -> float:
+    def seconds(self, prompt: BenchPrompt, profile: PairProfile | None) -> float:
         """Seconds of a token of an answer, by a copy of a profile, or by a new one."""
         self._passes.clear()
         stored = self.engine.profile
@@ -92,7 +92,7 @@ class Pair:
         stats = self._variant.answer(self.engine.encode_chat(list(prompt.messages))).stats
         return (stats.draft_prompt_seconds + stats.seconds) / stats.tokens
 
-    def learn(self, prompts: list[Prompt]) -> PairProfile:
+    def learn(self, prompts: list[BenchPrompt]) -> PairProfile:
         """The profile of answers to these prompts, one after the other."""
         self.engine.profile.forget()
         for prompt in prompts:

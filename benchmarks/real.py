@@ -47,7 +47,7 @@ from real_figures import IK, LLAMA, PLAIN, Figures, Record, Records, show
 
 from localspec.bench.equality import DifferenceFinder
 from localspec.bench.plan import BenchPlan, Variant
-from localspec.bench.prompts import Prompt, by_task, read_prompts
+from localspec.bench.prompts import BenchPrompt, by_task, read_prompts
 from localspec.chat.answer import Answer
 from localspec.core import machine
 from localspec.core.options.load_options import DraftTokens, LoadOptions
@@ -61,7 +61,7 @@ CTX_SIZE, SEED = 2048, 11
 PROMPTS = Path(__file__).with_name("real.jsonl")
 
 
-Ask = Callable[[int, Prompt], Record]  # the answer to the prompt of this number
+Ask = Callable[[int, BenchPrompt], Record]  # the answer to the prompt of this number
 
 
 def servers(args: argparse.Namespace) -> dict[str, list[str]]:
@@ -91,7 +91,7 @@ def servers(args: argparse.Namespace) -> dict[str, list[str]]:
     return found
 
 
-def ask_server(variant: str, port: int, tokens: int, number: int, prompt: Prompt) -> Record:
+def ask_server(variant: str, port: int, tokens: int, number: int, prompt: BenchPrompt) -> Record:
     """The answer of a server."""
     reply = ask(port, [dict(each) for each in prompt.messages], max_tokens=tokens)
     return Record(
@@ -130,7 +130,7 @@ class InProcess:
     plan: BenchPlan
     plain: Answer | None = None
 
-    def answer(self, length: DraftTokens, part: float, number: int, prompt: Prompt) -> Record:
+    def answer(self, length: DraftTokens, part: float, number: int, prompt: BenchPrompt) -> Record:
         """The answer with a draft length; plain decoding comes first.
 
         ``part`` of the prompt is read before, behind what earlier answers left; 0: from empty
@@ -203,7 +203,7 @@ def in_process(args: argparse.Namespace) -> Iterator[dict[str, Ask]]:
         yield {name_of(*each): partial(mine.answer, *each) for each in asked}
 
 
-def chosen(args: argparse.Namespace) -> list[tuple[int, Prompt]]:
+def chosen(args: argparse.Namespace) -> list[tuple[int, BenchPrompt]]:
     """The prompts, one of each kind in turn, with their numbers in the file."""
     prompts = [each for path in args.prompts for each in read_prompts(path)]
     groups = by_task(prompts, ",".join(args.kinds) if args.kinds else None)

@@ -25,16 +25,16 @@ from pathlib import Path
 from client import Reply, ask
 from common import Parser, conditions, listening
 
-from localspec.bench.prompts import Prompt, read_prompts
+from localspec.bench.prompts import BenchPrompt, read_prompts
 from localspec.core import machine
 
 PROMPTS = Path(__file__).with_name("real.jsonl")
 _GOLDEN = 0.618  # fractions of its multiples spread evenly
 
 
-def mixed(prompts: Sequence[Prompt], longest: int) -> Iterator[Prompt]:
+def mixed(prompts: Sequence[BenchPrompt], longest: int) -> Iterator[BenchPrompt]:
     """Prompts of at most so many characters, one of each kind in turn."""
-    kinds: dict[str, list[Prompt]] = {}
+    kinds: dict[str, list[BenchPrompt]] = {}
     for prompt in prompts:
         if sum(len(each["content"]) for each in prompt.messages) <= longest:
             kinds.setdefault(prompt.task, []).append(prompt)
@@ -43,7 +43,7 @@ def mixed(prompts: Sequence[Prompt], longest: int) -> Iterator[Prompt]:
 
 
 def batch(
-    port: int, prompts: Sequence[Prompt], args: argparse.Namespace
+    port: int, prompts: Sequence[BenchPrompt], args: argparse.Namespace
 ) -> tuple[float, list[Reply]]:
     """Seconds until all prompts are answered, and the replies in their order."""
 

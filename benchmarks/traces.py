@@ -23,7 +23,7 @@ from common import GREEDY, Parser, empty_caches, load
 from sessions import Turn, sessions
 
 from localspec.bench.comparison import REPEATED_TOO_MUCH, repeated_share
-from localspec.bench.prompts import Prompt, read_prompts
+from localspec.bench.prompts import BenchPrompt, read_prompts
 from localspec.core.compute import COMPUTE
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
@@ -145,7 +145,7 @@ class NoisySampler(Sampler):
 
 def record(
     engine: Engine,
-    prompt: Prompt,
+    prompt: BenchPrompt,
     params: SamplingParams,
     max_tokens: int,
     depth: int,

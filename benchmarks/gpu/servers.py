@@ -34,7 +34,7 @@ from client import ask
 from common import Parser, listening
 from real import PROMPTS
 
-from localspec.bench.prompts import Prompt, by_task, read_prompts
+from localspec.bench.prompts import BenchPrompt, by_task, read_prompts
 
 PEER, PLAIN = "llama.cpp", "plain"
 _CTX_SIZE = 2048  # tokens of each client's context
@@ -147,7 +147,7 @@ def memory_used() -> int | None:
     return None if done.returncode else sum(map(int, done.stdout.split()))
 
 
-def chosen(count: int) -> list[tuple[int, Prompt]]:
+def chosen(count: int) -> list[tuple[int, BenchPrompt]]:
     """One prompt of each kind, then the second ones, with their numbers in the file."""
     prompts = read_prompts(PROMPTS)
     groups = list(by_task(prompts, None).values())

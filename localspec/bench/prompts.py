@@ -21,14 +21,14 @@ _EXAMPLE = 'Expected on each line: {"task": "code", "prompt": "Write ..."}'
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class BenchPrompt:
     """A conversation to be answered, and its kind of task."""
 
     task: str
     messages: tuple[Message, ...]
 
 
-def read_prompts(path: Path = SHIPPED) -> list[Prompt]:
+def read_prompts(path: Path = SHIPPED) -> list[BenchPrompt]:
     """The prompts of a file, in its order; raises FileProblem, which names the line."""
     prompts = []
     for number, value in read_prompt_file(path, _MAX_BYTES, "The prompt file ", _EXAMPLE):
@@ -41,25 +41,27 @@ def read_prompts(path: Path = SHIPPED) -> list[Prompt]:
     return prompts
 
 
-def _prompt_of(value: object) -> Prompt:
+def _prompt_of(value: object) -> BenchPrompt:
     if isinstance(value, str):
-        return Prompt(_NO_TASK, ({"role": "user", "content": value},))
+        return BenchPrompt(_NO_TASK, ({"role": "user", "content": value},))
     fields: dict[str, Any] = value if isinstance(value, dict) else {"messages": value}
     task = fields.get("task", _NO_TASK)
     if not isinstance(task, str) or not task.strip():
         raise ValueError("expected a text as the task.")
     task = task.strip()
     if isinstance(fields.get("prompt"), str) and "messages" not in fields:
-        return Prompt(task, ({"role": "user", "content": fields["prompt"]},))
+        return BenchPrompt(task, ({"role": "user", "content": fields["prompt"]},))
     messages = fields.get("messages")
     if not isinstance(messages, list) or not messages or "prompt" in fields:
         raise ValueError("expected either a prompt (a text) or messages (a list).")
-    return Prompt(task, tuple(map(parse_message, messages)))
+    return BenchPrompt(task, tuple(map(parse_message, messages)))
 
 
-def by_task(prompts: Iterable[Prompt], wanted: str | None = None) -> dict[str, list[Prompt]]:
+def by_task(
+    prompts: Iterable[BenchPrompt], wanted: str | None = None
+) -> dict[str, list[BenchPrompt]]:
     """The prompts by task; only ``wanted`` ones, separated by commas. Raises UsageError."""
-    groups: dict[str, list[Prompt]] = {}
+    groups: dict[str, list[BenchPrompt]] = {}
     for prompt in prompts:
         groups.setdefault(prompt.task, []).append(prompt)
     if wanted is None:
@@ -71,7 +73,7 @@ def by_task(prompts: Iterable[Prompt], wanted: str | None = None) -> dict[str, l
     return {task: group for task, group in groups.items() if task in names}
 
 
-def in_turn(groups: Mapping[str, Sequence[Prompt]]) -> dict[str, list[Prompt]]:
+def in_turn(groups: Mapping[str, Sequence[BenchPrompt]]) -> dict[str, list[BenchPrompt]]:
     """All prompts as one group, the first of each task, then the second ones; one task as it is."""
     if len(groups) == 1:
         return {task: [*group] for task, group in groups.items()}

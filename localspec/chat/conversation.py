@@ -19,7 +19,7 @@ from localspec.speculative.history import AnswerHistory
 from localspec.speculative.loop import TokenModel
 
 
-class PairProfile(Protocol):
+class ChatProfile(Protocol):
     """The measured costs of a pair."""
 
     def introduce(self, say: Callable[[str], None]) -> None: ...
@@ -39,7 +39,7 @@ class ChatEngine(Protocol):
     @property
     def vocabularies(self) -> object | None: ...
     @property
-    def profile(self) -> PairProfile: ...
+    def profile(self) -> ChatProfile: ...
     def token_rules(self, params: SamplingParams) -> object: ...
     def stream(
         self, prompt: Sequence[int], options: GenerateOptions, *, reports_progress: bool = False

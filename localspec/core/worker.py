@@ -36,7 +36,7 @@ _MISSING = re.compile(r"No module named '?(\w+)")
 _KILLS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
-class Limits(NamedTuple):
+class WorkerLimits(NamedTuple):
     """Limits of a worker; if the system does not enforce them, the parent checks them."""
 
     seconds: float  # of processor time for each question
@@ -105,14 +105,14 @@ class WorkerEnded(Exception):
         super().__init__(ended.sentence)
         self.ended = ended
 
-    def excess(self, limits: Limits) -> str:
+    def excess(self, limits: WorkerLimits) -> str:
         """The effect of the question, as the end of a sentence."""
         return {
             "time": f"took more than {limits.seconds:g} seconds of processor time",
             "memory": f"needed more than {size(limits.memory)} of memory",
         }.get(self.ended.cause, f"ended the process that reads it ({self.ended.reason})")
 
-    def outside(self, limits: Limits) -> WorkerLost | None:
+    def outside(self, limits: WorkerLimits) -> WorkerLost | None:
         """The error if the question is not at fault."""
         cause, memory = self.ended.cause, limits.allowed_memory
         if cause == "memory" and memory < limits.memory:
@@ -192,7 +192,7 @@ class Worker:
     Raises OSError if it cannot be started.
     """
 
-    def __init__(self, module: str, limits: Limits, most_reply: int) -> None:
+    def __init__(self, module: str, limits: WorkerLimits, most_reply: int) -> None:
         pipe = subprocess.PIPE
         self._limits, self._most_reply = limits, most_reply
         self.process = subprocess.Popen(
@@ -321,7 +321,7 @@ class Channel:
 
     def serve(self, answer: Callable[[Any], object]) -> None:
         """Answer questions within the limits until the parent ends."""
-        limits = Limits(*json.loads(sys.argv[1]))
+        limits = WorkerLimits(*json.loads(sys.argv[1]))
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         _limit("RLIMIT_CORE", 0)
         if not limits.polled:

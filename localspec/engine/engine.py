@@ -23,11 +23,11 @@ from localspec.core.options.sampling_choice import ChosenSampling, choose_sampli
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.caches.prefix_cache import PrefixCache
 from localspec.engine.caches.written_calls import WrittenCalls
-from localspec.engine.grammar.constraint import GrammarConstraint, Vocabulary
+from localspec.engine.grammar.constraint import GrammarConstraint, GrammarVocabulary
 from localspec.engine.grammar.matcher import tokenize_within
 from localspec.engine.grammar.tool_calls import free_or_call, tool_grammar
 from localspec.engine.loading.pair import load_pair, usable_pair
-from localspec.engine.loading.pair_file import Model, PairFile, open_pair_file
+from localspec.engine.loading.pair_file import ModelFile, PairFile, open_pair_file
 from localspec.engine.profile_store import StoredProfile
 from localspec.engine.session.batching import Batcher
 from localspec.engine.session.cell_budget import CellBudget
@@ -232,10 +232,10 @@ class Engine:
         return GrammarConstraint(grammar, self._vocabulary, start, endless=endless)
 
     @cached_property
-    def _vocabulary(self) -> Vocabulary:
+    def _vocabulary(self) -> GrammarVocabulary:
         """The vocabulary for grammars, made at the first one."""
         target, ids = self.target, range(self.target.n_vocab)
-        return Vocabulary(
+        return GrammarVocabulary(
             [target.piece(i, special=True) for i in ids],
             [i for i in ids if target.is_stop(i)],
             lambda text: target.tokenize(text, add_special=False, parse_special=True),
@@ -538,10 +538,10 @@ def _load_options(given: LoadOptions | str | Path) -> LoadOptions:
 
 def _own_file(target: LlamaModel, draft: LlamaModel | Head | None) -> PairFile:
     """The file of models that were not loaded by `Engine.load`."""
-    models = [Model(target.header, target.options)]
+    models = [ModelFile(target.header, target.options)]
     if draft is not None:
         options = draft.options if isinstance(draft, LlamaModel) else target.options
-        models.append(Model(draft.header, options))
+        models.append(ModelFile(draft.header, options))
     return open_pair_file(*models)
 
 

@@ -18,7 +18,7 @@ from localspec.core.files import (
 from localspec.core.formatting import one_line
 from localspec.core.options.load_options import LoadOptions
 from localspec.engine.loading.first_use import prove
-from localspec.engine.loading.pair_file import Model
+from localspec.engine.loading.pair_file import ModelFile
 from localspec.llama.quantize import require_type, write_quantized
 from localspec.metadata.draft_kind import claimed_heads, draft_kind, n_layers, whole_number
 from localspec.metadata.gguf_file import GGML_TYPES_BY_NAME, Value
@@ -234,7 +234,7 @@ def _require_disk(target: ModelHeader, recipe: Recipe, names: set[str], output: 
 
 def _require_decodable(partial: Path, output: Path) -> None:
     try:
-        prove(Model(read_header(partial), LoadOptions(partial)))
+        prove(ModelFile(read_header(partial), LoadOptions(partial)))
     except EngineError as problem:
         shown, reason = one_line(output.name), problem.message.replace(partial.name, output.name)
         raise DraftNotMade(

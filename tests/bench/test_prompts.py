@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.bench.prompts import Prompt, by_task, in_turn, read_prompts
+from localspec.bench.prompts import BenchPrompt, by_task, in_turn, read_prompts
 from localspec.commands.bench.bench import BenchFlags
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.options.option import options
@@ -43,8 +43,8 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
     ]
     path = written(tmp_path, {"prompt": "One."}, "", {"task": "talk", "messages": talk}, "  ")
     assert read_prompts(path) == [
-        Prompt("prompts", ({"role": "user", "content": "One."},)),
-        Prompt("talk", tuple(talk)),  # type: ignore[arg-type]
+        BenchPrompt("prompts", ({"role": "user", "content": "One."},)),
+        BenchPrompt("talk", tuple(talk)),  # type: ignore[arg-type]
     ]
 
 
@@ -90,7 +90,7 @@ def test_what_editors_do_to_files(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     text = json.dumps({"task": " code ", "prompt": "one\u2028two"}, ensure_ascii=False)
     path.write_bytes(b"\xef\xbb\xbf" + f"{text}\r\n{text}\r\n".encode())
-    once = Prompt("code", ({"role": "user", "content": "one\u2028two"},))
+    once = BenchPrompt("code", ({"role": "user", "content": "one\u2028two"},))
     assert read_prompts(path) == [once, once]
 
 
@@ -101,7 +101,7 @@ def test_an_endless_file_is_not_read() -> None:
 
 
 def test_groups_keep_their_order() -> None:
-    prompts = [Prompt(task, ()) for task in ("b", "a", "b", "c")]
+    prompts = [BenchPrompt(task, ()) for task in ("b", "a", "b", "c")]
     groups = by_task(prompts)
     assert {task: len(group) for task, group in groups.items()} == {"b": 2, "a": 1, "c": 1}
     assert list(groups) == ["b", "a", "c"]

@@ -11,7 +11,7 @@ import pytest
 from localspec.core import host
 from localspec.core.errors import UsageError, WorkerLost
 from localspec.core.paths import CHECKOUT
-from localspec.core.worker import Limits, Worker, WorkerEnded, ask, command
+from localspec.core.worker import Worker, WorkerEnded, WorkerLimits, ask, command
 
 RENDER = """
 import datetime, sys
@@ -39,7 +39,7 @@ def test_an_app_is_never_started_as_if_it_were_python(
         assert "LOCALSPEC_PYTHON=" in raised.value.hint
 
 
-LIMITS = Limits(1.0, 2**30)
+LIMITS = WorkerLimits(1.0, 2**30)
 
 
 @pytest.mark.parametrize("executable", ["", None, "app"])

@@ -9,7 +9,15 @@ from types import SimpleNamespace
 import pytest
 
 from localspec.core import machine
-from localspec.core.worker import Ended, Limits, Worker, WorkerEnded, ask, command, not_started
+from localspec.core.worker import (
+    Ended,
+    Worker,
+    WorkerEnded,
+    WorkerLimits,
+    ask,
+    command,
+    not_started,
+)
 
 
 def test_a_child_ends_with_the_one_that_asked() -> None:
@@ -114,7 +122,7 @@ def test_a_worker_that_ends(
     (tmp_path / "serving.py").write_text(SERVING)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path.cwd()}")
     monkeypatch.setattr("localspec.core.worker._WALL_PER_SECOND", 6)
-    running = Worker("serving", Limits(0.3, 300 * 2**20), 10**5)
+    running = Worker("serving", WorkerLimits(0.3, 300 * 2**20), 10**5)
     assert running.ask({"a": ["\ud800", 1]}) == {"a": ["\ud800", 1]}
     assert running.ask("print") == "print"
     with pytest.raises(WorkerEnded, match=words) as raised:
@@ -129,7 +137,7 @@ def test_a_pause_of_the_machine_ends_no_worker(
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path.cwd()}")
     times = itertools.chain([0.0], itertools.count(310.0, 0.1))  # paused while the child computes
     monkeypatch.setattr(machine, "time", SimpleNamespace(monotonic=lambda: next(times)))
-    running = Worker("serving", Limits(1.0, 300 * 2**20), 10**5)
+    running = Worker("serving", WorkerLimits(1.0, 300 * 2**20), 10**5)
     try:
         assert running.ask("sleep") == "sleep"
     finally:

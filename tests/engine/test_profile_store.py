@@ -12,7 +12,7 @@ import pytest
 from localspec.core.formatting import size
 from localspec.engine import profile_store
 from localspec.engine.engine import Engine
-from localspec.engine.loading.pair_file import Model, open_pair_file
+from localspec.engine.loading.pair_file import ModelFile, open_pair_file
 from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header
 from localspec.speculative.control.pair_profile import PairProfile
@@ -90,7 +90,9 @@ def test_nonsense_in_a_profile_is_told(name: str, value: Any) -> None:
 
 @pytest.mark.llama
 def test_the_latest_of_two_models_is_found(tiny: TinyFiles) -> None:
-    first, second = (Model(read_header(path), options(path)) for path in (tiny.target, tiny.draft))
+    first, second = (
+        ModelFile(read_header(path), options(path)) for path in (tiny.target, tiny.draft)
+    )
     pair = [first.header, second.header]
     assert profile_store.latest(pair) is None
     for threads, reading in ((1, 0.25), (2, 0.5)):

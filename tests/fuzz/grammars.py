@@ -13,12 +13,12 @@ from random import Random
 
 from localspec.core.errors import GrammarError
 from localspec.engine.grammar import process
-from localspec.engine.grammar.constraint import GrammarConstraint, Vocabulary
+from localspec.engine.grammar.constraint import GrammarConstraint, GrammarVocabulary
 from localspec.engine.grammar.source import read_grammar, read_regex, read_schema
 
 RUNS = [b"a" * n for n in range(2, 64)] + [bytes([a, b]) for a in b'ab "({' for b in b'ab "})']
 TOKENS = [*(bytes([i]) for i in range(256)), *RUNS]
-FUZZED = Vocabulary([*TOKENS, b"<stop>"], [len(TOKENS)], lambda text: list(text.encode()))
+FUZZED = GrammarVocabulary([*TOKENS, b"<stop>"], [len(TOKENS)], lambda text: list(text.encode()))
 ORDINARY = 'root ::= "yes" | "no, " [a-z]{3,5}'
 SIZES = (1, 2, 3, 20, 60, 400, 3000, 30_000)
 

@@ -24,7 +24,7 @@ from localspec.core.options.load_options import LoadOptions
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.loading import child, first_use
-from localspec.engine.loading.pair_file import Model
+from localspec.engine.loading.pair_file import ModelFile
 from localspec.llama import llama_library
 from localspec.metadata.header import read_header
 from localspec.metadata.splits import read_part
@@ -75,7 +75,7 @@ def options(path: Path) -> LoadOptions:
 
 def prove(path: Path) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the steps, which a parent reads
-    reduced = first_use._reduced(Model(read_header(path), options(path)))
+    reduced = first_use._reduced(ModelFile(read_header(path), options(path)))
     child._use([reduced], measures=False, answers=False)
 
 

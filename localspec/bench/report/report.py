@@ -11,7 +11,7 @@ from pathlib import Path
 from localspec import __version__
 from localspec.bench.comparison import Comparison, together
 from localspec.bench.plan import BenchPlan
-from localspec.bench.prompts import Prompt
+from localspec.bench.prompts import BenchPrompt
 from localspec.bench.report.page import render
 from localspec.core import machine
 from localspec.core.files import appearing_when_complete, file_problem
@@ -34,7 +34,7 @@ class Report:
 
     engine: Engine
     plan: BenchPlan
-    prompts: Mapping[str, Sequence[Prompt]]
+    prompts: Mapping[str, Sequence[BenchPrompt]]
     path: Path | None = None
     page: Path | None = None
     command: str = ""

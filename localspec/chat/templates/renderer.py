@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 
 from localspec.chat.templates.sandbox import MAX_CHARACTERS
 from localspec.core.errors import TemplateError, TemplateLimitExceeded, UsageError
-from localspec.core.worker import Limits, Worker, WorkerEnded, not_started
+from localspec.core.worker import Worker, WorkerEnded, WorkerLimits, not_started
 
-LIMITS = Limits(2.0, 2**30)  # an ordinary conversation takes less than a thousandth of the time
+LIMITS = WorkerLimits(2.0, 2**30)  # ordinary conversations take less than a thousandth of the time
 _MOST_REPLY = 12 * MAX_CHARACTERS + 100  # a character may be twelve in JSON
 _HINT = (
     "Give another with --chat-template, a text or a name such as chatml; --raw completes a prompt "
@@ -25,7 +25,7 @@ class Renderer:
     Thread-safe: templates are rendered one after the other.
     """
 
-    def __init__(self, limits: Limits = LIMITS) -> None:
+    def __init__(self, limits: WorkerLimits = LIMITS) -> None:
         self._limits = limits
         self._lock = threading.Lock()
         self._worker: Worker | None = None

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from localspec.bench.comparison import Comparison
     from localspec.bench.forecast import Forecast, Limit
     from localspec.bench.plan import BenchPlan
-    from localspec.bench.prompts import Prompt
+    from localspec.bench.prompts import BenchPrompt
     from localspec.bench.report.report import Report
     from localspec.chat.answer import Answer
     from localspec.display.bench import Scoreboard
@@ -158,7 +158,7 @@ def _plan(
 def _run(
     engine: "Engine",
     plan: "BenchPlan",
-    groups: "Mapping[str, Sequence[Prompt]]",
+    groups: "Mapping[str, Sequence[BenchPrompt]]",
     report: "Report",
     limit: "Limit | None",
     *,
@@ -252,7 +252,7 @@ def _sides(
 
 
 def _encode_prompts(
-    engine: "Engine", groups: "Mapping[str, Sequence[Prompt]]"
+    engine: "Engine", groups: "Mapping[str, Sequence[BenchPrompt]]"
 ) -> dict[str, list[list[int]]]:
     """Token ids by task; a template's complaint names the prompt."""
     ids: dict[str, list[list[int]]] = {task: [] for task in groups}

@@ -22,7 +22,7 @@ from localspec.library.resolve import Resolver
 if TYPE_CHECKING:
     from socket import socket
 
-    from localspec.server.front.models import Model
+    from localspec.server.front.models import FrontModel
     from localspec.server.listen import Server, Tls
 
 
@@ -48,7 +48,7 @@ def serve_models(names: Sequence[str], given: Given, serving: ServingFlags) -> N
         found[0].names = names_given
     arguments = sys.argv[2:]
 
-    def launch(model: "Model") -> ModelProcess:
+    def launch(model: "FrontModel") -> ModelProcess:
         line = (model.source, *arguments)  # the child serves the first one
         return ModelProcess(model.names, line, console.note, keyed=bool(access.keys))
 
@@ -71,7 +71,7 @@ def serve_models(names: Sequence[str], given: Given, serving: ServingFlags) -> N
     console.note("The server has ended.")
 
 
-def _models(names: Sequence[str], given: Given, serving: ServingFlags) -> list["Model"]:
+def _models(names: Sequence[str], given: Given, serving: ServingFlags) -> list["FrontModel"]:
     """The models to serve, the default one first; raises UsageError, FileProblem, UnknownPair."""
     if "target" in given and names:
         raise UsageError(
@@ -85,7 +85,7 @@ def _models(names: Sequence[str], given: Given, serving: ServingFlags) -> list["
         found += map(_file, find_models((), (serving.models_dir,)).models)
     elif not names:
         found += _on_disk(resolver)
-    known: dict[str, Model] = {}
+    known: dict[str, FrontModel] = {}
     for model in found:
         if known.setdefault(model.name, model).source != model.source:
             raise UsageError(
@@ -128,8 +128,8 @@ def own_name(text: str) -> tuple[str | None, str]:
     return None, text
 
 
-def _named(text: str, resolver: Resolver) -> "Model":
-    from localspec.server.front.models import Model
+def _named(text: str, resolver: Resolver) -> "FrontModel":
+    from localspec.server.front.models import FrontModel
 
     given, name = own_name(text)
     files = resolver.files_of(name)
@@ -139,7 +139,7 @@ def _named(text: str, resolver: Resolver) -> "Model":
     own = (files[0].stem, files[0].name)
     names = (name,) if resolver.is_pair(name) else (*reference_names(name), *own)
     names = names if given is None else (given, *names)
-    return Model(names, name, sum(file.stat().st_size for file in files))
+    return FrontModel(names, name, sum(file.stat().st_size for file in files))
 
 
 def reference_names(name: str) -> tuple[str, ...]:
@@ -148,7 +148,7 @@ def reference_names(name: str) -> tuple[str, ...]:
     return () if reference is None else (str(reference).removeprefix("hf:"),)
 
 
-def _on_disk(resolver: Resolver) -> Iterator["Model"]:
+def _on_disk(resolver: Resolver) -> Iterator["FrontModel"]:
     """The user's pairs, the known ones that were fetched, the bundled one; then single models."""
     known, taken = [pair.name for pair in load_catalog()], set[str]()
     for name in dict.fromkeys([*user_pairs.names(), *known, user_pairs.BUNDLED]):
@@ -162,10 +162,10 @@ def _on_disk(resolver: Resolver) -> Iterator["Model"]:
             yield _file(single)
 
 
-def _file(model: "LocalModel") -> "Model":
-    from localspec.server.front.models import Model
+def _file(model: "LocalModel") -> "FrontModel":
+    from localspec.server.front.models import FrontModel
 
-    return Model((model.path.stem, model.path.name), str(model.path), model.n_bytes)
+    return FrontModel((model.path.stem, model.path.name), str(model.path), model.n_bytes)
 
 
 def run_server(

@@ -17,7 +17,7 @@ from localspec.speculative.sampling.constrained import RECALL
 _numbers = itertools.count()  # of answers
 
 
-class Vocabulary:
+class GrammarVocabulary:
     """The texts of a model's tokens, those that end an answer, and its tokenizer.
 
     Its child ends when nothing refers to it any more.
@@ -54,7 +54,7 @@ class GrammarConstraint:
     """
 
     def __init__(
-        self, grammar: str, vocabulary: Vocabulary, start: int, *, endless: bool = False
+        self, grammar: str, vocabulary: GrammarVocabulary, start: int, *, endless: bool = False
     ) -> None:
         self._grammar, self._vocabulary = grammar, vocabulary
         self._number = next(_numbers)

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from localspec.core.errors import GrammarError, WorkerLost
-from localspec.core.worker import Limits, Worker, WorkerEnded, not_started
+from localspec.core.worker import Worker, WorkerEnded, WorkerLimits, not_started
 
-LIMITS = Limits(10.0, 2 * 2**30)  # to read or compile a grammar, or for one position's tokens
+LIMITS = WorkerLimits(10.0, 2 * 2**30)  # to read or compile a grammar, or for a position's tokens
 HINT = "Change that part, or leave it out: docs/use/grammar.md lists what is supported."
 _MOST_REPLY = 64 * 2**20  # bytes
 

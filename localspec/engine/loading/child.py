@@ -13,7 +13,7 @@ from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.loading.first_use import shown
 from localspec.engine.loading.pair import Draft, load_draft, load_target
-from localspec.engine.loading.pair_file import Model, PairFile
+from localspec.engine.loading.pair_file import ModelFile, PairFile
 from localspec.llama import llama_library
 from localspec.llama.heads.head import Head
 from localspec.llama.memory.probe import limit_memory
@@ -57,7 +57,7 @@ def _use(options: list[LoadOptions], *, measures: bool, answers: bool) -> dict[s
     """Load and use these models; the parts of the pair file that were measured."""
     file = PairFile()
     _say(f"loads {shown(options[0])}")
-    target = Model(read_header(options[0].path, options[0].override_kv), options[0])
+    target = ModelFile(read_header(options[0].path, options[0].override_kv), options[0])
     if target.header.trimmed is not None:
         _use_model(open_draft_model(*target), options[0])
         return {}
@@ -87,7 +87,7 @@ def _load(target: LlamaModel, options: LoadOptions) -> Draft:
     header = read_header(options.path, options.override_kv)
     is_model = not options.load_heads and draft_kind(header).is_model
     _say(f"loads {'' if is_model else 'the prediction heads of '}{shown(options)}")
-    return load_draft(target, Model(header, options), [])
+    return load_draft(target, ModelFile(header, options), [])
 
 
 def _use_model(model: LlamaModel, options: LoadOptions) -> None:

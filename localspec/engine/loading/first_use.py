@@ -15,7 +15,7 @@ from localspec.core.errors import EngineError
 from localspec.core.formatting import one_line, size
 from localspec.core.options.load_options import BRANCHES, LoadOptions, RpcServers
 from localspec.core.worker import Ended
-from localspec.engine.loading.pair_file import Model, PairFile, files_used
+from localspec.engine.loading.pair_file import ModelFile, PairFile, files_used
 from localspec.engine.profile_store import MEASURING
 from localspec.llama import llama_library
 from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size
@@ -39,8 +39,8 @@ class Placed(NamedTuple):
     ``no_trees_reason`` is that of `Engine`.
     """
 
-    target: Model
-    draft: Model | None
+    target: ModelFile
+    draft: ModelFile | None
     n_bytes: int
     no_trees_reason: str | None = None
     notes: Sequence[str] = ()
@@ -48,7 +48,7 @@ class Placed(NamedTuple):
     loading: str | None = None
 
     @property
-    def models(self) -> list[Model]:
+    def models(self) -> list[ModelFile]:
         return [self.target, *([] if self.draft is None else [self.draft])]
 
     @property
@@ -91,9 +91,9 @@ def _measures(placed: Placed, on_device: bool) -> bool:
     return not target.exact and (on_device or (placed.draft is not None and not target.rpc))
 
 
-def prove(model: Model) -> None:
+def prove(model: ModelFile) -> None:
     """Raise a LocalspecError for a file that llama.cpp cannot run, or that ends its process."""
-    placed = Placed(Model(model.header, _reduced(model)), None, 0)
+    placed = Placed(ModelFile(model.header, _reduced(model)), None, 0)
     ended = _in_child(placed, measures=False, answers=False)
     if ended.code != 0:
         _fail(placed, ended)
@@ -129,7 +129,7 @@ def _in_child(placed: Placed, *, measures: bool, answers: bool) -> Ended:
     """The ending of the child that used these models; raises a LocalspecError if it refused."""
     models = placed.models
     if placed.target.options.rpc:
-        models = [Model(each.header, _reduced(each)) for each in models]
+        models = [ModelFile(each.header, _reduced(each)) for each in models]
     question = {
         "models": [asdict(each.options) for each in models],
         "bytes": 2 * _n_bytes(placed) + placed.n_bytes + _ROOM,
@@ -190,7 +190,7 @@ def _hint(placed: Placed, step: str) -> str:
     return f"{again} the file again, or convert it again; the log: --verbose.{without}"
 
 
-def _reduced(model: Model) -> LoadOptions:
+def _reduced(model: ModelFile) -> LoadOptions:
     """Options of a proof alone: on the CPU, in a short context, with trees."""
     header, options = model
     ctx_size = asked_ctx_size(header, options.ctx_size) or default_ctx_size(header)
@@ -218,7 +218,7 @@ def _n_bytes(placed: Placed) -> int:
     return sum(path.stat().st_size for each in placed.models for path in files_used(each))
 
 
-def _is_bundled(model: Model) -> bool:
+def _is_bundled(model: ModelFile) -> bool:
     """Whether a model is bundled, and used as it is.
 
     A hash that the Hub listed would show that a file is a true copy, not that llama.cpp runs it.

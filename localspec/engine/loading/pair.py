@@ -22,7 +22,7 @@ from localspec.engine.loading.notes import (
     stretched,
     without_gpu,
 )
-from localspec.engine.loading.pair_file import Model, PairFile, open_pair_file
+from localspec.engine.loading.pair_file import ModelFile, PairFile, open_pair_file
 from localspec.engine.session.slot import one_at_a_time
 from localspec.llama import row_kernels
 from localspec.llama.cache.rollback import STRATEGIES, Fork
@@ -109,11 +109,11 @@ def usable_pair(
     if draft is not None and not target.load_heads:
         draft_header = read_header(draft.path, draft.override_kv)
     notes = _require(header, draft_header, target, lenient) + refused_kernels(target)
-    drafts = [] if draft is None else [Model(draft_header or header, draft)]
-    file = open_pair_file(Model(header, target), *drafts)
+    drafts = [] if draft is None else [ModelFile(draft_header or header, draft)]
+    file = open_pair_file(ModelFile(header, target), *drafts)
     alone = file
     if drafts or not target.exact:
-        alone = open_pair_file(Model(header, replace(target, exact=True)))
+        alone = open_pair_file(ModelFile(header, replace(target, exact=True)))
     target = _connected(target, notes, say)
     placed = _place(header, draft_header, target, draft)
     if trial:
@@ -160,9 +160,9 @@ def _place(
         context, layers = plan.draft_ctx_size, plan.draft_gpu_layers
         draft = replace(draft, ctx_size=context, gpu_layers=layers, window_copies=copies)
         draft = replace(draft, shared_ctx=target.shared_ctx)
-    second = None if draft is None else Model(draft_header or header, draft)
+    second = None if draft is None else ModelFile(draft_header or header, draft)
     sharing = target.parallel if target.kv_unified else 1
-    first, loading = Model(header, target), announcement(plan, free, draft, sharing)
+    first, loading = ModelFile(header, target), announcement(plan, free, draft, sharing)
     return Placed(first, second, plan.use.total, chain, notes, plan.notes, loading)
 
 
@@ -247,12 +247,12 @@ def _connected(target: LoadOptions, notes: list[str], say: Say) -> LoadOptions:
     return connected
 
 
-def load_target(model: Model, *, drafted: bool) -> LlamaModel:
+def load_target(model: ModelFile, *, drafted: bool) -> LlamaModel:
     """The target; one that nothing drafts for is rarely rolled back, so it takes no snapshots."""
     return LlamaModel(*model, strategies=STRATEGIES if drafted else (Fork.name,))
 
 
-def load_draft(target: LlamaModel, model: Model, notes: list[str]) -> Draft:
+def load_draft(target: LlamaModel, model: ModelFile, notes: list[str]) -> Draft:
     """The draft; None, with the reason noted, if either model cannot roll back."""
     header, options = model
     if not target.can_roll_back:

@@ -29,7 +29,7 @@ _FREE = {"path", "ctx_size", "shared_ctx", "branches"}.union(
 )
 
 
-class Model(NamedTuple):
+class ModelFile(NamedTuple):
     """A file of this disk, and how it is loaded."""
 
     header: ModelHeader
@@ -69,7 +69,7 @@ class PairFile:
         self.has_moved = before not in (None, list(layers)) and not self.is_new
 
 
-def open_pair_file(*models: Model) -> PairFile:
+def open_pair_file(*models: ModelFile) -> PairFile:
     """The file of a target with its draft, or of one model, under the options as they were given.
 
     Files that have changed are tried again.
@@ -123,7 +123,7 @@ def _digest(path: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def _key(models: Sequence[Model]) -> str:
+def _key(models: Sequence[ModelFile]) -> str:
     """Identity of this machine, this llama.cpp, and the options that matter."""
     devices = [each for each in llama_library.devices() if each.kind != llama_library.RPC_SERVER]
     circumstances = [
@@ -136,7 +136,7 @@ def _key(models: Sequence[Model]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _settings(model: Model) -> dict[str, object]:
+def _settings(model: ModelFile) -> dict[str, object]:
     header, given = model
     known = {name: value for name, value in asdict(given).items() if name not in _FREE}
     return known | {
@@ -147,5 +147,5 @@ def _settings(model: Model) -> dict[str, object]:
     }
 
 
-def files_used(model: Model) -> list[Path]:
+def files_used(model: ModelFile) -> list[Path]:
     return [*model.header.paths, *(lora.path for lora in model.options.loras)]

@@ -108,7 +108,7 @@ class FileHash:
 
 
 @with_config(ConfigDict(extra="forbid"))
-class PairFile(TypedDict):
+class PairDocument(TypedDict):
     """The document in a pair's file."""
 
     target: _Model
@@ -131,7 +131,7 @@ class UserPair:
 def parse_pair(name: str, document: Mapping[str, object]) -> UserPair:
     """The pair in a document; raises ValueError, a clause that names the key, when it is wrong."""
     try:
-        file = TypeAdapter(PairFile).validate_python(document)
+        file = TypeAdapter(PairDocument).validate_python(document)
     except ValidationError as error:
         raise ValueError(_clause(error)) from error
     # As they were written: 1 stays 1, and not 1.0.
@@ -169,7 +169,7 @@ def _check_sampling(settings: Mapping[str, Setting]) -> None:
 def _clause(error: ValidationError) -> str:
     first = error.errors(include_input=False)[0]  # the input may be a number of any length
     *table, last = [part for part in first["loc"] if isinstance(part, str)][:2]
-    schema = {"settings": PairSettings, "files": FileHash}[table[0]] if table else PairFile
+    schema = {"settings": PairSettings, "files": FileHash}[table[0]] if table else PairDocument
     known = TypeAdapter[object](schema).json_schema()["properties"]
     key = one_line(".".join([*table, last])[:SHOWN_CHARACTERS])
     if last not in known:

@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 from typing import Any, Protocol
 
 
-class Tokenizer(Protocol):
+class TextTokenizer(Protocol):
     """Tokenizer of a text; see `model.LlamaModel`."""
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]: ...
@@ -40,7 +40,7 @@ class ControlTokens:
         return value
 
     def tokenize(
-        self, tokenizer: Tokenizer, parts: Sequence[str], *, add_special: bool
+        self, tokenizer: TextTokenizer, parts: Sequence[str], *, add_special: bool
     ) -> list[int]:
         """Token ids of the joined parts, in which no control token reaches over two parts.
 

@@ -18,7 +18,7 @@ from localspec.core.formatting import one_line
 from localspec.server.api.requests import WHOLE, Name, RequestObject, Text
 
 
-class TextPart(RequestObject):
+class TextContent(RequestObject):
     type: Literal["text"]
     text: Text
     cache_control: Any = None
@@ -59,7 +59,7 @@ def _as_part(part: object) -> object:
 
 
 Part = Annotated[
-    Annotated[TextPart, Tag("text")] | Annotated[OtherPart, Tag("other")],
+    Annotated[TextContent, Tag("text")] | Annotated[OtherPart, Tag("other")],
     Discriminator(part_kind),
 ]
 Parts = Annotated[list[Part], Field(max_length=10_000, fail_fast=True)]
@@ -118,7 +118,7 @@ class CustomCall(RequestObject):
     input: Any = None
 
 
-class ToolCall(RequestObject):
+class SentToolCall(RequestObject):
     id: CallId = None
     type: Any = "function"
     function: CalledFunction | None = None
@@ -133,7 +133,9 @@ class AssistantMessage(RequestObject):
     content: Content | None = None
     reasoning_content: Content | None = None
     reasoning: Any = None
-    tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_CALLS, fail_fast=True)] | None = None
+    tool_calls: (
+        Annotated[list[SentToolCall], Field(max_length=MAX_CALLS, fail_fast=True)] | None
+    ) = None
     name: Name | None = None
     refusal: Text | None = None
     function_call: CalledFunction | None = None

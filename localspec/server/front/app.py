@@ -18,7 +18,7 @@ from localspec.server.api.responses.stored import is_stored_by
 from localspec.server.app import MAX_BODY, guarded, new_app
 from localspec.server.errors import BadRequest
 from localspec.server.front.metrics import Kept, merged
-from localspec.server.front.models import Model, Models
+from localspec.server.front.models import FrontModel, Models
 from localspec.server.front.relay import Relay, sent_headers
 from localspec.server.guard import LOOPBACK, Access
 from localspec.server.listen import Server
@@ -114,7 +114,7 @@ def _add_models(app: FastAPI, models: Models) -> None:
         return {"success": True, "requests": requests}
 
 
-def _entry(models: Models, model: Model) -> dict[str, Any]:
+def _entry(models: Models, model: FrontModel) -> dict[str, Any]:
     known: dict[str, Any] = {"id": model.name, "aliases": model.names[1:], "object": "model"}
     known |= {"created": models.created, "owned_by": "localspec", "status": model.status()}
     process = model.process
@@ -154,7 +154,7 @@ async def _facts(request: Request, models: Models, kept: Kept) -> Response:
     return JSONResponse(kept.props(model.name) if path == "/props" else [])
 
 
-async def _routed(request: Request, models: Models) -> tuple[Model, bytes, bool]:
+async def _routed(request: Request, models: Models) -> tuple[FrontModel, bytes, bool]:
     """The model for a request, the request's body, and whether a stream is asked for."""
     named: Any = request.query_params.get("model")
     path: str = request.scope["path"]

@@ -33,7 +33,7 @@ class Loaded:
     ``open`` is cleared while new requests wait, because another model needs its place.
     """
 
-    model: "Model"
+    model: "FrontModel"
     process: ModelProcess
     ready: "asyncio.Task[None] | None" = None
     starting: bool = False  # its process runs, or answers
@@ -47,7 +47,7 @@ class Loaded:
 
 
 @dataclass(eq=False, slots=True)
-class Model:
+class FrontModel:
     """A model by its names; ``source`` is its name on the command line, ``n_bytes`` its size.
 
     ``expected`` reads its sizes, such as ``n_ctx``, before it is loaded.
@@ -96,8 +96,8 @@ class Models:
     before it ends. Use it in one event loop.
     """
 
-    all: Sequence[Model]
-    launch: Callable[[Model], ModelProcess]
+    all: Sequence[FrontModel]
+    launch: Callable[[FrontModel], ModelProcess]
     say: Callable[[str], None]
     most: int = 0
     autoload: bool = True
@@ -118,7 +118,7 @@ class Models:
     def running(self) -> int:
         return sum(each.users for each in self._processes)
 
-    def find(self, name: object) -> Model:
+    def find(self, name: object) -> FrontModel:
         """The model of this name, the first one for None; raises BadRequest."""
         if name is None:
             return self.all[0]
@@ -140,7 +140,7 @@ class Models:
         }
 
     @asynccontextmanager
-    async def lease(self, model: Model) -> AsyncIterator[ModelProcess]:
+    async def lease(self, model: FrontModel) -> AsyncIterator[ModelProcess]:
         """The model's process, loaded if it must be; raises ModelFailed, QueueTimeout, Closing."""
         if model.loaded is None and not self.autoload:
             raise BadRequest(
@@ -152,7 +152,7 @@ class Models:
             yield process
 
     @asynccontextmanager
-    async def _leased(self, model: Model) -> AsyncIterator[ModelProcess]:
+    async def _leased(self, model: FrontModel) -> AsyncIterator[ModelProcess]:
         loaded: Loaded | None = None
         try:
             try:
@@ -167,13 +167,13 @@ class Models:
             if loaded is not None:
                 self._leave(loaded)
 
-    def load(self, model: Model) -> None:
+    def load(self, model: FrontModel) -> None:
         """Load the model, in the background; raises BadRequest if it is already loaded."""
         if model.process is not None:
             raise BadRequest(f"{model.name} is already loaded.", param="model")
         self._spawn(self._use(model))
 
-    async def unload(self, model: Model) -> int:
+    async def unload(self, model: FrontModel) -> int:
         """Unload the model; its requests, whose number is returned, have three seconds to end."""
         loaded = model.loaded
         if loaded is None:
@@ -191,11 +191,11 @@ class Models:
         self._closing = True
         await asyncio.gather(*map(self._stop, tuple(self._processes)))
 
-    async def _use(self, model: Model) -> None:
+    async def _use(self, model: FrontModel) -> None:
         async with self._leased(model):
             pass
 
-    async def _join(self, model: Model) -> Loaded:
+    async def _join(self, model: FrontModel) -> Loaded:
         """Count a request in, once its model takes new ones."""
         while True:
             if self._closing:
@@ -213,7 +213,7 @@ class Models:
             self._wake()
             self._unload_later(loaded)
 
-    def _begin(self, model: Model) -> Loaded:
+    def _begin(self, model: FrontModel) -> Loaded:
         loaded = model.loaded = Loaded(model, self.launch(model))
         self._processes.add(loaded)
         loaded.ready = self._spawn(self._bring(loaded))

@@ -16,7 +16,7 @@ from starlette.types import Message, Receive, Scope, Send
 from localspec.server.api.replies import STREAM_HEADERS, first_sign, signs_of_life
 from localspec.server.app import while_connected
 from localspec.server.errors import BadRequest, describe, error_for, request_id
-from localspec.server.front.models import Model, Models
+from localspec.server.front.models import FrontModel, Models
 from localspec.server.front.process import ModelProcess
 from localspec.server.guard import OWNER_HEADER, owner_of
 
@@ -43,7 +43,7 @@ class Relay(Response):
 
     client: httpx2.AsyncClient
     models: Models
-    model: Model
+    model: FrontModel
     content: bytes
     sent: list[tuple[str, str]]  # headers
     is_stream: bool

@@ -10,7 +10,7 @@ import pytest
 
 from localspec import __version__
 from localspec.bench.plan import BenchPlan
-from localspec.bench.prompts import Prompt
+from localspec.bench.prompts import BenchPrompt
 from localspec.bench.report.report import Report, require_writable
 from localspec.bench.run import run_bench
 from localspec.core.errors import FileProblem
@@ -21,7 +21,8 @@ pytestmark = pytest.mark.llama
 
 PLAN = BenchPlan(GREEDY, (0, 2), repeats=1, max_tokens=8)
 PROMPTS = {
-    task: [Prompt(task, ({"role": "user", "content": f"the {task}"},))] for task in ("one", "two")
+    task: [BenchPrompt(task, ({"role": "user", "content": f"the {task}"},))]
+    for task in ("one", "two")
 }
 
 
@@ -96,7 +97,7 @@ def test_a_result_replaces_an_older_one(engine: Engine, folder: Path) -> None:
 
 
 def test_texts_of_any_kind_are_kept(engine: Engine, folder: Path) -> None:
-    prompts = {"\udcff": [Prompt("\udcff", ({"role": "user", "content": "Gr\u00f6\u00dfe"},))]}
+    prompts = {"\udcff": [BenchPrompt("\udcff", ({"role": "user", "content": "Gr\u00f6\u00dfe"},))]}
     path = folder / "result.json"
     Report(engine, PLAN, prompts, path).save([], complete=True)
     text = path.read_text("utf-8")

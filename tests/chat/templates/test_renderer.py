@@ -12,7 +12,7 @@ import pytest
 from localspec.chat.templates.renderer import Renderer
 from localspec.core import worker
 from localspec.core.errors import TemplateError, TemplateLimitExceeded, UsageError, WorkerLost
-from localspec.core.worker import Limits, Worker, command
+from localspec.core.worker import Worker, WorkerLimits, command
 from localspec.server.errors import describe
 from tests.fuzz.templates import fuzz
 
@@ -24,13 +24,13 @@ ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% 
 @pytest.fixture(scope="module")
 def renderer() -> Renderer:
     """One with limits that are reached soon."""
-    return Renderer(Limits(0.3, 256 * MIB))
+    return Renderer(WorkerLimits(0.3, 256 * MIB))
 
 
 @pytest.fixture(scope="module")
 def small_renderer() -> Renderer:
     """One with little memory, and time to use it up on a busy machine."""
-    return Renderer(Limits(20, 256 * MIB))
+    return Renderer(WorkerLimits(20, 256 * MIB))
 
 
 def fill(renderer: Renderer, source: str, **variables: object) -> str:
@@ -95,7 +95,7 @@ def test_where_the_system_has_no_limit_the_child_is_watched(
     source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "_WALL_PER_SECOND", 1)
-    polled = Renderer(Limits(1, 64 * MIB, polled=True))
+    polled = Renderer(WorkerLimits(1, 64 * MIB, polled=True))
     assert fill(polled, "{{ x }}", x="before") == "before"
     with pytest.raises(TemplateLimitExceeded, match="67 MB|1 seconds"):
         fill(polled, source)
@@ -205,5 +205,5 @@ def test_the_child_ends_with_its_parent() -> None:
 
 
 def test_random_hostile_templates_end() -> None:
-    figures = fuzz(seed=1, count=60, renderer=Renderer(Limits(0.2, 128 * MIB)))
+    figures = fuzz(seed=1, count=60, renderer=Renderer(WorkerLimits(0.2, 128 * MIB)))
     assert figures.rendered + figures.refused + figures.exceeded == 60

@@ -16,7 +16,7 @@ from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.engine.grammar import matcher
-from localspec.engine.grammar.constraint import GrammarConstraint, Vocabulary
+from localspec.engine.grammar.constraint import GrammarConstraint, GrammarVocabulary
 from localspec.engine.grammar.matcher import CompiledGrammar, Matching
 from localspec.engine.grammar.source import read_schema
 from localspec.speculative.sampling.constrained import RECALL
@@ -160,7 +160,10 @@ def test_a_vocabulary_that_lacks_a_byte(grammar: str, text: bytes) -> None:
     def lossy(text: str) -> list[int]:
         return [ids[bytes([byte])] for byte in text.encode() if bytes([byte]) in ids]
 
-    constraint, history = GrammarConstraint(grammar, Vocabulary(tokens, [stop], lossy), 1), [0]
+    constraint, history = (
+        GrammarConstraint(grammar, GrammarVocabulary(tokens, [stop], lossy), 1),
+        [0],
+    )
     while (mask := constraint.mask(len(history), history)).any() and not mask[stop]:
         history.append(int(np.flatnonzero(mask)[-1]))
     assert b"".join(tokens[i] for i in history[1:]) == text

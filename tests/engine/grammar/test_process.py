@@ -15,7 +15,7 @@ from localspec.core.interrupt import Cancelled, stopped_when
 from localspec.core.worker import Worker
 from localspec.engine.engine import Engine
 from localspec.engine.grammar import process, source
-from localspec.engine.grammar.constraint import GrammarConstraint, Vocabulary
+from localspec.engine.grammar.constraint import GrammarConstraint, GrammarVocabulary
 from localspec.engine.grammar.source import read_grammar, schema_grammar
 from tests.support.real_pair import TinyFiles, options
 from tests.support.toy.grammars import byte_vocabulary
@@ -26,7 +26,7 @@ CHAIN = "\n".join(f"r{i} ::= r{i + 1}" for i in range(5000))
 AMBIGUOUS = "root ::= " + " | ".join("root " * i for i in range(2, 50)) + ' | "a" | ""'
 
 
-def answer(grammar: str, tokens: int = 30, vocabulary: Vocabulary = BYTES) -> bytes:
+def answer(grammar: str, tokens: int = 30, vocabulary: GrammarVocabulary = BYTES) -> bytes:
     """An answer that takes the last allowed byte each time, and ends where there is none."""
     constraint, history = GrammarConstraint(grammar, vocabulary, 1), [0]
     for _ in range(tokens):

@@ -28,7 +28,7 @@ from localspec.engine.engine import Engine
 from localspec.engine.loading import exact_passes, first_use
 from localspec.engine.loading.first_use import CHILD, prove
 from localspec.engine.loading.pair import usable_pair
-from localspec.engine.loading.pair_file import Model
+from localspec.engine.loading.pair_file import ModelFile
 from localspec.hub.provenance import Provenance, write_record
 from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header
@@ -311,7 +311,7 @@ def test_over_the_network_the_child_uses_this_machine_alone(
     child: Child, tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     child.ends = lambda models: 0
-    given = first_use.Placed(Model(read_header(tiny.target), options(tiny.target)), None, 0)
+    given = first_use.Placed(ModelFile(read_header(tiny.target), options(tiny.target)), None, 0)
     servers = RpcServers([("127.0.0.1", 1)])  # type: ignore[list-item]
     remote = given.target._replace(options=replace(given.target.options, rpc=servers))
     first_use._in_child(given._replace(target=remote), measures=False, answers=False)
@@ -329,7 +329,7 @@ def test_a_child_without_results_has_failed(
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
         with pytest.raises(EngineError, match="when it loads it"):
-            prove(Model(header, LoadOptions(tiny.target)))
+            prove(ModelFile(header, LoadOptions(tiny.target)))
     finally:
         signal.signal(signal.SIGCHLD, before)
 
@@ -348,7 +348,7 @@ def test_a_file_that_is_no_model(child: Child, tmp_path: Path) -> None:
     ended = worker.ask(CHILD, {"models": []}, 120)
     assert ended.code == 1 and "Traceback" in ended.log
     with pytest.raises(LocalspecError, match=r"x\.gguf"):
-        prove(Model(read_header(path), LoadOptions(path)))
+        prove(ModelFile(read_header(path), LoadOptions(path)))
 
 
 # -- files that end llama.cpp ----------------------------------------------------------------

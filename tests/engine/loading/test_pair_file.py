@@ -9,7 +9,7 @@ import pytest
 
 from localspec.core import machine
 from localspec.engine.loading.pair_file import (
-    Model,
+    ModelFile,
     PairFile,
     files_of,
     found_of,
@@ -22,8 +22,8 @@ from tests.support.real_pair import TinyFiles, options
 pytestmark = pytest.mark.llama
 
 
-def model(path: Path, **changes: object) -> Model:
-    return Model(read_header(path), options(path, **changes))
+def model(path: Path, **changes: object) -> ModelFile:
+    return ModelFile(read_header(path), options(path, **changes))
 
 
 def test_another_file_or_option_has_another_file(
@@ -104,7 +104,7 @@ def test_files_of_a_model_are_found(tiny: TinyFiles) -> None:
     assert files_of(draft.header) == [pair.path]
     assert files_of(target.header) == sorted([pair.path, alone.path])
     other = replace(target.options, threads=9)
-    newest = open_pair_file(Model(target.header, other), draft)
+    newest = open_pair_file(ModelFile(target.header, other), draft)
     newest.update(tried=[2])
     os.utime(pair.path, (1, 1))
     found = [parts["tried"] for parts in found_of([target.header, draft.header])]

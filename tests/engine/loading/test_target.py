@@ -7,7 +7,7 @@ import pytest
 
 from localspec.engine.engine import Engine
 from localspec.engine.loading.pair import load_target
-from localspec.engine.loading.pair_file import Model
+from localspec.engine.loading.pair_file import ModelFile
 from localspec.metadata.header import read_header
 from tests.support.real_pair import options
 
@@ -28,6 +28,6 @@ def test_one_without_snapshots_rolls_back_in_another_way(
     architecture: Files, name: str, way: str
 ) -> None:
     path = architecture(name)
-    model = load_target(Model(read_header(path), options(path)), drafted=True)
+    model = load_target(ModelFile(read_header(path), options(path)), drafted=True)
     assert model.rollback.name == way
     model.close()

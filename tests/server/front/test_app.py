@@ -18,7 +18,7 @@ from localspec.server import BUILD
 from localspec.server.api import replies
 from localspec.server.front import relay
 from localspec.server.front.app import FrontServer, make_front
-from localspec.server.front.models import Model, Models
+from localspec.server.front.models import FrontModel, Models
 from localspec.server.front.process import ModelFailed, ModelProcess
 from localspec.server.guard import LOOPBACK, OWNER_HEADER, Access
 from localspec.server.listen import bind, listen, url
@@ -143,7 +143,7 @@ def fronting(
     """A front of the models a and b, of which one is loaded at a time."""
     lines: list[str] = []
     with upstream() as (port, seen), upstream() as (inner_port, inner):
-        found = [Model((name,), name) for name in "ab"]
+        found = [FrontModel((name,), name) for name in "ab"]
         models = Models(
             found, lambda model: stand(model.names, port), lines.append, most=1, **options
         )

@@ -10,7 +10,7 @@ from localspec.core import machine
 from localspec.engine.session.limits import Closing, QueueTimeout
 from localspec.server.errors import BadRequest
 from localspec.server.front import models as models_module
-from localspec.server.front.models import Model, Models
+from localspec.server.front.models import FrontModel, Models
 from localspec.server.front.process import ModelFailed, ModelProcess
 
 NAMES = ("a", "b", "c", "d")
@@ -58,10 +58,10 @@ class Site:
         self.refuses: list[bool] = []
         self.hangs: set[str] = set()
 
-        def launch(model: Model) -> ModelProcess:
+        def launch(model: FrontModel) -> ModelProcess:
             return cast(ModelProcess, Idle(model.name, self))
 
-        models = [Model((name,), name, n_bytes=100) for name in NAMES]
+        models = [FrontModel((name,), name, n_bytes=100) for name in NAMES]
         self.models = Models(models, launch, lambda line: None, **options)
 
     async def use(self, name: str, until: asyncio.Event | None = None) -> None:

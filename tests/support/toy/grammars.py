@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from localspec.engine.grammar.constraint import Vocabulary
+from localspec.engine.grammar.constraint import GrammarVocabulary
 from localspec.engine.grammar.matcher import CompiledGrammar, TokenTexts
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ def byte_tokenizer() -> LLTokenizer:
     return TokenTexts(_TOKENS, [256], lambda text: list(text.encode())).tokenizer()
 
 
-def byte_vocabulary() -> Vocabulary:
+def byte_vocabulary() -> GrammarVocabulary:
     """The same, for a child process of its own."""
-    return Vocabulary(_TOKENS, [256], lambda text: list(text.encode()))
+    return GrammarVocabulary(_TOKENS, [256], lambda text: list(text.encode()))
 
 
 def accepts(grammar: str, text: bytes) -> bool:

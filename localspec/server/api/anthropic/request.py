@@ -38,7 +38,7 @@ def _no_thread(thread: object) -> object:
     return thread
 
 
-class Tool(RequestObject):
+class AnthropicTool(RequestObject):
     """``input_schema`` is a JSON schema of the arguments, which tools of Anthropic's lack."""
 
     type: Name | None = None
@@ -106,7 +106,7 @@ class MessagesRequest(SamplingFields):
     stream: bool | None = None
     stop_sequences: Stops | None = None
     timings_per_token: bool | None = None
-    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    tools: Annotated[list[AnthropicTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None

@@ -13,7 +13,7 @@ from localspec.server.api.messages import (
     Content,
     OtherPart,
     Result,
-    TextPart,
+    TextContent,
     part_kind,
     type_of,
 )
@@ -74,7 +74,7 @@ def _kind(block: Any) -> str:
     return kind if kind in ("tool_result", "tool_use", "thinking", "redacted_thinking") else ""
 
 
-_Text = Annotated[TextPart, Tag("text")]
+_Text = Annotated[TextContent, Tag("text")]
 _Other = Annotated[OtherPart, Tag("")]
 UserBlock = Annotated[
     _Text | Annotated[ToolResultBlock, Tag("tool_result")] | _Other, Discriminator(_kind)
@@ -118,7 +118,7 @@ class AssistantTurn(RequestObject):
         thoughts = [block.thinking or "" for block in blocks if isinstance(block, ThinkingBlock)]
         yield {
             "role": "assistant",
-            "content": parts_of([b for b in blocks if isinstance(b, TextPart | OtherPart)]),
+            "content": parts_of([b for b in blocks if isinstance(b, TextContent | OtherPart)]),
             "reasoning_content": "\n".join(thoughts) or None,
             "tool_calls": [b.call() for b in blocks if isinstance(b, ToolUseBlock)] or None,
         }
@@ -135,7 +135,7 @@ class SystemTurn(RequestObject):
 Turn = Annotated[UserTurn | AssistantTurn | SystemTurn, Field(discriminator="role")]
 
 
-def parts_of(content: str | Sequence[TextPart | OtherPart] | None) -> list[Json]:
+def parts_of(content: str | Sequence[TextContent | OtherPart] | None) -> list[Json]:
     """A text or parts as the parts of a chat message."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}]

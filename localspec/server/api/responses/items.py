@@ -13,8 +13,8 @@ from localspec.server.api.messages import (
     Content,
     Message,
     OtherPart,
+    SentToolCall,
     SystemMessage,
-    ToolCall,
     ToolMessage,
     UserMessage,
     type_of,
@@ -57,7 +57,7 @@ class CallItem(OpenObject):
         """An answer with this call."""
         name = full_name(self.namespace, self.name) if self.namespace else self.name
         function = CalledFunction(name=name, arguments=self.arguments)
-        call = ToolCall(id=self.call_id, function=function)
+        call = SentToolCall(id=self.call_id, function=function)
         return AssistantMessage(role="assistant", tool_calls=[call])
 
 
@@ -110,7 +110,7 @@ class OtherItem(OpenObject):
             arguments = shown.get("arguments", shown.get("action"))
             arguments = shown if arguments is None else arguments
             function = CalledFunction(name=name, arguments=arguments)
-            call = ToolCall(id=self.call_id, function=function)
+            call = SentToolCall(id=self.call_id, function=function)
             return AssistantMessage(role="assistant", tool_calls=[call])
         part = OtherPart.model_validate({"type": self.type, **fields})
         return AssistantMessage(role="assistant", content=[part])

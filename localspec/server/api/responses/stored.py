@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from localspec.chat.content import text_of
 from localspec.core.formatting import size
-from localspec.server.api.messages import Message, OtherPart, TextPart
+from localspec.server.api.messages import Message, OtherPart, TextContent
 from localspec.server.errors import BadRequest
 
 MOST_RESPONSES = 1000
@@ -132,7 +132,7 @@ def _with_texts(message: Message) -> Message:
     if not isinstance(message.content, list):
         return message
     parts = [
-        TextPart(type="text", text=text_of([part.model_dump()]))
+        TextContent(type="text", text=text_of([part.model_dump()]))
         if isinstance(part, OtherPart)
         else part
         for part in message.content
