@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from localspec.chat.agreement import agreement
-from localspec.chat.answer import Answer, Piece, collect
+from localspec.chat.answer import Answer, Piece, agreement, collect
 from localspec.chat.conversation import Chat, unseen
 from localspec.chat.conversation_store import read_conversation, write_conversation
 from localspec.chat.message import Message

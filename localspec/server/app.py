@@ -34,13 +34,17 @@ from localspec.server.guard import LOCAL_ORIGIN, LOCAL_PAGES, LOOPBACK, Access, 
 from localspec.server.log import AccessLog
 from localspec.server.metrics import CONTENT_TYPE, RequestMetrics
 from localspec.server.service import Service
-from localspec.server.short_paths import ShortPaths
 
 MAX_BODY = 32 * 2**20  # bytes, as Anthropic's: clients send images again with each turn
 # More threads than requests that wait for their grammars, so that others go on.
 _READERS = ThreadPoolExecutor(MOST_WAITING + 16, "reading")
 _PAGE = Path(__file__).parent / "page"
 Result = TypeVar("Result")
+_SHORT = (
+    "/chat/completions", "/chat/completions/input_tokens", "/responses", "/responses/input_tokens",
+    "/models", "/embeddings",
+)  # fmt: skip
+_READ = ("/responses/", "/models/")  # beginnings; with POST, the front has others there
 
 
 class _Stream(StreamingResponse):
@@ -120,6 +124,26 @@ def guarded(
             expose_headers=["x-request-id", WARNINGS_HEADER],
         )
     return AccessLog(ShortPaths(served), app.routes, say, metrics)
+
+
+class ShortPaths:
+    """Puts /v1 in front of a path of OpenAI's API that lacks it; a slash at the end is dropped.
+
+    ``/completions`` is llama-server's own path, and stays. HEAD is answered as GET, whose body the
+    server leaves out.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            path = scope["path"] = scope["path"].removesuffix("/") or "/"
+            if path in _SHORT or (scope["method"] != "POST" and path.startswith(_READ)):
+                scope["path"] = f"/v1{path}"
+            if scope["method"] == "HEAD":
+                scope = {**scope, "method": "GET"}
+        await self._app(scope, receive, send)
 
 
 class _Cors(CORSMiddleware):

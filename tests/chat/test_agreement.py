@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.chat.agreement import agreement
-from localspec.chat.answer import Answer, Piece, collect
+from localspec.chat.answer import Answer, Piece, agreement, collect
 from localspec.chat.stats import GenerationStats
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.sampling_params import SamplingParams

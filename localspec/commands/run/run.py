@@ -60,8 +60,7 @@ def run(
     as_json: JsonFlag = False,
 ) -> None:
     """Answer one prompt: the text on stdout, the figures on stderr."""
-    from localspec.chat.agreement import agreement
-    from localspec.chat.answer import collect
+    from localspec.chat.answer import agreement, collect
 
     console.be_quiet(answering.quiet)
     if name is not None and _is_prompt(name, given):

@@ -22,7 +22,7 @@ from localspec.chat.slash_commands import Command
 from localspec.display.terminal import console
 from localspec.display.terminal.keys import require_whole
 
-_MOST_HISTORY = 2**20  # bytes: a file that has grown larger begins again
+_MOST_HISTORY = 2**20  # bytes: a file that has grown larger loses the older half
 
 
 class LineEditor:
@@ -159,7 +159,7 @@ def _history(file: Path) -> History:
             raise OSError("it is a folder, pipe or device")
         file.open("r+b").close()
         if file.stat().st_size > _MOST_HISTORY:
-            file.write_bytes(b"")
+            file.write_bytes(file.read_bytes()[-_MOST_HISTORY // 2 :])
     except OSError:
         console.note(f"The input history could not be saved to {file}.")
         return InMemoryHistory()

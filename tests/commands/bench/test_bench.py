@@ -72,8 +72,8 @@ def test_verbose_adds_details(bench: Command, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(llama_library.log, "verbose", False)
     done = bench("--draft-tokens", "3,auto", "-v")
     _, _, details = done.out.partition("\nMeasured (cost in plain tokens)\n")
-    assert re.search(r"^  auto over the best fixed length, 3 +\d.*x \(90% CI .*\)$", details, re.M)
-    assert "\nEstimated limits of the draft alone, at these costs" in details
+    assert re.search(r"^  --draft 3 +\d.* tokens a round, cost \d", details, re.M)
+    assert re.search(r"^  estimate: every drafted token right +\d", details, re.M)
     assert re.search(r"^  pair +\d+ MB \(weights ", details, re.M)
 
 
