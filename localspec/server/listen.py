@@ -9,6 +9,7 @@ import signal
 import socket
 import ssl
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -436,4 +437,5 @@ class Server(uvicorn.Server):
     def _abandon(self) -> None:
         """End the process; its children end with it."""
         self._say("A slot did not end in time: the process ends without it.")
+        time.sleep(0.2)  # in which the log's thread writes it, if anybody reads it
         os._exit(1)

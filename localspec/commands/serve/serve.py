@@ -22,6 +22,7 @@ from localspec.core import machine
 from localspec.core.compute import COMPUTE
 from localspec.core.errors import LocalspecError, UsageError
 from localspec.core.host import install_command
+from localspec.core.log_stream import unblocked_stderr
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import DraftTokens
 from localspec.display.terminal import console
@@ -42,6 +43,7 @@ _PRIVATE |= {"port": 0, "ssl_key_file": None}
 
 
 @spread_groups
+@unblocked_stderr()
 def serve(
     serving: ServingFlags, templating: TemplateFlags, given: PairFlags, names: NamesArgument = None
 ) -> None:
