@@ -302,7 +302,7 @@ def test_an_endpoint_that_is_no_address(
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", address)
     error = refused(lambda: client.resolve(Reference(REPO)))
-    assert error.message == "HF_ENDPOINT is no address of a Hub."
+    assert "HF_ENDPOINT" in error.hint
 
 
 def test_a_password_in_the_endpoint_is_not_shown(

@@ -55,7 +55,7 @@ def test_socks_needs_a_package(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, sc
     monkeypatch.setenv("ALL_PROXY", f"{scheme}://127.0.0.1:1")
     monkeypatch.setitem(sys.modules, "socksio", None)
     problem = problem_of(hub, Reference(REPO))
-    assert "SOCKS" in problem.message and "httpx2[socks]" in problem.message
+    assert "SOCKS" in problem.message and "[socks]" in problem.message
     assert "ALL_PROXY" in problem.hint
 
 
