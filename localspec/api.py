@@ -140,7 +140,7 @@ def load(
     or "off"; None is "off". Without a model's name, the pair's draft or the target's own heads
     draft. ``parallel`` is how many answers share passes in `Model.generate_many`, each with a
     context of ctx_size, or with ``kv_unified`` all together.
-    ``chat_template`` stands for the model's own: Jinja, or the name of one, such as "chatml".
+    ``chat_template`` stands for the model's own: Jinja, or "chatml".
 
     ``options`` are fields of `LoadOptions` and `RopeOptions`, those of the draft alone with
     ``draft_`` before the name (such as draft_gpu_layers), and fields of `SamplingParams` and
