@@ -81,16 +81,23 @@ def answer(pair: Pair, seed: str) -> None:
         "batch_size": rng.choice((BATCH.low, BATCH.low + 1, 512)),
         "ubatch_size": BATCH.low,
     }
+    shares = parallel > 1 and not common["exact"] and rng.random() < 0.6
 
     def options(path: Path, *others: int, **own: object) -> LoadOptions:
         size = rng.choice((rng.choice(_SIZES), rng.randint(CTX_SIZE.low, 130), *others))
         return LoadOptions(path, **({"ctx_size": size} | common | own))  # type: ignore[arg-type]
 
     model, draft = pair
-    target = options(model, 512, branches=rng.choice((1, 2, 3)), load_heads=draft is None)
+    target = options(
+        model, 512, branches=rng.choice((1, 2, 3)), load_heads=draft is None, kv_unified=shares
+    )
     second = None if draft is None else options(draft)
     clock = functools.partial(next, itertools.count(0.0, rng.choice((0.0001, 0.5))))
     with Engine.load(target, second, trial=False) as engine:
+        if shares:  # more answers at once than the context may hold
+            for stream in [engine.stream(*_asked(engine, rng)) for _ in range(6)]:
+                assert list(stream)
+            return
         slots = slots_of(engine)
         seeds = [rng.random() for _ in slots]
 
@@ -105,20 +112,26 @@ def answer(pair: Pair, seed: str) -> None:
 
 def _answers(engine: Engine, slot: TextEngine, seed: float, clock: Callable[[], float]) -> None:
     rng = random.Random(seed)
-    text, most = [*engine.encode_text(_TEXT)], engine.target.n_ctx - 1
-    prompt = text[: rng.randint(1, rng.choice((6, most)))]
+    prompt, options = _asked(engine, rng)
     for _ in range(2):
-        options = GenerateOptions(
-            SamplingParams(
-                temperature=rng.choice((0.0, 0.0, 0.9)), seed=1, ignore_eos=rng.random() < 0.5
-            ),
-            draft_tokens=rng.choice(_LENGTHS),  # type: ignore[arg-type]
-            max_tokens=rng.choice((None, 5, 200)),
-            grammar=schema(rng),
-        )
         for piece in stream_generate(slot, prompt, options, clock=clock):
             prompt = [*prompt, *piece.tokens]
-        prompt = prompt[: rng.randint(1, most)]
+        prompt = prompt[: rng.randint(1, engine.target.n_ctx - 1)]
+        _, options = _asked(engine, rng)
+
+
+def _asked(engine: Engine, rng: random.Random) -> tuple[list[int], GenerateOptions]:
+    text, most = [*engine.encode_text(_TEXT)], engine.target.n_ctx - 1
+    params = SamplingParams(
+        temperature=rng.choice((0.0, 0.0, 0.9)), seed=1, ignore_eos=rng.random() < 0.5
+    )
+    options = GenerateOptions(
+        params,
+        draft_tokens=rng.choice(_LENGTHS),  # type: ignore[arg-type]
+        max_tokens=rng.choice((None, 5, 200)),
+        grammar=schema(rng),
+    )
+    return text[: rng.randint(1, rng.choice((6, most)))], options
 
 
 def fuzz(seed: int, count: int, files: Sequence[Pair]) -> tuple[Counter[str], list[str]]:
