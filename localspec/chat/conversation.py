@@ -164,8 +164,9 @@ class Chat:
 
     @property
     def models(self) -> str:
-        """Target and draft as they were named; empty if that is not known."""
-        return " + ".join(filter(None, (self.pair.get("model"), self.pair.get("draft"))))
+        """File names of target and draft, or the name of the pair; empty if that is not known."""
+        named = filter(None, (self.pair.get("model"), self.pair.get("draft")))
+        return " + ".join(text.replace("\\", "/").rpartition("/")[2] for text in named)
 
     def begin_again(self) -> str:
         """Forget the turns; returns a sentence about the stored copy, if any."""

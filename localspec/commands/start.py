@@ -70,7 +70,7 @@ def _single(here: Inventory, rows: "list[PairRow]") -> "Iterator[tuple[str, int]
 
     resolver, memory = Resolver(), memory_for_models(total=True)
     of_pairs = {path for row in rows for path in resolver.files_of(row.name)}
-    for model in here.models:
+    for model in sorted(here.models, key=lambda model: -model.n_bytes):
         fits = memory is None or model.n_bytes <= memory
         if fits and model.path not in of_pairs and not is_bundled(model.path):
             yield model.name, model.n_bytes

@@ -205,7 +205,7 @@ def _judge(
         reasons[-1] += f", {size(free_ram)} are free"
         worth *= 0.5
     if measured is not None:
-        reasons.append(f"measured here: {measured:.2f}x plain")
+        reasons.append(f"about {measured:.2f}x plain, by earlier answers here")
     return reasons, worth if measured is None else measured
 
 

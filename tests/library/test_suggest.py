@@ -300,8 +300,8 @@ def test_what_was_measured_here_counts(in_zoo: zoo.Zoo) -> None:
     save_profile([target, draft], known)
     found = drafts_for(target, models_here())
     assert found.drafts[0].path == draft.path  # else the last one
-    assert found.drafts[0].reasons[-1].startswith("measured here: ")
-    assert "measured" not in " ".join(found.drafts[1].reasons)
+    assert found.drafts[0].reasons[-1].endswith("x plain, by earlier answers here")
+    assert "earlier" not in " ".join(found.drafts[1].reasons)
 
 
 def test_free_memory_is_told_where_it_is_known(

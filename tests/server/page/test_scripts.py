@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec.server import app
-from tests.support.served import Site
+from tests.support.served import Site, gated_toy, serving
 
 FOLDER = Path(app.__file__).parent / "page"
 Run = Callable[..., Any]
@@ -309,3 +310,27 @@ def test_what_the_page_exports_is_imported(run: Run) -> None:
         ],
     }
     assert run(script, saved) == [saved, ["refused"] * 4]
+
+
+def test_a_waiting_question_says_how_many_come_first_and_escape_ends_it(run: Run) -> None:
+    script = (
+        OPENED
+        + """
+    await until(() => $("model").textContent);
+    ask("hello");
+    const meter = () => $("turns").querySelector(".meter")?.textContent ?? "";
+    await until(() => meter().includes("yours"));
+    const seen = meter();
+    events.dispatchEvent(Object.assign(new Event("keydown"), { key: "Escape" }));
+    await until(() => $("stop").hidden);
+    return [seen, $("question").value];
+    """
+    )
+    engine, gate = gated_toy()
+    with serving(engine) as site, ThreadPoolExecutor() as other:
+        first = other.submit(site.ask)
+        assert gate.began.acquire(timeout=60)
+        seen = run(script, {"url": site.url})
+        gate.let(10_000)
+        first.result()
+    assert seen == ["1 request before yours", "hello"]
