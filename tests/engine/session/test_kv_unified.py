@@ -1,5 +1,6 @@
 """Slots that share one context: no more cells than there are, and each text as it is alone."""
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from localspec.engine.caches.slot_files import SlotFiles
 from localspec.engine.engine import Engine
 from localspec.engine.session.cell_budget import CellBudget
 from localspec.engine.session.job import GenerationRequest, Stream, as_completed
+from localspec.engine.session.limits import Limits, QueueTimeout
 from localspec.engine.session.seat import Seat
 from localspec.engine.session.session import Session
 from localspec.llama import llama_library
@@ -131,6 +133,23 @@ def test_the_answer_that_began_last_is_paused_and_may_be_cancelled_meanwhile() -
         assert len(first.answer.tokens) == 64 - 9 and len(second.answer.tokens) < 30
         assert [seat.engine for seat in paused] == [slots[1]]
     finally:
+        session.close()
+
+
+def test_a_request_that_waits_too_long_for_room_is_refused_with_figures() -> None:
+    slots, batcher, target, _ = shared(2, quirk=None, n_ctx=64)
+    late, read = threading.Event(), target.read
+    target.read = lambda entries: late.wait(PATIENCE) and read(entries)  # type: ignore
+    limits, given = Limits(queue_seconds=0.02), GenerateOptions(ENDLESS, 0)
+    session = Session(slots, batcher, limits, budget=CellBudget(64, 64, 2))
+    try:
+        first, second = (session.stream(GenerationRequest([97] * n, given)) for n in (30, 50))
+        with pytest.raises(QueueTimeout, match="No slot with room for 50 of 64 tokens was free"):
+            next(second)
+        late.set()
+        assert len(said([first])[0]) == 34
+    finally:
+        late.set()
         session.close()
 
 
