@@ -3,7 +3,7 @@
 #
 #   bash scripts/test.sh                   everything
 #   bash scripts/test.sh --fast            the tests without llama.cpp, for everyday work
-#   bash scripts/test.sh --thorough        everything, with more random examples and histories
+#   bash scripts/test.sh --thorough        everything, with more random examples, and cases like others
 #   bash scripts/test.sh --real FOLDER     the tests of real weights; docs/internals/architecture.md names the files
 #   bash scripts/test.sh tests/hub -x      arguments are pytest's
 set -euo pipefail

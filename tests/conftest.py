@@ -87,6 +87,14 @@ def shared_home(first_uses: Remembered, tmp_path_factory: pytest.TempPathFactory
         yield
 
 
+@pytest.fixture
+def shared_cache(
+    home: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processes know what earlier ones found: the first use of a file takes one of its own."""
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path_factory.getbasetemp() / "shared"))
+
+
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, first_uses: Remembered, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home folder of the test's own: no test reads or writes the user's."""

@@ -21,11 +21,14 @@ import pytest
 
 from localspec.server import BUILD
 from localspec.server.front.metrics import merged, totals
+from tests.support.alike import alike
 from tests.support.command import Command
 from tests.support.files.tiny_models import write_tiny_model
 from tests.support.fronted import FORMS, LENGTH, Form, children, fronted, is_gone, until, user
 from tests.support.real_pair import TinyFiles
 from tests.support.served import CHAT, COMPLETIONS, PATIENCE
+
+pytestmark = pytest.mark.usefixtures("shared_cache")
 
 FIM = ("pre", "suf", "mid")
 AT_ONCE = 16
@@ -95,14 +98,6 @@ class Crowd:
         return "".join(form.part(json.loads(each)) for each in data if each != "[DONE]")
 
 
-@pytest.fixture(autouse=True)
-def cache(
-    home: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Processes know what earlier ones found: the first use of a file takes one of its own."""
-    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path_factory.getbasetemp() / "front"))
-
-
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("files")
@@ -130,7 +125,7 @@ def test_no_request_is_lost_or_mixed(files: list[Path], most: int, thorough: boo
         crowd = Crowd(client.base_url, known)
         count = (36 if most else 120) if thorough else (24 if most else 80)
         asyncio.run(crowd.ask_all(count))
-        assert crowd.outcomes["answered"] > 10 and crowd.outcomes["given up"] > 5
+        assert crowd.outcomes["answered"] > count // 4 and crowd.outcomes["given up"] > 5
         assert crowd.outcomes["answered"] + crowd.outcomes["given up"] == count
         assert most or {form.path for form in FORMS} <= crowd.outcomes.keys()
         states = client.get("/health").json()["models"]
@@ -254,13 +249,7 @@ def test_one_model_has_names_of_its_own_and_answers_to_any(tiny: TinyFiles) -> N
 
 
 @pytest.mark.parametrize(
-    "flags",
-    [
-        (),
-        ("-c", "2048", "-np", "2", "-kvu"),
-        pytest.param(("-c", "512"), marks=pytest.mark.thorough),
-        pytest.param(("-c", "0"), marks=pytest.mark.thorough),
-    ],
+    "flags", [(), ("-c", "2048", "-np", "2", "-kvu"), alike(("-c", "512")), alike(("-c", "0"))]
 )
 def test_sizes_are_known_before_a_model_is_loaded(
     tiny: TinyFiles, localspec: Command, flags: tuple[str, ...]
