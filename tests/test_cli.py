@@ -13,6 +13,8 @@ from localspec import __version__, cli
 from tests.support.command import Command, Done, process
 from tests.support.real_pair import TinyFiles
 
+pytestmark = pytest.mark.usefixtures("shared_cache")
+
 COMMANDS = (
     *("demo", "doctor", "run", "chat", "bench", "check", "inspect", "list", "suggest", "pairs"),
     *("download", "verify", "rm", "serve", "export", "ps", "stop", "top"),
