@@ -8,7 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from fastapi.sse import format_sse_event
 
@@ -19,13 +19,10 @@ from localspec.core.options.sampling_params import parse_logit_bias
 from localspec.engine.engine import Engine
 from localspec.server import BUILD
 from localspec.server.api.answers import Answers, Choice
-from localspec.server.api.requests import AnswerRequest
+from localspec.server.api.requests import AnswerRequest, StreamedRequest
 from localspec.server.errors import describe, is_anthropic, presentable
 from localspec.server.service import Service
 from localspec.speculative.sampling.logprobs import TokenLogprob
-
-if TYPE_CHECKING:
-    from localspec.server.api.anthropic.request import MessagesRequest
 
 Json = dict[str, Any]
 WARNINGS_HEADER = "x-localspec-warnings"
@@ -44,12 +41,7 @@ class Reply(ABC):
     kind: ClassVar[str]
     chunk_kind: ClassVar[str]
 
-    def __init__(
-        self,
-        request: "AnswerRequest | MessagesRequest",
-        service: Service,
-        warnings: Sequence[str],
-    ) -> None:
+    def __init__(self, request: StreamedRequest, service: Service, warnings: Sequence[str]) -> None:
         self.request = request
         self.engine = service.engine
         self._warnings = {"warnings": [*map(presentable, warnings)]} if warnings else {}

@@ -233,12 +233,18 @@ LogitBias = (
 )
 
 
-class AnswerRequest(SamplingFields):
+class StreamedRequest(SamplingFields):
+    """Fields of a request whose answer may come as a stream."""
+
+    stream: bool | None = None
+    timings_per_token: bool | None = None
+
+
+class AnswerRequest(StreamedRequest):
     """Fields of both kinds of request; a field that is absent or null takes the default."""
 
     model: Name | None = None
     n: Annotated[int, Field(ge=1, le=8), WHOLE] | None = None
-    stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: TokenCount | None = Field(None, validation_alias=_known_as("max_tokens"))
     stop: Stops | None = None
@@ -254,7 +260,6 @@ class AnswerRequest(SamplingFields):
         Annotated[int, Field(ge=0, le=MAX_DRAFT_TOKENS), WHOLE] | Literal["auto", "off"] | None
     ) = None
     return_origins: bool | None = None
-    timings_per_token: bool | None = None
     return_progress: bool | None = None
     cache_prompt: Annotated[bool, TRUTH] | None = None
     t_max_predict_ms: Annotated[float, Field(ge=-1, le=_MOST_MS)] | None = None

@@ -18,6 +18,7 @@ from localspec.server.api.requests import (
     RequestObject,
     SamplingFields,
     Stops,
+    StreamedRequest,
     Text,
     TokenCount,
     unknown_fields,
@@ -96,16 +97,14 @@ class OutputConfig(RequestObject):
     format: JsonFormat | None = None
 
 
-class MessagesRequest(SamplingFields):
+class MessagesRequest(StreamedRequest):
     """POST /v1/messages and /v1/messages/count_tokens; also takes the sampling of other paths."""
 
     messages: Annotated[list[Turn], Field(min_length=1, max_length=10_000, fail_fast=True)]
     model: Name | None = None
     max_tokens: TokenCount | None = None
     system: Content | None = None
-    stream: bool | None = None
     stop_sequences: Stops | None = None
-    timings_per_token: bool | None = None
     tools: Annotated[list[AnthropicTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
