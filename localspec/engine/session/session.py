@@ -330,7 +330,7 @@ class Session:
                     self._wake(seat, CacheEmptied("The text must be read again."))
         left = budget.cells - sum(seat.cells for seat in busy if not seat.is_paused)
         idle = [seat for seat in self._seats if seat not in busy and seat.held]
-        while sum(seat.held for seat in idle) > left:
+        while idle and sum(seat.held for seat in idle) > left:  # drafts may hold some more
             idle.pop(0).empty(self._prefixes)
         if self._waiting:
             with self._lock:
