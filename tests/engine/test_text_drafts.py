@@ -12,6 +12,7 @@ from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import DraftTokens
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
+from localspec.llama.model import LlamaModel
 from tests.support.command import Command
 from tests.support.files.cycle_models import PAIRS, ROW, write_cycle_model
 from tests.support.files.tiny_models import write_tiny_model
@@ -71,8 +72,11 @@ def test_a_model_that_knows_nothing_changes_nothing(pair: Pair, tmp_path: Path) 
             assert answer(engine, length).tokens == plain.tokens
 
 
-def test_several_slots_draft_by_text(pair: Pair) -> None:
-    with Engine.load(*(options(path, ctx_size=1024, parallel=3) for path in pair)) as engine:
+@pytest.mark.parametrize("kv_unified", [False, True])
+def test_several_slots_draft_by_text(pair: Pair, kv_unified: bool) -> None:
+    given = {"parallel": 3, "kv_unified": kv_unified}
+    with Engine.load(*(options(path, ctx_size=1024, **given) for path in pair)) as engine:
+        assert isinstance(engine.draft, LlamaModel) and not engine.draft.options.kv_unified
         prompts = [engine.encode_text(f"Go on: {ROW[i:]}") for i in range(3)]
         plain = GenerateOptions(GREEDY, 0, max_tokens=40, prompt_lookup=False)
         drafted = GenerateOptions(GREEDY, 4, max_tokens=40, prompt_lookup=False)
