@@ -50,7 +50,7 @@ def advice(best: Figures, drafting: str, plain: str, noise: float) -> str:
     if unknown or abs(best.speedup - 1) <= noise:
         return f"No clear winner: {drafting} reaches {reached}."
     if low <= 1 <= high:
-        return f"No clear winner: {drafting} reaches {reached}; measure more prompts."
+        return f"No clear winner: {drafting} reaches {reached}; bench --thorough measures more."
     if best.speedup > 1:
         return f"Fastest here: {drafting}, {reached}."
     return f"Fastest here: {plain}; the best draft ({drafting}) reaches {reached}."

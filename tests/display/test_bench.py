@@ -173,7 +173,7 @@ def test_columns_stand_below_each_other_whatever_they_hold(streams: Streams) -> 
         (
             (0.9, 0.95, 1.2, 1.4),
             "No clear winner: --draft 3 reaches 1.08x the speed of plain decoding (90% CI 0.95 to "
-            "1.25); measure more prompts.",
+            "1.25); bench --thorough measures more.",
         ),
         (
             (0.3, 0.25, 0.35),
