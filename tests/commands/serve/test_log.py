@@ -14,7 +14,7 @@ import pytest
 from tests.support.served import COMPLETIONS, PATIENCE
 
 ONE, SEVERAL = ("demo",), ("demo", "--idle-timeout", "600")
-_REQUESTS = 100  # whose lines a pipe of one page does not hold
+_REQUESTS = 200  # whose lines a pipe of one page does not hold
 
 
 @pytest.mark.llama
