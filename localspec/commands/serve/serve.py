@@ -11,6 +11,7 @@ from localspec.commands.flags.pair import NamesArgument, PairFlags
 from localspec.commands.flags.rows import Given
 from localspec.commands.flags.serving import ServingFlags
 from localspec.commands.flags.template import TemplateFlags
+from localspec.commands.serve.log_stream import unblocked_stderr
 from localspec.commands.serve.models import (
     is_several,
     own_name,
@@ -22,7 +23,6 @@ from localspec.core import machine
 from localspec.core.compute import COMPUTE
 from localspec.core.errors import LocalspecError, UsageError
 from localspec.core.host import install_command
-from localspec.core.log_stream import unblocked_stderr
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import DraftTokens
 from localspec.display.terminal import console

@@ -7,7 +7,7 @@ from typing import NamedTuple, TextIO
 
 import pytest
 
-from localspec.core.log_stream import LogStream
+from localspec.commands.serve.log_stream import LogStream
 
 LINE = "x" * 999 + "\n"
 NOTICE = "Lines of the log that could not be written here: "
