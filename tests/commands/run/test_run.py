@@ -221,7 +221,7 @@ def test_verbose_shows_llama_cpps_log(run: Command, monkeypatch: pytest.MonkeyPa
         (["--raw", "--system", "x"], 2, "--raw uses no template"),
         (["--temp", "-1"], 2, "expected a number from 0 to 100, not '-1'."),
         (["--logit-bias", "5"], 2, "5 is no logit bias"),
-        (["-n", "-3"], 2, "Invalid value for '-n'"),
+        (["-n", "-3"], 2, "Invalid value for '--max-tokens' / '-n'"),
         (["-dev", "TPU7"], 2, "There is no device 'TPU7'"),
         (["-ot", "x=TPU7"], 2, "no buffer type 'TPU7'"),
         (["--prompt-cache", "/"], 1, "is no prompt cache"),
