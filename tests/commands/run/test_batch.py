@@ -97,10 +97,10 @@ def test_an_array_is_refused_before_anything_is_answered(run: Command, tmp_path:
     ("flags", "said"),
     [
         (["--batch", "x.jsonl"], "--batch has no file for the answers. Add -o"),
-        (["-o", "y.jsonl", "hello"], "-o belongs to --batch."),
-        (["-np", "2", "hello"], "-np belongs to --batch."),
+        (["-o", "y.jsonl", "hello"], "--output belongs to --batch."),
+        (["-np", "2", "hello"], "--parallel belongs to --batch."),
         (["--kv-unified", "hello"], "--kv-unified belongs to --batch."),
-        (["-kvu", "hello"], "-kvu belongs to --batch."),
+        (["-kvu", "hello"], "--kv-unified belongs to --batch."),
         (["--batch", "x.jsonl", "-o", "y.jsonl", "hello"], "A prompt has no effect"),
         (["--batch", "x.jsonl", "-o", "y.jsonl", "--raw"], "--raw has no effect with --batch."),
         (["--batch", "x.jsonl", "-o", "y.jsonl", "--json"], "--json has no effect"),
