@@ -336,7 +336,7 @@ def test_ctrl_c_keeps_what_came(tmp_path: Path, toy: ToyHub, heard: Heard) -> No
     heard.fetch(ONE, tmp_path)
     assert toy.starts == [0, 300] and toy.sent == len(DATA)
     assert heard.progress[0] == ("model.gguf", 364, 1000)
-    assert any("Resuming" in note and "300 bytes of 1000 bytes" in note for note in heard.notes)
+    assert any("Resuming" in note and "300 bytes of 1 kB" in note for note in heard.notes)
     assert_whole(tmp_path)
 
 
@@ -345,7 +345,7 @@ def test_pauses_double_while_nothing_comes(tmp_path: Path, toy: ToyHub, heard: H
     with pytest.raises(DownloadProblem) as problem:
         heard.fetch(ONE, tmp_path)
     assert heard.pauses == [1, 1, 2, 4, 8, 16]
-    assert "stopped at 100 bytes of 1000 bytes" in problem.value.message
+    assert "stopped at 100 bytes of 1 kB" in problem.value.message
     assert "The connection broke" in problem.value.message and problem.value.message.endswith(".")
     assert part_of(tmp_path).read_bytes() == DATA[:100]
     heard.fetch(ONE, tmp_path)

@@ -85,8 +85,8 @@ def test_a_crash_on_a_device_becomes_advice(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(worker, "ask", ask)
     result = examine()
-    assert result.healthy and str(result.facts["demo"]).startswith("runs: ")
-    assert any("crashed (SIGSEGV)" in sentence for sentence in result.advice)
+    assert not result.healthy and "ends by SIGSEGV" in str(result.facts["demo"])
+    assert any("--device none" in sentence for sentence in result.advice)
 
 
 def test_little_memory_and_an_unused_gpu_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
