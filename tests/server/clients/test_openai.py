@@ -381,8 +381,9 @@ def test_a_stream_that_is_closed_frees_the_engine(gated: tuple[Site, Gate]) -> N
     gate.let(3)
     with client(site) as asking:
         with ask(asking, stream=True, max_tokens=10_000) as stream:
-            said = [next(stream).choices[0].delta.content for _ in range(3)]
-        assert said[0] == "" and all(said[1:])
+            # Tokens that a reader has not taken yet come in one event.
+            said = [next(stream).choices[0].delta.content for _ in range(2)]
+        assert said[0] == "" and said[1]
         for _ in range(200):  # far fewer passes than the answer may have
             if not site.service.session.running:
                 break
