@@ -18,9 +18,10 @@ class CellBudget:
     slots: int
 
     def wanted(self, text: int, max_tokens: int | None) -> int:
-        """Cells for a text of so many tokens and the beginning of an answer, or all of a short one.
+        """Cells that a request needs to begin: its prompt of ``text`` tokens and part of an answer.
 
-        An answer may take more later; few enough are kept for it that every slot can have one.
+        The part is at most a share of the cells that every slot can have at the same time; a longer
+        answer takes more cells later.
         """
         room = answer_room(self.cells // self.slots, max_tokens)
         return min(self.n_ctx, text + room)

@@ -76,7 +76,7 @@ class Seat:
             model.make_room = lambda tokens: make_room(self, tokens)
 
     def pause(self, cells: int) -> None:
-        """Give all cells away until there are so many again."""
+        """Free all cells of this slot; its answer continues when ``cells`` are free."""
         self.is_paused, self.cells = True, cells
         for model in self._models:
             model.vacate()
@@ -88,7 +88,7 @@ class Seat:
             model.truncate(length)
 
     def empty(self, prefixes: PrefixCache) -> None:
-        """Give the cells of an idle slot away; its tokens are saved if that takes no pass."""
+        """Free the cells of an idle slot; its tokens are saved if that takes no pass."""
         if any(model.pending for model in self._models):
             self.shorten(0)
         with suppress(LocalspecError):

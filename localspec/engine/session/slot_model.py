@@ -93,7 +93,7 @@ class SlotModel(CachedText):
         self._context.rewind(self._sequence, length)
 
     def vacate(self) -> None:
-        """Give all its cells to other slots; the next pass reads the text again."""
+        """Free all cells for other slots; the next pass decodes the text again."""
         self._rewind(0)
 
     def _tell(

@@ -202,7 +202,9 @@ def estimate_memory(
     outputs = [tensor for tensor in header.tensors if tensor.name == "output.weight"]
     repacked = sum(map(_repacked, itertools.chain(*blocks, outputs)))
     repacked *= options.mmap and not (options.row_kernels or options.gpu_layers)
-    return MemoryEstimate(embedding, layers, output, kv, compute, copied, 0, in_heads, repacked)
+    return MemoryEstimate(
+        embedding, layers, output, kv, compute, copied, heads=in_heads, repacked=repacked
+    )
 
 
 def _repacked(tensor: TensorInfo) -> int:
