@@ -6,7 +6,8 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from localspec.core.options.load_options import (
 )
 from localspec.core.worker import Ended
 from localspec.engine.engine import Engine
+from localspec.engine.loading import child as child_process
 from localspec.engine.loading import exact_passes, first_use
 from localspec.engine.loading.first_use import CHILD, prove
 from localspec.engine.loading.pair import usable_pair
@@ -32,6 +34,7 @@ from localspec.engine.loading.pair_file import ModelFile
 from localspec.hub.provenance import Provenance, write_record
 from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header
+from localspec.speculative.loop import Logits
 from tests.support.files.architectures.specs import MODELS, SIDECARS
 from tests.support.files.architectures.writer import Array, tensors_of, write_tensors
 from tests.support.files.lora_files import write_lora
@@ -431,3 +434,17 @@ def test_logits_that_are_no_numbers(
             load_model(path, **changes)
     with pytest.raises(EngineError, match=rf"target.gguf with {re.escape(str(lora))} returned"):
         load_model(tiny.target, loras=(Lora(lora),))
+
+
+def test_logits_of_a_wide_pass_that_are_no_numbers(
+    tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loading makes passes of one token only; the first use makes a wide one too."""
+
+    def decode(model: LlamaModel, tokens: Sequence[int], rows: int) -> Logits:
+        return np.full((rows, model.n_vocab), np.nan if rows > 1 else 1.0, np.float32)
+
+    model = load_model(tiny.target)
+    monkeypatch.setattr(LlamaModel, "decode", decode)
+    with closing(model), pytest.raises(EngineError, match="returned logits that"):
+        child_process._use_model(model, model.options)
