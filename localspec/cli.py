@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from localspec import __version__
 from localspec.commands import config, doctor, draft, export, start
-from localspec.commands.bench import bench, demo
+from localspec.commands.bench import bench, demo, tune
 from localspec.commands.chat import chat, conversations
 from localspec.commands.flags.completion import pairs as pair_names
 from localspec.commands.flags.llama_command import LlamaCommand
@@ -55,6 +55,7 @@ _COMMANDS: dict[str | None, dict[str, Any]] = {
         "top": servers.top,
         "stop": servers.stop,
         "bench": bench.bench,
+        "tune": tune.tune,
     },
     "Models and pairs": {
         "draft": draft.draft_app,

@@ -5,7 +5,7 @@ import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -18,19 +18,16 @@ from localspec.commands.flags.settings import (
     setting_name,
     setting_rows,
     setting_value,
-    settings_text,
+    settings_document,
+    write_settings,
 )
 from localspec.core import paths
 from localspec.core.errors import FileProblem, UsageError
-from localspec.core.files import appearing_when_complete, file_problem
 from localspec.core.formatting import one_line
 from localspec.display.terminal import console
 from localspec.hub.reference import parse_reference
 from localspec.library.pairs import user_pairs
 from localspec.library.resolve import Resolver, is_known
-
-if TYPE_CHECKING:
-    from tomlkit import TOMLDocument
 
 _Name = Annotated[
     str,
@@ -109,6 +106,9 @@ def _listed() -> Iterator[tuple[str, Any, str]]:
     for model, table in settings.models.items():
         for name, value in table.items():
             yield name, value, f"{settings.path}, {MODELS}.{model}"
+    for model, found in settings.tuned.items():
+        for name, value in found.values.items():
+            yield name, value, f"localspec tune, {model}, {found.date}"
 
 
 def _shown(value: object) -> str:
@@ -133,12 +133,12 @@ def config_set(
     files = [path for path in (value if many else (value,)) if isinstance(path, Path)]
     if files:  # the setting counts in every folder, so a path from this one is made absolute
         given = [os.path.abspath(path.expanduser()) for path in files]
-    document = _document()
+    document = settings_document()
     table = document
     if model is not None:
         table = document.setdefault(MODELS, {}).setdefault(model, {})
     table[name] = given if many else given[0]
-    _write(document)
+    write_settings(document)
     named = str(value) if name == "target" else model
     if named is not None and not _is_here(named):
         console.note(f"No pair or model here is called {named!r}: see localspec pairs and list.")
@@ -158,7 +158,7 @@ def _is_here(model: str) -> bool:
 @config_app.command("unset", context_settings=_ANY_SPELLING)
 def config_unset(name: _Name, model: _Model = None) -> None:
     """Forget a value."""
-    document = _document()
+    document = settings_document()
     table = document if model is None else document.get(MODELS, {}).get(model, {})
     if name not in table:  # names that no version knows can be unset too
         name = setting_name(name)
@@ -167,7 +167,7 @@ def config_unset(name: _Name, model: _Model = None) -> None:
     del table[name]
     if model is not None and not table:
         del document[MODELS][model]
-    _write(document)
+    write_settings(document)
 
 
 @config_app.command("path")
@@ -202,23 +202,3 @@ def _typed(text: str) -> object:
         except ValueError:
             continue
     return text
-
-
-def _document() -> "TOMLDocument":
-    """The file with its comments and order."""
-    import tomlkit
-    from tomlkit.exceptions import TOMLKitError
-
-    path = paths.config_file()
-    try:
-        return tomlkit.parse(settings_text(path))
-    except (TOMLKitError, RecursionError) as error:
-        raise FileProblem(f"{path}: {error}.", "Mend it: localspec config edit") from error
-
-
-def _write(document: "TOMLDocument") -> None:
-    path = paths.config_file()
-    with file_problem(f"{path} cannot be written", "Name another: LOCALSPEC_CONFIG=FILE"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with appearing_when_complete(path) as partial:
-            partial.write_text(document.as_string(), encoding="utf-8")

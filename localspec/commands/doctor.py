@@ -4,7 +4,9 @@ from dataclasses import asdict
 
 import typer
 
+from localspec.commands.flags import tuned
 from localspec.commands.flags.answer import JsonFlag
+from localspec.commands.flags.settings import read_settings
 from localspec.display import reports
 from localspec.display.terminal import console
 
@@ -14,6 +16,8 @@ def doctor(as_json: JsonFlag = False) -> None:
     from localspec.engine.doctor import examine
 
     result = examine(console.note)
+    if found := tuned.shown_for(read_settings()):
+        result.facts["tuned"] = found
     if as_json:
         console.json_line(asdict(result))
     else:

@@ -35,16 +35,19 @@ def make_request(
     conversation: Mapping[str, object] | None = None,
     *,
     notes: bool = True,
+    tuned: bool = True,
 ) -> "PairRequest":
     """Resolve a pair's name, or ``name`` in place of --target; its settings fill in for flags.
 
     Without either, the target is that of the user's settings.
-    The user's settings for the model come before those of its pair, those for all models come
+    The user's settings for the model come before those that `localspec tune` found, unless
+    ``tuned`` is False, and these before those of its pair; those for all models come
     after them; those of a ``conversation`` come first. ``defaults`` are a command's own values of
     sampling parameters. Raises UsageError for two targets, and the errors of `resolve_pair`.
     """
     from localspec.commands.flags.pair import PAIR_ROWS
     from localspec.commands.flags.settings import default_target, read_settings
+    from localspec.commands.flags.tuned import tuned_values
     from localspec.library.pairs.request import resolve_pair
 
     models = ModelOptions(**picked(given, ModelOptions))
@@ -56,16 +59,19 @@ def make_request(
         {name: value for name, value in each.items() if name in PAIR_ROWS and name != "target"}
         for each in (kept.of_model(model), kept.shared)
     )
+    found, note = tuned_values(kept, model, given) if tuned else ({}, "")
+    asked = models.draft_options()
+    asked = replace(asked, model=found.pop("draft_model", asked.model))
     request = resolve_pair(
         model,
-        models.draft_options(),
+        asked,
         given,
-        over={**own, **(conversation or {})},
+        over={**found, **own, **(conversation or {})},
         under=shared,
         defaults=defaults,
     )
-    if request.note and notes:
-        console.note(request.note)
+    for sentence in filter(None, (request.note, note)) if notes else ():
+        console.note(sentence)
     return request
 
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from localspec import __version__
+from localspec.commands.flags import tuned
 from localspec.engine import doctor
 from localspec.engine.doctor import DoctorReport
 from localspec.engine.loading import exact_passes
@@ -22,6 +23,12 @@ def test_doctor(localspec: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     assert again.err == ""  # what was found is kept
     facts = json.loads(again.out)
     assert facts["healthy"] is True and facts["facts"]["localspec"] == __version__
+
+
+def test_the_doctor_names_tuned_models(localspec: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "examine", lambda say: DoctorReport({"demo": "runs"}))
+    tuned.keep("big", {"threads": 1})
+    assert "tuned  big (" in localspec("doctor").out
 
 
 def test_an_unhealthy_doctor(localspec: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,15 +8,18 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
 from localspec.commands.flags.rows import source_of, value_of
 from localspec.core import paths
 from localspec.core.errors import FileProblem, UsageError
-from localspec.core.files import read_text
+from localspec.core.files import appearing_when_complete, file_problem, read_text
 from localspec.core.options.option import Option, options
+
+if TYPE_CHECKING:
+    from tomlkit import TOMLDocument
 
 _MOST_BYTES = 2**20
 # Flags that select the work of one command.
@@ -27,6 +30,18 @@ _NEVER_KEPT = (
 # They have no place in `run --raw`.
 _CHAT = ("system", "thinking", "reasoning_effort", "chat_template", "chat_template_kwargs")
 MODELS = "models"  # the table of settings for one model each
+TUNED = "tuned"  # the table of settings that `localspec tune` found, for one model each
+_FOUND = ("date", "machine")  # of such settings
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """Settings that `localspec tune` found for a model: when, and on which machine and build."""
+
+    date: str
+    machine: str
+    values: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +51,20 @@ class Settings:
     path: Path
     shared: Mapping[str, Any] = field(default_factory=dict)
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    tuned: Mapping[str, Tuned] = field(default_factory=dict)
 
     def of_model(self, model: str | None) -> Mapping[str, Any]:
         """Those for a model, as it was named, or by the name of its file."""
-        names = [] if model is None else [model, Path(model).name, Path(model).stem]
-        return next((self.models[name] for name in names if name in self.models), {})
+        return _for_model(self.models, model) or {}
+
+    def tuned_for(self, model: str | None) -> Tuned | None:
+        """What `localspec tune` found for a model."""
+        return _for_model(self.tuned, model)
+
+
+def _for_model(tables: Mapping[str, _T], model: str | None) -> _T | None:
+    names = [] if model is None else [model, Path(model).name, Path(model).stem]
+    return next((tables[name] for name in names if name in tables), None)
 
 
 @cache
@@ -66,11 +90,10 @@ def read_settings() -> Settings:
     path = paths.config_file()
     try:
         document = tomllib.loads(settings_text(path))
-        models = document.pop(MODELS, {})
-        if not isinstance(models, dict):
-            raise ValueError(f"{MODELS} is not a table")
+        models, tuned = (_table(document.pop(name, {}), name) for name in (MODELS, TUNED))
         each = {name: _values(table, f"{MODELS}.{name}") for name, table in models.items()}
-        return Settings(path, _values(document), each)
+        found = {name: _tuned(table, f"{TUNED}.{name}") for name, table in tuned.items()}
+        return Settings(path, _values(document), each, found)
     except (ValueError, RecursionError, UsageError) as error:
         reason = f"{error.message} {error.hint}" if isinstance(error, UsageError) else f"{error}."
         raise FileProblem(
@@ -159,11 +182,44 @@ def setting_value(name: str, given: object) -> Any:
     return values[0]
 
 
-def _values(table: object, place: str = "the file") -> dict[str, Any]:
-    if not isinstance(table, dict):
+def _table(found: object, place: str) -> dict[str, Any]:
+    if not isinstance(found, dict):
         raise ValueError(f"{place} is not a table")
+    return found
+
+
+def _tuned(table: object, place: str) -> Tuned:
+    values = dict(_table(table, place))
+    date, machine = (str(values.pop(name, "")) for name in _FOUND)
+    draft = values.pop("draft_model", None)  # no setting: flags name the draft of a command
+    own = {} if draft is None else {"draft_model": str(draft)}
+    return Tuned(date, machine, _values(values, place) | own)
+
+
+def _values(found: object, place: str = "the file") -> dict[str, Any]:
+    table = _table(found, place)
     for name in table:
         if name not in setting_rows():
             setting_name(name)
             raise ValueError(f"{name} is a flag; the setting is {setting_name(name)}")
     return {name: setting_value(name, given) for name, given in table.items()}
+
+
+def settings_document() -> "TOMLDocument":
+    """The file with its comments and order."""
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    path = paths.config_file()
+    try:
+        return tomlkit.parse(settings_text(path))
+    except (TOMLKitError, RecursionError) as error:
+        raise FileProblem(f"{path}: {error}.", "Mend it: localspec config edit") from error
+
+
+def write_settings(document: "TOMLDocument") -> None:
+    path = paths.config_file()
+    with file_problem(f"{path} cannot be written", "Name another: LOCALSPEC_CONFIG=FILE"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with appearing_when_complete(path) as partial:
+            partial.write_text(document.as_string(), encoding="utf-8")

@@ -1,0 +1,103 @@
+"""The child process of `trial`: loads a pair with some settings, measures passes, answers."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from localspec.chat.answer import collect
+from localspec.core.compute import COMPUTE
+from localspec.core.errors import LocalspecError
+from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.load_options import load_options
+from localspec.core.options.sampling_params import SamplingParams
+from localspec.core.worker import Channel
+from localspec.engine.engine import Engine
+from localspec.engine.profile_store import as_json
+from localspec.speculative.control.calibration import calibrate
+
+_GREEDY = SamplingParams(temperature=0)
+_READ = 128  # tokens of a prompt on a CPU, where 512 would take ten seconds
+_READ_BY_GPU = 2048
+
+
+class _Pair:
+    """The pair that was loaded by the first question."""
+
+    def __init__(self) -> None:
+        self._engine: Engine | None = None
+
+    def answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """The reply to a question; an error of localspec is one too."""
+        kind = asked["kind"]
+        questions: dict[str, Callable[[Any], dict[str, Any]]] = {
+            "load": self._load, "passes": self._passes, "answer": self._answer, "end": self._end,
+        }  # fmt: skip
+        try:
+            return questions[kind](asked)
+        except LocalspecError as problem:
+            return {"error": [problem.message, problem.hint]}
+
+    @property
+    def engine(self) -> Engine:
+        assert self._engine is not None
+        return self._engine
+
+    def _load(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        # No trial in another child: this is one.
+        self._engine = Engine.load(*map(load_options, asked["models"]), trial=False)
+        models = [each for each in (self.engine.target, self.engine.draft) if each is not None]
+        return {
+            "memory": sum(each.memory.total for each in models),
+            "drafts": self.engine.draft is not None,
+            "notes": self.engine.notes,
+        }
+
+    def _passes(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Costs by width on empty caches, and seconds of the target for a token of a prompt."""
+        engine = self.engine
+        self._forget()
+        found = calibrate(engine.target, engine.draft, time.perf_counter, asked["seconds"])
+        width = min(
+            _READ_BY_GPU if engine.target.options.gpu_layers else _READ, engine.target.n_ctx
+        )
+        tokens = [(7919 * i + 1) % engine.target.n_vocab for i in range(width)]
+        began = time.perf_counter()
+        engine.target.decode(tokens, 1)
+        reading = (time.perf_counter() - began) / width
+        self._forget()
+        return as_json(found) | {"target_reading": reading}
+
+    def _answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """One greedy answer from empty caches."""
+        engine = self.engine
+        self._forget()
+        options = GenerateOptions(
+            _GREEDY,
+            asked["draft_tokens"],
+            prompt_lookup=asked["prompt_lookup"],
+            max_tokens=asked["max_tokens"],
+        ).allowed(engine, ("", ""))
+        stats = collect(engine.stream(engine.encode_chat(asked["messages"]), options)).stats
+        return {
+            name: value for name, value in asdict(stats).items() if isinstance(value, int | float)
+        } | {"passes": {width: each.seconds for width, each in stats.passes.items()}}
+
+    def _forget(self) -> None:
+        """Empty the caches: each answer begins as the first one does."""
+        engine = self.engine
+        engine.target.truncate(0)
+        if engine.draft is not None:
+            engine.draft.truncate(0)
+        engine.prompt_lookup.update([])
+        engine.conversations.clear()
+
+    def _end(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Save what was learnt: the first answer with these settings starts from it."""
+        self.engine.close()
+        return {}
+
+
+if __name__ == "__main__":
+    with COMPUTE.adopted():
+        Channel().serve(_Pair().answer)

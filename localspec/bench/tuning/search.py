@@ -1,0 +1,304 @@
+"""The search for the fastest settings of a pair within a time."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from localspec.bench.figures import FEWEST_PROMPTS, Spent, speedup_interval
+from localspec.bench.prompts import BenchPrompt
+from localspec.bench.tuning.candidates import (
+    NOW,
+    OF_ANSWERS,
+    Candidate,
+    PairFiles,
+    Values,
+    combinations,
+    merged,
+    modes,
+    shown,
+)
+from localspec.bench.tuning.prediction import Ratio, ratio, whole_seconds
+from localspec.bench.tuning.trial import Answered, Costs, Trials, added
+from localspec.chat.stats import Interval
+from localspec.core.errors import LocalspecError, UsageError
+
+OnStep = Callable[[str, float], None]  # what is tried, seconds spent
+_RECORDED = 0.3  # of the time, for answers with the settings of now
+_TRIED = 0.6  # of the time, until when candidates are measured
+_LATEST = 1.5  # times the time, for the prompts without which there is no interval
+_TURNS = 2  # of passes, in turn with those of now: noise falls on both
+_PASSES_SECONDS = 0.7  # of one turn
+_LEAST_GAIN = 0.98  # of the seconds: what gains less is noise, and not worth a setting
+_EACH = 1.005  # times the seconds for each setting: of equals the one with fewer is taken
+_FINALISTS = 3
+_LENGTHS = (4,)  # a fixed length, which has less to decide than auto
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A candidate and its predicted speed over that of now, None with the ``reason`` it failed."""
+
+    candidate: Candidate
+    speedup: float | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finalist:
+    """Settings that answered in turn with those of now.
+
+    ``interval`` is the 90 % interval of ``speedup``, of whole answers; None for those of now.
+    """
+
+    values: Values
+    predicted: float
+    speedup: float
+    interval: Interval | None
+    answered: Answered
+    memory: int
+    rounds: bool
+
+    @property
+    def is_faster(self) -> bool:
+        """Whether they are faster beyond doubt."""
+        return self.interval is not None and self.interval[0] > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result: candidates by themselves, then the settings of now and the finalists."""
+
+    tried: tuple[Tried, ...]
+    finalists: tuple[Finalist, ...]
+    seconds: float
+
+    @property
+    def now(self) -> Finalist:
+        """The settings of now."""
+        return self.finalists[0]
+
+    @property
+    def best(self) -> Finalist:
+        """The fastest settings: those of now unless others are faster beyond doubt."""
+        faster = [each for each in self.finalists if each.is_faster]
+        return max(faster, key=lambda each: each.speedup, default=self.now)
+
+
+@dataclass
+class Search:
+    """Tries ``candidates`` for a pair for about ``seconds``, in child processes.
+
+    First the settings of now answer ``recorded`` prompts in every mode. Then the passes of each
+    candidate are measured in turn with those of now, and recorded answers are taken at their costs.
+    At last the best combinations and the settings of now answer the ``held`` prompts in turn.
+    ``_ratios`` and ``_records`` are by the settings that they belong to, as `shown` names them.
+    """
+
+    pair: PairFiles
+    candidates: Sequence[Candidate]
+    recorded: Sequence[BenchPrompt]
+    held: Sequence[BenchPrompt]
+    seconds: float
+    max_tokens: int
+    room: int
+    on_step: OnStep = lambda what, spent: None
+    clock: Callable[[], float] = time.monotonic
+    tried: list[Tried] = field(default_factory=list)
+    _records: dict[str, Answered] = field(default_factory=dict)
+    _ratios: dict[str, Ratio] = field(default_factory=dict)
+
+    def run(self) -> Outcome:
+        """Measure, predict, and prove; raises LocalspecError if the pair does not run as it is."""
+        self._began = self.clock()
+        self._trials = Trials(self.pair, self.room)
+        try:
+            self._record()
+            for candidate in self.candidates:
+                if self._spent() < _TRIED * self.seconds:
+                    self._try(candidate)
+            finalists = self._prove(self.predictions())
+        except BaseException:
+            self._trials.close(lambda trial: trial.kill())
+            raise
+        self._trials.close()
+        return Outcome(tuple(self.tried), tuple(finalists), self._spent())
+
+    def _spent(self) -> float:
+        return self.clock() - self._began
+
+    def _step(self, what: str) -> None:
+        best = max((each.speedup or 1.0 for each in self.tried), default=1.0)
+        so_far = f", best so far {best:.2f}x" if best > 1 else ""
+        self.on_step(what + so_far, self._spent())
+
+    def _answer(self, values: Values, prompt: BenchPrompt, most: int = 10**9) -> Answered:
+        loaded, settings = self._trials.of(values), {**self.pair.answers, **values}
+        return loaded.answer(settings, prompt.messages, min(most, self.max_tokens))
+
+    def _record(self) -> None:
+        """Answers with the settings of now, in every mode, prompt by prompt as time allows."""
+        self._step("loading")
+        ways = [NOW, *(each.values for each in modes(self.pair, _LENGTHS))]
+        self._answer(NOW, self.recorded[0], 8)  # the first answer reads weights in
+        answers: dict[str, list[Answered]] = {shown(values): [] for values in ways}
+        for prompt in self.recorded:
+            if answers[shown(NOW)] and self._spent() > _RECORDED * self.seconds:
+                break
+            ways.reverse()  # what is learnt, and noise, favour no mode
+            for values in ways:
+                self._step(f"answering, {shown(values)}")
+                answers[shown(values)].append(self._answer(values, prompt))
+        self._records = {name: added(each) for name, each in answers.items()}
+        self._prompts = len(answers[shown(NOW)])
+        for each in modes(self.pair, _LENGTHS):
+            self._note(each, whole_seconds(self._records[each.shown], []))
+
+    def _try(self, candidate: Candidate) -> None:
+        """Measure a candidate's passes in turn with those of now; of another draft, answers too."""
+        self._step(candidate.shown)
+        try:
+            now, other = list[Costs](), list[Costs]()
+            for _ in range(_TURNS):
+                other.append(self._trials.of(candidate.values).costs(_PASSES_SECONDS))
+                now.append(self._trials.of(NOW).costs(_PASSES_SECONDS))
+            if candidate.knob == "draft":
+                predicted = self._record_draft(candidate)
+            else:
+                self._ratios[candidate.shown] = ratio(now, other)
+                predicted = self._predicted([candidate])
+            self._note(candidate, predicted)
+        except LocalspecError as problem:
+            self.tried.append(Tried(candidate, None, problem.message))
+        with suppress(LocalspecError):
+            self._trials.end(candidate.values)
+
+    def _record_draft(self, candidate: Candidate) -> float:
+        """Another draft proposes other tokens: it answers the prompts itself, in turn with now."""
+        theirs, ours = list[Answered](), list[Answered]()
+        for prompt in self.recorded[: self._prompts]:
+            for values, answers in ((candidate.values, theirs), (NOW, ours)):
+                answers.append(self._answer(values, prompt))
+        pace = self._records[shown(NOW)].whole / added(ours).whole
+        self._records[candidate.shown] = _at_pace(added(theirs), pace)
+        return self._predicted([candidate])
+
+    def _note(self, candidate: Candidate, seconds: float) -> None:
+        now = self._records[shown(NOW)].whole
+        self.tried.append(Tried(candidate, now / seconds))
+
+    def _predicted(self, chosen: Sequence[Candidate]) -> float:
+        """Seconds of the recorded answers with several candidates together."""
+        of_answers = merged(each for each in chosen if each.values.keys() & {*OF_ANSWERS})
+        draft = next((each.shown for each in chosen if each.knob == "draft"), None)
+        record = self._records[draft or _mode(of_answers, self._records)]
+        return whole_seconds(
+            record, [self._ratios[each.shown] for each in chosen if each.shown in self._ratios]
+        )
+
+    def predictions(self) -> list[tuple[tuple[Candidate, ...], float]]:
+        """Combinations of what gained by itself, with their speed over that of now, best first."""
+        gaining = [
+            each.candidate
+            for each in self.tried
+            if each.speedup is not None and each.speedup > 1 / _LEAST_GAIN
+        ]
+        now = self._records[shown(NOW)].whole
+        found = [
+            (chosen, self._predicted(chosen))
+            for chosen in combinations(gaining)
+            if _is_recorded(chosen, self._records)
+        ]
+        found.sort(key=lambda each: each[1] * _EACH ** len(each[0]))
+        return [(chosen, now / seconds) for chosen, seconds in found if chosen]
+
+    def _prove(self, predicted: Sequence[tuple[tuple[Candidate, ...], float]]) -> list[Finalist]:
+        """The best and the settings of now answer in turn, until the interval says which is."""
+        answer = self._records[shown(NOW)].whole / max(1, self._prompts)
+        affordable = (self.seconds - self._spent()) / (FEWEST_PROMPTS * max(0.1, answer)) - 1
+        most = min(_FINALISTS, max(1, math.floor(affordable)))
+        chosen = [((), 1.0), *predicted[:most]]
+        sides = [merged(each) for each, _ in chosen]
+        answers: list[list[Answered]] = [[] for _ in sides]
+        memory = [0] * len(sides)
+        for i, prompt in enumerate(self.held):
+            if i >= FEWEST_PROMPTS and (self._spent() > self.seconds or self._is_clear(answers)):
+                break
+            if i and self._spent() > _LATEST * self.seconds:
+                break
+            order = range(len(sides))[:: 1 if i % 2 == 0 else -1]
+            for side in order:
+                self._step(f"answering in turn, {shown(sides[side])}")
+                if not i:
+                    self._answer(sides[side], prompt, 8)
+                memory[side] = self._trials.of(sides[side]).memory
+                answers[side].append(self._answer(sides[side], prompt))
+        return [
+            self._finalist(each, speedup, answers[0], answers[side], memory[side])
+            for side, (each, speedup) in enumerate(chosen)
+        ]
+
+    def _is_clear(self, answers: Sequence[Sequence[Answered]]) -> bool:
+        """Whether each side is faster or slower than now by its interval."""
+        intervals = [_interval(answers[0], side) for side in answers[1:]]
+        return all(each is not None and not each[0] <= 1 <= each[1] for each in intervals)
+
+    @staticmethod
+    def _finalist(
+        chosen: Sequence[Candidate],
+        predicted: float,
+        now: Sequence[Answered],
+        answers: Sequence[Answered],
+        memory: int,
+    ) -> Finalist:
+        ours, theirs = added(answers), added(now)
+        return Finalist(
+            merged(chosen),
+            predicted,
+            theirs.whole / theirs.tokens / (ours.whole / ours.tokens),
+            _interval(now, answers) if chosen else None,
+            ours,
+            memory,
+            any(each.rounds for each in chosen),
+        )
+
+
+def _interval(now: Sequence[Answered], other: Sequence[Answered]) -> Interval | None:
+    def spent(side: Sequence[Answered]) -> Spent:
+        return Spent(
+            np.array([[each.whole for each in side]]),
+            np.array([[float(max(1, each.tokens)) for each in side]]),
+        )
+
+    return speedup_interval(spent(now), spent(other))
+
+
+def _mode(values: Values, records: dict[str, Answered]) -> str:
+    name = shown(values)
+    if name not in records:
+        raise UsageError(f"No answer was recorded with {name}.", "Give a longer --time.")
+    return name
+
+
+def _is_recorded(chosen: Sequence[Candidate], records: dict[str, Answered]) -> bool:
+    """Whether answers were recorded with the draft, the length and the lookups of these."""
+    of_answers = [each for each in chosen if each.values.keys() & {*OF_ANSWERS}]
+    drafts = [each for each in chosen if each.knob == "draft"]
+    return shown(merged(of_answers)) in records and not (drafts and of_answers)
+
+
+def _at_pace(answered: Answered, pace: float) -> Answered:
+    """The same, as many times slower as the machine was when the other answers were recorded."""
+    return Answered(
+        answered.tokens,
+        answered.timed,
+        answered.seconds * pace,
+        answered.draft * pace,
+        {width: seconds * pace for width, seconds in answered.passes.items()},
+        answered.prompt * pace,
+        answered.draft_prompt * pace,
+        answered.ttft * pace,
+    )

@@ -1,0 +1,178 @@
+"""Trials: child processes that hold a pair with some settings, measure its passes, and answer."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from localspec.bench.tuning.candidates import PairFiles, Values, load_key, shown
+from localspec.chat.message import Message
+from localspec.core.errors import EngineError, LocalspecError
+from localspec.core.options.model_options import parse_draft_tokens
+from localspec.core.worker import Worker, WorkerEnded, WorkerLimits
+from localspec.speculative.control.costs import PassCosts
+from localspec.speculative.control.valuation import LONGEST_AUTO
+
+_CHILD = "localspec.bench.tuning.child"
+_MOST_REPLY = 2**22  # bytes; a profile of many groups takes 300 KB
+# A question of an hour is a hang. Memory is planned by the child, as in any command.
+_LIMITS = WorkerLimits(seconds=3600, memory=2**62, polled=True)
+WIDTHS = range(1, LONGEST_AUTO + 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds of passes by `WIDTHS`, of a draft step (0 without), of reading a token."""
+
+    passes: tuple[float, ...]
+    step: float
+    reading: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The seconds of one answer or of several added up, and their tokens.
+
+    ``passes`` are seconds of the target by width; ``seconds`` of all rounds are theirs, those of
+    the draft, and a rest. ``prompt`` and ``draft_prompt`` are those of reading.
+    """
+
+    tokens: int
+    timed: int  # tokens that ``seconds`` covers
+    seconds: float
+    draft: float
+    passes: dict[int, float]
+    prompt: float
+    draft_prompt: float
+    ttft: float
+
+    @property
+    def whole(self) -> float:
+        """All seconds, from the prompt to the last token."""
+        return self.seconds + self.prompt + self.draft_prompt
+
+    @property
+    def per_second(self) -> float:
+        """Tokens a second while they come; the draft's reading of the prompt counts."""
+        return self.timed / max(1e-9, self.seconds + self.draft_prompt)
+
+
+class Trial:
+    """A running child with one pair loaded; ``memory`` in bytes is that of both models.
+
+    Raises the child's LocalspecError, and EngineError if it crashes.
+    """
+
+    def __init__(self, pair: PairFiles, values: Values) -> None:
+        self._shown = shown(values)
+        models = [asdict(each) for each in pair.with_values(values) if each is not None]
+        self._worker = Worker(_CHILD, _LIMITS, _MOST_REPLY)
+        loaded = self._ask(kind="load", models=[_plain(each) for each in models])
+        self.memory, self.notes = int(loaded["memory"]), list(loaded["notes"])
+
+    def costs(self, seconds: float) -> Costs:
+        """The costs of passes, measured for about so long."""
+        found = self._ask(kind="passes", seconds=seconds)
+        verify, draft = PassCosts.from_json(found["verify"]), PassCosts.from_json(found["draft"])
+        step = draft.seconds(1, 0) if draft.widest else 0.0
+        return Costs(
+            tuple(verify.seconds(width, 0) for width in WIDTHS), step, found["target_reading"]
+        )
+
+    def answer(self, values: Values, messages: Sequence[Message], tokens: int) -> Answered:
+        """One greedy answer with the settings of answers among ``values``."""
+        (length,) = parse_draft_tokens(values["draft_tokens"]) or ("auto",)
+        found = self._ask(
+            kind="answer",
+            messages=list(messages),
+            draft_tokens=length,
+            prompt_lookup=values["prompt_lookup"],
+            max_tokens=tokens,
+        )
+        return Answered(
+            found["tokens"],
+            found["tokens"] - found["first_tokens"],
+            found["seconds"],
+            found["draft_seconds"],
+            {int(width): seconds for width, seconds in found["passes"].items()},
+            found["prompt_seconds"],
+            found["draft_prompt_seconds"],
+            found["ttft_s"],
+        )
+
+    def close(self) -> None:
+        """End the child; it saves what it learnt about the pair."""
+        if not self._worker.ended:
+            self._ask(kind="end")
+        self._worker.close()
+
+    def kill(self) -> None:
+        """End the child at once."""
+        self._worker.close()
+
+    def _ask(self, **question: object) -> Any:
+        try:
+            reply = self._worker.ask(question)
+        except WorkerEnded as problem:
+            raise EngineError(
+                f"The process that tried {self._shown} ended. {problem.ended.sentence}",
+                "The settings stay as they are.",
+            ) from None
+        if "error" in reply:
+            self._worker.close()
+            raise LocalspecError(*reply["error"])
+        return reply
+
+
+class Trials:
+    """Running trials, at most ``room`` at a time: the one that was used longest ago ends first."""
+
+    def __init__(self, pair: PairFiles, room: int) -> None:
+        self._pair, self._room = pair, room
+        self._open: dict[object, Trial] = {}
+
+    def of(self, values: Values) -> Trial:
+        """The trial with these settings of loading, started if it is not there."""
+        key = load_key(values)
+        if key not in self._open:
+            while len(self._open) >= self._room:
+                self._open.pop(next(iter(self._open))).close()
+            self._open[key] = Trial(self._pair, values)
+        self._open[key] = trial = self._open.pop(key)  # the latest use is the last
+        return trial
+
+    def end(self, values: Values) -> None:
+        """End a trial that is not needed any more."""
+        found = self._open.pop(load_key(values), None)
+        if found is not None:
+            found.close()
+
+    def close(self, end: Callable[[Trial], None] = Trial.close) -> None:
+        """End all."""
+        while self._open:
+            end(self._open.popitem()[1])
+
+
+def added(answers: Sequence[Answered]) -> Answered:
+    """The sums of several answers; ``ttft`` is their mean."""
+    passes: dict[int, float] = {}
+    for each in answers:
+        for width, seconds in each.passes.items():
+            passes[width] = passes.get(width, 0.0) + seconds
+    return Answered(
+        sum(each.tokens for each in answers),
+        sum(each.timed for each in answers),
+        sum(each.seconds for each in answers),
+        sum(each.draft for each in answers),
+        passes,
+        sum(each.prompt for each in answers),
+        sum(each.draft_prompt for each in answers),
+        sum(each.ttft for each in answers) / len(answers),
+    )
+
+
+def _plain(options: dict[str, Any]) -> dict[str, Any]:
+    """Options as JSON can hold them."""
+    return options | {
+        "path": str(options["path"]),
+        "loras": [[str(path), scale] for path, scale in options["loras"]],
+    }

@@ -1,0 +1,201 @@
+"""The command ``tune``: the settings with which a pair is fastest here, found and kept."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from localspec.commands import session
+from localspec.commands.flags import tuned
+from localspec.commands.flags.answer import JsonFlag
+from localspec.commands.flags.groups import spread_groups
+from localspec.commands.flags.pair import NameArgument, PairFlags
+from localspec.core import machine
+from localspec.core.errors import UsageError
+from localspec.core.formatting import duration
+from localspec.core.interrupt import terminated_as_interrupted
+from localspec.display.terminal import console
+from localspec.display.terminal.progress import progress
+
+if TYPE_CHECKING:
+    from localspec.bench.tuning.candidates import Candidate, PairFiles
+    from localspec.bench.tuning.search import OnStep, Outcome
+    from localspec.library.pairs.request import PairRequest
+
+Kind = Literal["chat", "code", "edit", "agent"]
+_RECORDED = 3  # prompts: the others prove what these predict
+_MAX_TOKENS = 64
+_SHORTEST, _LONGEST = 30, 24 * 3600  # seconds
+_BUSY = 1.5  # times the time, where other programs use cores
+_MOST_TRIALS = 4  # pairs that are loaded at the same time
+
+
+@spread_groups
+def tune(
+    given: PairFlags,
+    name: NameArgument = None,
+    kind: Annotated[
+        Kind | None,
+        typer.Option("--for", help="The texts that it is to be fast for. Default: all."),
+    ] = None,
+    time: Annotated[
+        str, typer.Option("--time", metavar="3m", help="About how long, such as 90s or 10m.")
+    ] = "3m",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List what would be tried, and measure nothing.")
+    ] = False,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Forget the settings that were found for MODEL.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Find the settings with which a pair answers fastest on this machine, and keep them.
+
+    Each is measured in a process of its own; the best and those of now then answer in turn. Only
+    what is faster beyond doubt is kept, for this pair; a flag wins over it. Ctrl-C changes nothing.
+    """
+    seconds = _seconds(time)
+    request = session.make_request(name, given, tuned=False)
+    if undo:
+        _undo(request)
+        return
+    if "rpc" in request.given:
+        raise UsageError("tune measures this machine alone.", "Leave --rpc out.")
+    pair, found = _candidates(request)
+    if dry_run:
+        _list(found, seconds, as_json)
+        return
+    busy = machine.other_work()
+    if busy is not None:
+        console.note(f"{busy} Measuring takes longer for that.")
+        seconds *= _BUSY
+    with terminated_as_interrupted(), _shown_progress(seconds) as on_step:
+        outcome = _search(pair, found, kind, seconds, on_step)
+    model = _name(request)
+    if outcome.best is not outcome.now:
+        tuned.keep(model, outcome.best.values)
+    else:
+        tuned.undo(model)
+    _show(outcome, model, as_json)
+
+
+def _undo(request: "PairRequest") -> None:
+    model = _name(request)
+    if not tuned.undo(model):
+        raise UsageError(
+            f"tune has kept nothing for {model}.", "List what is set: localspec config"
+        )
+    console.note(f"The settings that tune found for {model} are forgotten.")
+
+
+def _name(request: "PairRequest") -> str:
+    """The name for which settings are kept: that of the pair, or of the target's file."""
+    target = Path(request.target)
+    return request.pair or (target.stem if target.suffix == ".gguf" else request.target)
+
+
+def _seconds(text: str) -> float:
+    """Read ``90s``, ``3m`` or ``1h``; raises UsageError."""
+    units = {"s": 1, "m": 60, "h": 3600}
+    number, unit = (text[:-1], text[-1]) if text[-1:] in units else (text, "s")
+    try:
+        seconds = float(number) * units[unit]
+    except ValueError:
+        seconds = 0.0
+    if not _SHORTEST <= seconds <= _LONGEST:
+        raise UsageError(
+            f"--time {text[:20]!r} is not a time from 30s to 24h.", "Give one such as 3m."
+        )
+    return seconds
+
+
+def _candidates(request: "PairRequest") -> "tuple[PairFiles, list[Candidate]]":
+    """The pair with its files, checked, and what is tried for it."""
+    from localspec.bench.tuning.candidates import PairFiles, candidates
+    from localspec.engine.loading.pair import usable_pair
+    from localspec.library.local_models import find_models
+    from localspec.library.suggest import drafts_for
+    from localspec.llama import llama_library, row_kernels
+
+    target, draft = session.find_files(request)
+    # Checks alone: the processes that try settings load the files.
+    placed = usable_pair(target, draft, lenient=request.models.lenient, trial=False).placed
+    header, others = placed.target.header, tuple[Path, ...]()
+    if draft is not None and not draft.load_heads and request.models.draft_options().model is None:
+        here = drafts_for(header, find_models().models).drafts
+        others = tuple(each.path for each in here if not each.path.samefile(draft.path))
+    length = request.draft_tokens
+    answers = {
+        "draft_tokens": {0: "off"}.get(length, str(length)) if length != "auto" else "auto",
+        "prompt_lookup": request.models.prompt_lookup,
+    }
+    pair = PairFiles(request.given, target, draft, answers, others)
+    usual, every = machine.physical_cores(), machine.logical_cores()
+    cores = dict.fromkeys((usual, max(1, usual - 1), every))
+    has_gpu = any(device.is_gpu for device in llama_library.devices())
+    layers = (header.block_count or 0) if has_gpu else 0
+    kernels = row_kernels.form() is not None and row_kernels.refusal() is None
+    return pair, candidates(pair, list(cores), has_kernels=kernels, layers=layers)
+
+
+def _search(
+    pair: "PairFiles",
+    found: "list[Candidate]",
+    kind: Kind | None,
+    seconds: float,
+    on_step: "OnStep",
+) -> "Outcome":
+    from localspec.bench.prompts import by_task, in_turn, read_prompts
+    from localspec.bench.tuning import candidates
+    from localspec.bench.tuning.search import Search
+
+    own = Path(candidates.__file__).with_name("prompts.jsonl")
+    (prompts,) = in_turn(by_task(read_prompts(own), kind)).values()
+    recorded, held = prompts[:_RECORDED], prompts[_RECORDED:]
+    return Search(pair, found, recorded, held, seconds, _MAX_TOKENS, _room(pair), on_step).run()
+
+
+def _room(pair: "PairFiles") -> int:
+    """How many times the pair fits into free memory, at least once."""
+    from localspec.llama.memory.probe import memory_for_models, pair_bytes
+    from localspec.metadata.header import read_header
+
+    free = memory_for_models()
+    if free is None:
+        return 1
+    headers = [read_header(each.path) for each in (pair.target, pair.draft) if each is not None]
+    one = pair_bytes(headers[0], headers[-1], pair.target.ctx_size or 8192)
+    return max(1, min(_MOST_TRIALS, free // max(1, one)))
+
+
+@contextmanager
+def _shown_progress(seconds: float) -> "Iterator[OnStep]":
+    with progress(in_seconds=True) as on_progress:
+        on_progress("tuning", 0, 1)
+
+        def on_step(what: str, spent: float) -> None:
+            on_progress("tuning", 1, 1)
+            on_progress(what, round(spent), max(round(seconds), round(spent) + 1))
+
+        yield on_step
+
+
+def _list(found: "list[Candidate]", seconds: float, as_json: bool) -> None:
+    from localspec.display import tune as display
+
+    if as_json:
+        console.json_line({"seconds": seconds, "candidates": [dict(each.values) for each in found]})
+    else:
+        display.candidates(found)
+        console.note(f"With this time: about {duration(seconds)}.")
+
+
+def _show(outcome: "Outcome", model: str, as_json: bool) -> None:
+    from localspec.display import tune as display
+
+    if as_json:
+        console.json_line(display.as_json(outcome, model))
+    else:
+        display.result(outcome, model)

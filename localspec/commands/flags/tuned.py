@@ -1,0 +1,76 @@
+"""Settings that `localspec tune` found: kept for a model, used by every command, undone."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from localspec import __version__
+from localspec.commands.flags.rows import Given
+from localspec.commands.flags.settings import (
+    TUNED,
+    Settings,
+    read_settings,
+    settings_document,
+    write_settings,
+)
+from localspec.core import machine
+
+_DRIVER = Path("/proc/driver/nvidia/version")
+
+
+def this_machine() -> str:
+    """Identity of the processor, this build of llama.cpp, its drivers, and localspec."""
+    from localspec.llama import llama_library
+
+    driver = _DRIVER.read_text() if _DRIVER.exists() else ""
+    parts = [__version__, machine.cpu_name(), machine.logical_cores(), driver]
+    text = json.dumps([*parts, llama_library.identity()])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def tuned_values(settings: Settings, model: str | None, given: Given) -> tuple[dict[str, Any], str]:
+    """What was found for a model, and a note on it; nothing for another draft than it had."""
+    found = settings.tuned_for(model)
+    if found is None or given.keys() & {"draft", "draft_model"}:
+        return {}, ""
+    if found.machine != this_machine():
+        return {}, (
+            f"The settings of localspec tune of {found.date} are not used: they are of another "
+            f"processor, driver or build. Measure again: localspec tune {model}"
+        )
+    values = {name: value for name, value in found.values.items() if name not in given}
+    words = " ".join(f"{name}={value}" for name, value in values.items())
+    return values, f"Settings of localspec tune of {found.date}: {words}." if values else ""
+
+
+def shown_for(settings: Settings) -> str:
+    """The models for which settings were found, and when."""
+    here = this_machine() if settings.tuned else ""
+    return ", ".join(
+        f"{model} ({found.date}{'' if found.machine == here else ', of another machine or build'})"
+        for model, found in settings.tuned.items()
+    )
+
+
+def keep(model: str, values: Mapping[str, Any]) -> None:
+    """Keep settings for a model in place of those that were found before."""
+    document = settings_document()
+    table = document.setdefault(TUNED, {})
+    table[model] = {"date": date.today().isoformat(), "machine": this_machine(), **values}
+    write_settings(document)
+
+
+def undo(model: str) -> bool:
+    """Forget what was found for a model; whether there was something."""
+    if read_settings().tuned_for(model) is None:
+        return False
+    document = settings_document()
+    for name in {model, Path(model).name, Path(model).stem}:
+        document[TUNED].pop(name, None)
+    if not document[TUNED]:
+        del document[TUNED]
+    write_settings(document)
+    return True

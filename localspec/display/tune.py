@@ -1,0 +1,93 @@
+"""What `localspec tune` tried and found, as tables and one sentence."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from localspec.bench.tuning.candidates import Candidate, shown
+from localspec.bench.tuning.search import Finalist, Outcome
+from localspec.core.formatting import duration, number, size
+from localspec.display.models import table
+from localspec.display.terminal import console
+
+_ROUNDS = "may round otherwise"
+
+
+def candidates(found: Iterable[Candidate]) -> None:
+    """What would be tried."""
+    table(("SETTING", ""), [(each.shown, _ROUNDS if each.rounds else "") for each in found])
+
+
+def result(outcome: Outcome, model: str) -> None:
+    """Both tables on stdout, the sentence on stderr."""
+    table(
+        ("TRIED", "PREDICTED", ""),
+        [
+            (
+                each.candidate.shown,
+                "–" if each.speedup is None else f"{each.speedup:.2f}x",
+                each.reason or (_ROUNDS if each.candidate.rounds else ""),
+            )
+            for each in outcome.tried
+        ],
+    )
+    console.text("\n")
+    table(
+        ("SETTINGS", "TOK/S", "SPEEDUP", "90% CI", "TTFT", "MEMORY"),
+        [_row(each) for each in outcome.finalists],
+        first_to_go=("MEMORY", "TTFT"),
+    )
+    console.note(sentence(outcome, model))
+
+
+def _row(each: Finalist) -> tuple[str, ...]:
+    interval = "" if each.interval is None else "{:.2f} to {:.2f}".format(*each.interval)
+    return (
+        shown(each.values),
+        number(each.answered.per_second),
+        f"{each.speedup:.2f}x",
+        interval,
+        f"{each.answered.ttft:.2f} s",
+        size(each.memory),
+    )
+
+
+def sentence(outcome: Outcome, model: str) -> str:
+    """The result in one sentence, and what to do with it."""
+    best, spent = outcome.best, duration(outcome.seconds)
+    if best is outcome.now:
+        return f"Nothing is faster beyond doubt than the settings of now (measured for {spent})."
+    rounds = ", which may round otherwise" if best.rounds else ""
+    return (
+        f"Kept for {model}: {shown(best.values)}{rounds}. Whole answers come {best.speedup:.2f} "
+        f"times as fast (measured for {spent}). Back: localspec tune --undo {model}"
+    )
+
+
+def as_json(outcome: Outcome, model: str) -> dict[str, Any]:
+    """Plain data: seconds end in ``_s``, tokens per second in ``_tps``."""
+    return {
+        "model": model,
+        "seconds": outcome.seconds,
+        "kept": dict(outcome.best.values),
+        "tried": [
+            {
+                "settings": dict(each.candidate.values),
+                "predicted_speedup": each.speedup,
+                "rounds_otherwise": each.candidate.rounds,
+                "reason": each.reason,
+            }
+            for each in outcome.tried
+        ],
+        "measured": [
+            {
+                "settings": dict(each.values),
+                "predicted_speedup": each.predicted,
+                "speedup": each.speedup,
+                "speedup_interval": each.interval,
+                "generation_tps": each.answered.per_second,
+                "ttft_s": each.answered.ttft,
+                "memory": each.memory,
+            }
+            for each in outcome.finalists
+        ],
+    }

@@ -1,0 +1,182 @@
+"""The search of `localspec tune`, with trials whose costs are known."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localspec.bench.prompts import BenchPrompt
+from localspec.bench.tuning import search
+from localspec.bench.tuning.candidates import NOW, Candidate, PairFiles, Values
+from localspec.bench.tuning.search import Outcome, Search
+from localspec.bench.tuning.trial import WIDTHS, Answered, Costs
+from localspec.core.errors import EngineError
+from localspec.core.options.load_options import LoadOptions
+
+PROMPTS = [BenchPrompt("code", ({"role": "user", "content": str(i)},)) for i in range(20)]
+ANSWERS = {"draft_tokens": "auto", "prompt_lookup": True}
+THREADS = Candidate("threads", {"threads": 1})
+KERNELS = Candidate("kernels", {"row_kernels": False}, rounds=True)
+OTHER = Candidate("draft", {"draft_model": "/m/other.gguf"})
+# Seconds of a pass and of a step, times those of now.
+SPEEDS: Mapping[str, tuple[float, float]] = {"threads": (0.5, 1.0), "row_kernels": (2.0, 1.0)}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Trial:
+    """A child that computes nothing: answers take the seconds that its settings say."""
+
+    values: Values
+    clock: Clock
+    memory: int = 1000
+    ended: list[str] = field(default_factory=list)
+
+    def _scale(self) -> tuple[float, float]:
+        passes = steps = 1.0
+        for name in self.values:
+            slower, step = SPEEDS.get(name, (1.0, 1.0))
+            passes, steps = passes * slower, steps * step
+        return passes, steps
+
+    def costs(self, seconds: float) -> Costs:
+        self.clock.now += seconds
+        passes, step = self._scale()
+        return Costs(tuple(passes * width for width in WIDTHS), step, 0.1 * passes)
+
+    def answer(self, values: Values, messages: Sequence[Any], tokens: int) -> Answered:
+        passes, step = self._scale()
+        draft = 0.0 if values["draft_tokens"] == "off" else 0.5 * step
+        if "draft_model" in values:
+            draft = 0.1
+        wide = 4.0 if values["draft_tokens"] == "off" else 2.0
+        found = Answered(10, 9, passes * wide + draft, draft, {2: passes * wide}, passes, 0.0, 1.0)
+        self.clock.now += found.whole
+        return found
+
+    def close(self) -> None:
+        self.ended.append("closed")
+
+    def kill(self) -> None:
+        self.ended.append("killed")
+
+
+class Trials:
+    """Those of one search, each kept."""
+
+    broken: tuple[str, ...] = ()
+    clock = Clock()
+    started: list[Trial] = []
+
+    def __init__(self, pair: PairFiles, room: int) -> None:
+        self._open: dict[object, Trial] = {}
+
+    def of(self, values: Values) -> Trial:
+        if {*self.broken} & values.keys():
+            raise EngineError("It crashed.", "The settings stay as they are.")
+        key = search_key(values)
+        if key not in self._open:
+            self._open[key] = Trial(values, self.clock)
+            self.started.append(self._open[key])
+        return self._open[key]
+
+    def end(self, values: Values) -> None:
+        if (found := self._open.pop(search_key(values), None)) is not None:
+            found.close()
+
+    def close(self, end: Any = Trial.close) -> None:
+        for trial in self._open.values():
+            end(trial)
+
+
+def search_key(values: Values) -> object:
+    return tuple(sorted((n, v) for n, v in values.items() if n not in ANSWERS))
+
+
+@pytest.fixture(autouse=True)
+def trials(monkeypatch: pytest.MonkeyPatch) -> type[Trials]:
+    class Fresh(Trials):
+        clock = Clock()
+        started = list[Trial]()
+
+    monkeypatch.setattr(search, "Trials", Fresh)
+    return Fresh
+
+
+def run(trials: type[Trials], *tried: Candidate, seconds: float = 600, **changes: Any) -> Outcome:
+    pair = PairFiles({}, LoadOptions(Path("t")), LoadOptions(Path("d")), ANSWERS)
+    fields = {"pair": pair, "recorded": PROMPTS[:3], "held": PROMPTS[3:], **changes}
+    return Search(
+        candidates=tried, seconds=seconds, max_tokens=10, room=4, clock=trials.clock, **fields
+    ).run()
+
+
+def test_a_faster_setting_is_found_predicted_and_proven(trials: type[Trials]) -> None:
+    outcome = run(trials, THREADS, KERNELS)
+    assert outcome.best.values == {"threads": 1} and outcome.best.is_faster
+    # 2 of passes, 0.5 of steps, 1 of the prompt; passes and the prompt take half
+    assert outcome.best.predicted == pytest.approx(3.5 / 2.0)
+    assert outcome.best.speedup == pytest.approx(outcome.best.predicted)
+    by_name = {each.candidate.shown: each.speedup for each in outcome.tried}
+    assert by_name["row_kernels=off"] == pytest.approx(3.5 / 6.5)
+    assert by_name["draft_tokens=off"] == pytest.approx(3.5 / 5.0)
+    assert all(trial.ended[-1] == "closed" for trial in trials.started)
+
+
+def test_equal_settings_change_nothing(trials: type[Trials]) -> None:
+    outcome = run(trials, KERNELS)
+    assert outcome.best is outcome.now and outcome.best.values == NOW
+    assert len(outcome.finalists) == 1  # nothing was predicted to gain
+
+
+def test_another_draft_answers_for_itself(trials: type[Trials]) -> None:
+    outcome = run(trials, OTHER)
+    assert outcome.best.values == OTHER.values
+    assert outcome.best.predicted == pytest.approx(3.5 / 3.1, rel=0.01)
+
+
+def test_a_candidate_that_crashes_is_reported_and_left_out(trials: type[Trials]) -> None:
+    trials.broken = ("row_kernels",)
+    outcome = run(trials, KERNELS, THREADS)
+    failed = {each.candidate.knob: each.reason for each in outcome.tried if each.speedup is None}
+    assert failed == {"kernels": "It crashed."}
+    assert outcome.best.values == {"threads": 1}
+
+
+def test_ctrl_c_kills_what_runs(trials: type[Trials]) -> None:
+    def interrupt(what: str, spent: float) -> None:
+        if "in turn" in what:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(trials, THREADS, on_step=interrupt)
+    assert {trial.ended[-1] for trial in trials.started} == {"killed", "closed"}
+
+
+@pytest.mark.parametrize("seconds", [30, 100, 400])
+def test_the_time_is_kept_but_for_the_prompts_of_an_interval(
+    trials: type[Trials], seconds: float
+) -> None:
+    outcome = run(trials, THREADS, KERNELS, seconds=seconds)
+    assert outcome.seconds < search._LATEST * seconds + 4 * 3.5
+
+
+def test_too_few_prompts_prove_nothing(trials: type[Trials]) -> None:
+    outcome = run(trials, THREADS, held=PROMPTS[3:6])
+    assert outcome.best is outcome.now and len(outcome.finalists) > 1
+
+
+def test_progress_names_what_is_tried_and_the_best_so_far(trials: type[Trials]) -> None:
+    said = list[str]()
+    run(trials, THREADS, on_step=lambda what, spent: said.append(what))
+    assert said[0] == "loading" and "answering, draft_tokens=off" in said
+    assert "answering in turn, threads=1, best so far 1.75x" in said

@@ -1,0 +1,115 @@
+"""The command tune: lists, measures, keeps what is faster, and undoes."""
+
+import json
+from typing import Any
+
+import pytest
+
+from localspec.bench.tuning.candidates import NOW, Candidate
+from localspec.bench.tuning.search import Finalist, Outcome, Search, Tried
+from localspec.bench.tuning.trial import Answered
+from localspec.commands.flags.settings import read_settings
+from localspec.core import machine
+from tests.support.command import Command, Done
+from tests.support.real_pair import TinyFiles
+
+pytestmark = pytest.mark.llama
+
+ANSWERED = Answered(10, 9, 2.0, 0.5, {1: 1.0}, 1.0, 0.0, 1.2)
+KERNELS = Candidate("kernels", {"row_kernels": False}, rounds=True)
+THREADS = Candidate("threads", {"threads": 1})
+
+
+def outcome(interval: tuple[float, float]) -> Outcome:
+    now = Finalist(NOW, 1.0, 1.0, None, ANSWERED, 10**9, False)
+    best = Finalist(KERNELS.values, 1.3, 1.25, interval, ANSWERED, 10**9, True)
+    tried = Tried(KERNELS, 1.3), Tried(THREADS, None, "It crashed.")
+    return Outcome(tried, (now, best), 100.0)
+
+
+@pytest.fixture
+def tune(localspec: Command, tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """`localspec tune` on the tiny pair, on a quiet machine."""
+    monkeypatch.setattr(machine, "other_work", lambda: None)
+
+    def call(*flags: str) -> Done:
+        pair = ("-m", tiny.target, "-md", tiny.draft, "-t", "1", "-c", "1024")
+        return localspec("tune", *pair, *flags)
+
+    return call
+
+
+@pytest.fixture
+def finds(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes a search find an outcome without measuring."""
+    return lambda found: monkeypatch.setattr(Search, "run", lambda search: found)
+
+
+def test_a_dry_run_lists_what_would_be_tried(tune: Command) -> None:
+    done = tune("--dry-run")
+    assert done.code == 0 and "flash_attention=off\tmay round otherwise" in done.out
+    assert "With this time: about 3 minutes." in done.err
+    listed = json.loads(tune("--dry-run", "--json", "--time", "90s").out)
+    assert listed["seconds"] == 90 and {"flash_attention": "off"} in listed["candidates"]
+    assert not read_settings().tuned
+
+
+def test_tune_measures_the_pair_in_the_time(tune: Command) -> None:
+    done = tune("--time", "30s", "--json", "--for", "code")
+    assert done.code == 0
+    found = json.loads(done.out)
+    assert found["model"] == "target" and 0 < found["seconds"] < 60
+    assert found["measured"][0]["settings"] == {} and found["measured"][0]["generation_tps"] > 0
+    tried = [each["settings"] for each in found["tried"]]
+    assert {"draft_tokens": "off"} in tried and {"prompt_lookup": False} in tried
+    assert ("target" in read_settings().tuned) == bool(found["kept"])
+
+
+def test_what_is_faster_beyond_doubt_is_kept_and_undone(tune: Command, finds: Any) -> None:
+    finds(outcome((1.1, 1.4)))
+    done = tune()
+    assert done.code == 0 and "row_kernels=off\t4.5\t1.25x\t1.10 to 1.40\t1.20 s" in done.out
+    assert "threads=1\t–\tIt crashed." in done.out
+    assert done.sentences == (
+        "Kept for target: row_kernels=off, which may round otherwise. Whole answers come 1.25 "
+        "times as fast (measured for 2 minutes). Back: localspec tune --undo target"
+    )
+    assert read_settings().tuned["target"].values == {"row_kernels": False}
+    assert "are forgotten" in tune("--undo").err and not read_settings().tuned
+    again = tune("--undo")
+    assert again.code == 2 and "tune has kept nothing for target" in again.sentences
+
+
+def test_what_may_be_noise_is_not_kept(tune: Command, finds: Any) -> None:
+    finds(outcome((1.1, 1.4)))
+    tune()
+    finds(outcome((0.98, 1.4)))  # measured again: the earlier finding no longer holds
+    done = tune()
+    assert "Nothing is faster beyond doubt" in done.err and not read_settings().tuned
+
+
+def test_another_program_makes_it_take_longer(
+    tune: Command, finds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = list[float]()
+
+    def run(search: Search) -> Outcome:
+        seconds.append(search.seconds)
+        return outcome((1.1, 1.4))
+
+    monkeypatch.setattr(Search, "run", run)
+    tune("--time", "2m")
+    monkeypatch.setattr(machine, "other_work", lambda: "Other programs use 1.0 of 2 cores.")
+    assert "Measuring takes longer for that." in tune("--time", "2m").err
+    assert seconds == [120, 180]
+
+
+@pytest.mark.parametrize("time", ["soon", "3", "29s", "25h", "m", "nan", "infs", ""])
+def test_a_time_that_is_none_is_refused(tune: Command, time: str) -> None:
+    done = tune("--time", time)
+    assert done.code == 2 and "is not a time from 30s to 24h" in done.sentences
+
+
+def test_rpc_is_refused(tune: Command) -> None:
+    done = tune("--rpc", "127.0.0.1:50052")
+    assert done.code == 2 and "tune measures this machine alone." in done.sentences
