@@ -12,6 +12,7 @@ from tests.support.files.tiny_models import copy_with
 from tests.support.real_pair import TinyFiles, retuned
 
 
+@pytest.mark.llama
 def test_check_says_yes(localspec: Command, tiny: TinyFiles) -> None:
     done = localspec("check", tiny.target, tiny.draft)
     assert (done.code, done.err) == (0, "")
@@ -41,6 +42,7 @@ def test_check_tells_what_llama_cpp_ends_by(
         assert "returned logits that are not numbers" in error and str(broken) in error
 
 
+@pytest.mark.llama
 def test_check_names_what_differs_first(
     localspec: Command, tiny: TinyFiles, tmp_path: Path
 ) -> None:

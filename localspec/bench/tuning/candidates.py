@@ -44,7 +44,7 @@ def _word(value: object) -> str:
 
 
 def load_key(values: Values) -> tuple[tuple[str, Any], ...]:
-    """The settings for which models are loaded anew, in a fixed order."""
+    """The settings for which models are loaded again, in a fixed order."""
     return tuple(sorted((n, v) for n, v in values.items() if n not in OF_ANSWERS))
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from localspec.core import machine, worker
-from localspec.core.errors import NotEnoughMemory
+from localspec.core.errors import EngineError, NotEnoughMemory
 from localspec.core.formatting import size
 from localspec.core.limits import allowed
 from localspec.core.options.load_options import LoadOptions, RpcServers, load_options
@@ -132,17 +132,26 @@ def plan_here(
 def as_loaded(options: LoadOptions) -> LoadOptions:
     """The options for an estimate, which does not know the build: on a device, or with row kernels.
 
-    Then flash attention is on, unless it is chosen, and no weights are repacked.
+    Then flash attention is on, unless it is chosen, and no weights are repacked. Where llama.cpp
+    cannot be loaded, the estimate is the larger one, for a build with neither.
     """
-    either = uses_devices(options) or row_kernels.in_use(options)
+    either = any(_computed_by(options))
     flash = "on" if either and options.flash_attention == "auto" else options.flash_attention
     return replace(options, row_kernels=either, flash_attention=flash)
+
+
+def _computed_by(options: LoadOptions) -> tuple[bool, bool]:
+    """Whether devices compute a model, and whether row kernels do; neither without llama.cpp."""
+    try:
+        return uses_devices(options), row_kernels.in_use(options)
+    except EngineError:
+        return False, False
 
 
 def attention_here(header: ModelHeader) -> AttentionChoice:
     """The choice of ``--flash-attn auto`` for a model in its default context on this machine."""
     options, ctx_size = LoadOptions(header.path), default_ctx_size(header)
-    on_device, kernels = uses_devices(options), row_kernels.in_use(options)
+    on_device, kernels = _computed_by(options)
     return choose_attention(header, options, ctx_size, on_device=on_device, row_kernels=kernels)
 
 

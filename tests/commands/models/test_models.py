@@ -163,6 +163,7 @@ def test_what_suggest_offers_can_be_typed(
 # --- before the download: check, inspect and suggest on references --------------------------
 
 
+@pytest.mark.llama
 @pytest.mark.parametrize(
     ("target", "draft", "code"),
     [

@@ -138,6 +138,7 @@ def test_a_context_goes_before_copies_of_windows(
         assert chosen.use.total == (full if copies else least) <= free
 
 
+@pytest.mark.llama
 def test_row_kernels_need_no_room_for_scores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: object
 ) -> None:
@@ -207,6 +208,7 @@ def test_a_context_that_cannot_fit_is_refused_without_asking(
     assert asked == [(target.path, 16384)]
 
 
+@pytest.mark.llama
 def test_mapped_weights_may_wait_and_others_may_not(tmp_path: Path, asked: object) -> None:
     target = big_target(tmp_path)
     room = FreeMemory(estimate_memory(target, 512, options(target.path)).use.weights)
