@@ -2,22 +2,23 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from localspec.chat.answer import collect
+from localspec.chat.stats import SourceStats
 from localspec.core.compute import COMPUTE
 from localspec.core.errors import LocalspecError
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import load_options
 from localspec.core.options.sampling_params import SamplingParams
+from localspec.core.origins import DRAFT
 from localspec.core.worker import Channel
 from localspec.engine.engine import Engine
 from localspec.engine.profile_store import as_json
 from localspec.speculative.control.calibration import calibrate
 
 _GREEDY = SamplingParams(temperature=0)
-_READ = 128  # tokens of a prompt on a CPU, where 512 would take ten seconds
+_READ = 64  # tokens of a prompt on a CPU, where 512 would take ten seconds
 _READ_BY_GPU = 2048
 
 
@@ -79,9 +80,18 @@ class _Pair:
             max_tokens=asked["max_tokens"],
         ).allowed(engine, ("", ""))
         stats = collect(engine.stream(engine.encode_chat(asked["messages"]), options)).stats
+        drafted = stats.sources.get(DRAFT, SourceStats())
+        is_block = engine.draft is not None and engine.draft.block_size is not None
         return {
-            name: value for name, value in asdict(stats).items() if isinstance(value, int | float)
-        } | {"passes": {width: each.seconds for width, each in stats.passes.items()}}
+            "tokens": stats.tokens,
+            "timed": stats.timed_tokens,
+            "seconds": stats.seconds + stats.draft_prompt_seconds,
+            "reading": stats.prompt_seconds,
+            "ttft": stats.ttft_s or 0.0,
+            "passes": {width: each.passes for width, each in stats.passes.items()},
+            "steps": drafted.rounds if is_block else drafted.drafted,
+            "read": stats.read_tokens,
+        }
 
     def _forget(self) -> None:
         """Empty the caches: each answer begins as the first one does."""

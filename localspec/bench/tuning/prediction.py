@@ -1,6 +1,5 @@
-"""Predicts the speed of settings: recorded answers at other costs of their passes."""
+"""Predicts the speed of settings: what recorded answers computed, at measured costs."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -10,44 +9,60 @@ from localspec.bench.tuning.trial import WIDTHS, Answered, Costs
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Costs over those of now: of passes by `WIDTHS`, of a draft step, of reading the prompt."""
+    """Costs over those of now: of passes by `WIDTHS`, of the draft, of reading the prompt."""
 
     passes: tuple[float, ...] = (1.0,) * len(WIDTHS)
     step: float = 1.0
     reading: float = 1.0
+    draft_reading: float = 1.0
 
     def __mul__(self, other: "Ratio") -> "Ratio":
         """The ratio of two changes together, if neither changes the other's."""
-        passes = (mine * theirs for mine, theirs in zip(self.passes, other.passes, strict=True))
-        return Ratio(tuple(passes), self.step * other.step, self.reading * other.reading)
+        return Ratio(
+            tuple(mine * theirs for mine, theirs in zip(self.passes, other.passes, strict=True)),
+            self.step * other.step,
+            self.reading * other.reading,
+            self.draft_reading * other.draft_reading,
+        )
 
 
-def ratio(now: Sequence[Costs], other: Sequence[Costs]) -> Ratio:
-    """The ratio of costs that were measured in turn: geometric means over the turns."""
-
-    def mean(pairs: Sequence[tuple[float, float]]) -> float:
-        logs = [math.log(b / a) for a, b in pairs if a > 0 and b > 0]
-        return math.exp(sum(logs) / len(logs)) if logs else 1.0
-
-    turns = list(zip(now, other, strict=True))
-    return Ratio(
-        tuple(mean([(a.passes[i], b.passes[i]) for a, b in turns]) for i in range(len(WIDTHS))),
-        mean([(a.step, b.step) for a, b in turns]),
-        mean([(a.reading, b.reading) for a, b in turns]),
+def least(measured: Sequence[Costs]) -> Costs:
+    """The least of each cost: other programs only make passes slower."""
+    return Costs(
+        tuple(min(column) for column in zip(*(each.passes for each in measured), strict=True)),
+        min(each.step for each in measured),
+        min(each.reading for each in measured),
+        min(each.draft_reading for each in measured),
     )
 
 
-def whole_seconds(recorded: Answered, ratios: Sequence[Ratio]) -> float:
-    """Seconds of recorded answers, prompts included, if costs change by all these ratios.
+def ratio(now: Costs, other: Costs) -> Ratio:
+    """The ratio of costs; 1 for those of a draft that one of them does not have."""
 
-    Each pass takes the ratio of its width, the draft that of a step; the rest of a round, which is
-    our own code, stays. What is drafted stays as it was recorded: automatic lengths would adapt.
+    def of(theirs: float, ours: float) -> float:
+        return theirs / ours if theirs and ours else 1.0
+
+    return Ratio(
+        tuple(of(theirs, ours) for theirs, ours in zip(other.passes, now.passes, strict=True)),
+        of(other.step, now.step),
+        of(other.reading, now.reading),
+        of(other.draft_reading, now.draft_reading),
+    )
+
+
+def priced(recorded: Answered, costs: Costs, ratios: Sequence[Ratio] = ()) -> float:
+    """Seconds of recorded answers, prompts included, at these costs times all ratios.
+
+    What was drafted stays as it was recorded, though automatic lengths would adapt. Longer contexts
+    and our own code between passes are left out: they are alike for all settings.
     """
     together = reduce(Ratio.__mul__, ratios, Ratio())
-    passes = sum(
-        seconds * together.passes[min(width, len(WIDTHS)) - 1]
-        for width, seconds in recorded.passes.items()
+    widest = len(WIDTHS) - 1
+    seconds = sum(
+        count * costs.passes[min(width - 1, widest)] * together.passes[min(width - 1, widest)]
+        for width, count in recorded.passes.items()
     )
-    rest = recorded.seconds - recorded.draft - sum(recorded.passes.values())
-    reading = recorded.prompt * together.reading + recorded.draft_prompt * together.step
-    return passes + recorded.draft * together.step + max(0.0, rest) + reading
+    seconds += recorded.steps * costs.step * together.step
+    seconds += recorded.read * costs.reading * together.reading
+    drafts = recorded.steps > 0
+    return seconds + drafts * recorded.read * costs.draft_reading * together.draft_reading

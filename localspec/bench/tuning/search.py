@@ -21,19 +21,19 @@ from localspec.bench.tuning.candidates import (
     modes,
     shown,
 )
-from localspec.bench.tuning.prediction import Ratio, ratio, whole_seconds
+from localspec.bench.tuning.prediction import Ratio, least, priced, ratio
 from localspec.bench.tuning.trial import Answered, Costs, Trials, added
 from localspec.chat.stats import Interval
-from localspec.core.errors import LocalspecError, UsageError
+from localspec.core.errors import LocalspecError
 
 OnStep = Callable[[str, float], None]  # what is tried, seconds spent
 _RECORDED = 0.3  # of the time, for answers with the settings of now
 _TRIED = 0.6  # of the time, until when candidates are measured
 _LATEST = 1.5  # times the time, for the prompts without which there is no interval
-_TURNS = 2  # of passes, in turn with those of now: noise falls on both
-_PASSES_SECONDS = 0.7  # of one turn
+_TURNS = 3  # of passes, in turn with those of now: other programs delay some of them
+_PASSES_SECONDS = 0.8  # of one turn
 _LEAST_GAIN = 0.98  # of the seconds: what gains less is noise, and not worth a setting
-_EACH = 1.005  # times the seconds for each setting: of equals the one with fewer is taken
+_EACH = 1.005  # times the seconds for each setting: of equals, those with fewer are taken
 _FINALISTS = 3
 _LENGTHS = (4,)  # a fixed length, which has less to decide than auto
 
@@ -93,9 +93,10 @@ class Search:
     """Tries ``candidates`` for a pair for about ``seconds``, in child processes.
 
     First the settings of now answer ``recorded`` prompts in every mode. Then the passes of each
-    candidate are measured in turn with those of now, and recorded answers are taken at their costs.
+    candidate are measured in turn with those of now, and what was recorded is taken at their costs.
     At last the best combinations and the settings of now answer the ``held`` prompts in turn.
-    ``_ratios`` and ``_records`` are by the settings that they belong to, as `shown` names them.
+    ``_ratios`` and ``_records`` are by the settings that they belong to, as `shown` names them;
+    ``_costs`` are all that were measured with the settings of now.
     """
 
     pair: PairFiles
@@ -110,6 +111,7 @@ class Search:
     tried: list[Tried] = field(default_factory=list)
     _records: dict[str, Answered] = field(default_factory=dict)
     _ratios: dict[str, Ratio] = field(default_factory=dict)
+    _costs: list[Costs] = field(default_factory=list)
 
     def run(self) -> Outcome:
         """Measure, predict, and prove; raises LocalspecError if the pair does not run as it is."""
@@ -154,50 +156,40 @@ class Search:
                 answers[shown(values)].append(self._answer(values, prompt))
         self._records = {name: added(each) for name, each in answers.items()}
         self._prompts = len(answers[shown(NOW)])
+        self._costs.append(self._trials.of(NOW).costs(_PASSES_SECONDS))
         for each in modes(self.pair, _LENGTHS):
-            self._note(each, whole_seconds(self._records[each.shown], []))
+            self._note(each)
 
     def _try(self, candidate: Candidate) -> None:
-        """Measure a candidate's passes in turn with those of now; of another draft, answers too."""
+        """Measure a candidate's passes in turn with those of now; another draft answers as well."""
         self._step(candidate.shown)
         try:
-            now, other = list[Costs](), list[Costs]()
+            other = list[Costs]()
             for _ in range(_TURNS):
                 other.append(self._trials.of(candidate.values).costs(_PASSES_SECONDS))
-                now.append(self._trials.of(NOW).costs(_PASSES_SECONDS))
-            if candidate.knob == "draft":
-                predicted = self._record_draft(candidate)
-            else:
-                self._ratios[candidate.shown] = ratio(now, other)
-                predicted = self._predicted([candidate])
-            self._note(candidate, predicted)
+                self._costs.append(self._trials.of(NOW).costs(_PASSES_SECONDS))
+            self._ratios[candidate.shown] = ratio(least(self._costs[-_TURNS:]), least(other))
+            if candidate.knob == "draft":  # it proposes other tokens
+                prompts = self.recorded[: self._prompts]
+                answers = [self._answer(candidate.values, prompt) for prompt in prompts]
+                self._records[candidate.shown] = added(answers)
+            self._note(candidate)
         except LocalspecError as problem:
             self.tried.append(Tried(candidate, None, problem.message))
         with suppress(LocalspecError):
             self._trials.end(candidate.values)
 
-    def _record_draft(self, candidate: Candidate) -> float:
-        """Another draft proposes other tokens: it answers the prompts itself, in turn with now."""
-        theirs, ours = list[Answered](), list[Answered]()
-        for prompt in self.recorded[: self._prompts]:
-            for values, answers in ((candidate.values, theirs), (NOW, ours)):
-                answers.append(self._answer(values, prompt))
-        pace = self._records[shown(NOW)].whole / added(ours).whole
-        self._records[candidate.shown] = _at_pace(added(theirs), pace)
-        return self._predicted([candidate])
+    def _note(self, candidate: Candidate) -> None:
+        self.tried.append(Tried(candidate, self._speedup([candidate])))
 
-    def _note(self, candidate: Candidate, seconds: float) -> None:
-        now = self._records[shown(NOW)].whole
-        self.tried.append(Tried(candidate, now / seconds))
-
-    def _predicted(self, chosen: Sequence[Candidate]) -> float:
-        """Seconds of the recorded answers with several candidates together."""
-        of_answers = merged(each for each in chosen if each.values.keys() & {*OF_ANSWERS})
+    def _speedup(self, chosen: Sequence[Candidate]) -> float:
+        """The predicted speed of several candidates together over that of now."""
         draft = next((each.shown for each in chosen if each.knob == "draft"), None)
-        record = self._records[draft or _mode(of_answers, self._records)]
-        return whole_seconds(
-            record, [self._ratios[each.shown] for each in chosen if each.shown in self._ratios]
-        )
+        record = self._records[draft or shown(_of_answers(chosen))]
+        ratios = [self._ratios[each.shown] for each in chosen if each.shown in self._ratios]
+        costs, now = least(self._costs), self._records[shown(NOW)]
+        tokens = record.tokens / now.tokens  # texts may end apart
+        return tokens * priced(now, costs) / priced(record, costs, ratios)
 
     def predictions(self) -> list[tuple[tuple[Candidate, ...], float]]:
         """Combinations of what gained by itself, with their speed over that of now, best first."""
@@ -206,18 +198,16 @@ class Search:
             for each in self.tried
             if each.speedup is not None and each.speedup > 1 / _LEAST_GAIN
         ]
-        now = self._records[shown(NOW)].whole
         found = [
-            (chosen, self._predicted(chosen))
+            (chosen, self._speedup(chosen))
             for chosen in combinations(gaining)
-            if _is_recorded(chosen, self._records)
+            if chosen and _is_recorded(chosen, self._records)
         ]
-        found.sort(key=lambda each: each[1] * _EACH ** len(each[0]))
-        return [(chosen, now / seconds) for chosen, seconds in found if chosen]
+        return sorted(found, key=lambda each: _EACH ** len(each[0]) / each[1])
 
     def _prove(self, predicted: Sequence[tuple[tuple[Candidate, ...], float]]) -> list[Finalist]:
         """The best and the settings of now answer in turn, until the interval says which is."""
-        answer = self._records[shown(NOW)].whole / max(1, self._prompts)
+        answer = priced(self._records[shown(NOW)], least(self._costs)) / max(1, self._prompts)
         affordable = (self.seconds - self._spent()) / (FEWEST_PROMPTS * max(0.1, answer)) - 1
         most = min(_FINALISTS, max(1, math.floor(affordable)))
         chosen = [((), 1.0), *predicted[:most]]
@@ -225,12 +215,9 @@ class Search:
         answers: list[list[Answered]] = [[] for _ in sides]
         memory = [0] * len(sides)
         for i, prompt in enumerate(self.held):
-            if i >= FEWEST_PROMPTS and (self._spent() > self.seconds or self._is_clear(answers)):
+            if self._is_enough(answers):
                 break
-            if i and self._spent() > _LATEST * self.seconds:
-                break
-            order = range(len(sides))[:: 1 if i % 2 == 0 else -1]
-            for side in order:
+            for side in range(len(sides))[:: 1 if i % 2 == 0 else -1]:
                 self._step(f"answering in turn, {shown(sides[side])}")
                 if not i:
                     self._answer(sides[side], prompt, 8)
@@ -241,10 +228,14 @@ class Search:
             for side, (each, speedup) in enumerate(chosen)
         ]
 
-    def _is_clear(self, answers: Sequence[Sequence[Answered]]) -> bool:
-        """Whether each side is faster or slower than now by its interval."""
+    def _is_enough(self, answers: Sequence[Sequence[Answered]]) -> bool:
+        """Whether the time is over, or each side is faster or slower than now by its interval."""
+        prompts, spent = len(answers[0]), self._spent()
+        if prompts < FEWEST_PROMPTS:
+            return prompts > 0 and spent > _LATEST * self.seconds
         intervals = [_interval(answers[0], side) for side in answers[1:]]
-        return all(each is not None and not each[0] <= 1 <= each[1] for each in intervals)
+        clear = all(each is not None and not each[0] <= 1 <= each[1] for each in intervals)
+        return clear or spent > self.seconds
 
     @staticmethod
     def _finalist(
@@ -276,29 +267,12 @@ def _interval(now: Sequence[Answered], other: Sequence[Answered]) -> Interval | 
     return speedup_interval(spent(now), spent(other))
 
 
-def _mode(values: Values, records: dict[str, Answered]) -> str:
-    name = shown(values)
-    if name not in records:
-        raise UsageError(f"No answer was recorded with {name}.", "Give a longer --time.")
-    return name
+def _of_answers(chosen: Sequence[Candidate]) -> Values:
+    return merged(each for each in chosen if each.values.keys() & {*OF_ANSWERS})
 
 
 def _is_recorded(chosen: Sequence[Candidate], records: dict[str, Answered]) -> bool:
     """Whether answers were recorded with the draft, the length and the lookups of these."""
-    of_answers = [each for each in chosen if each.values.keys() & {*OF_ANSWERS}]
-    drafts = [each for each in chosen if each.knob == "draft"]
-    return shown(merged(of_answers)) in records and not (drafts and of_answers)
-
-
-def _at_pace(answered: Answered, pace: float) -> Answered:
-    """The same, as many times slower as the machine was when the other answers were recorded."""
-    return Answered(
-        answered.tokens,
-        answered.timed,
-        answered.seconds * pace,
-        answered.draft * pace,
-        {width: seconds * pace for width, seconds in answered.passes.items()},
-        answered.prompt * pace,
-        answered.draft_prompt * pace,
-        answered.ttft * pace,
-    )
+    of_answers = _of_answers(chosen)
+    has_draft = any(each.knob == "draft" for each in chosen)
+    return shown(of_answers) in records and not (has_draft and of_answers)

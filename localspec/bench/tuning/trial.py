@@ -1,5 +1,6 @@
 """Trials: child processes that hold a pair with some settings, measure its passes, and answer."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -21,39 +22,44 @@ WIDTHS = range(1, LONGEST_AUTO + 2)
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds of passes by `WIDTHS`, of a draft step (0 without), of reading a token."""
+    """Seconds of passes by `WIDTHS`, of a draft step, of reading a token by target and draft.
+
+    Those of the draft are 0 without one.
+    """
 
     passes: tuple[float, ...]
     step: float
     reading: float
+    draft_reading: float
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The seconds of one answer or of several added up, and their tokens.
+    """One answer or several added up: what was computed, and the seconds that it took.
 
-    ``passes`` are seconds of the target by width; ``seconds`` of all rounds are theirs, those of
-    the draft, and a rest. ``prompt`` and ``draft_prompt`` are those of reading.
+    ``passes`` counts those of the target by width, ``steps`` those of the draft, ``read`` the
+    tokens of prompts. ``seconds`` are those of all rounds with the draft's reading, ``reading``
+    those of the target; ``timed`` tokens came in them.
     """
 
     tokens: int
-    timed: int  # tokens that ``seconds`` covers
+    timed: int
     seconds: float
-    draft: float
-    passes: dict[int, float]
-    prompt: float
-    draft_prompt: float
+    reading: float
     ttft: float
+    passes: dict[int, int]
+    steps: int
+    read: int
 
     @property
     def whole(self) -> float:
         """All seconds, from the prompt to the last token."""
-        return self.seconds + self.prompt + self.draft_prompt
+        return self.seconds + self.reading
 
     @property
     def per_second(self) -> float:
-        """Tokens a second while they come; the draft's reading of the prompt counts."""
-        return self.timed / max(1e-9, self.seconds + self.draft_prompt)
+        """Tokens a second while they come."""
+        return self.timed / max(1e-9, self.seconds)
 
 
 class Trial:
@@ -73,9 +79,11 @@ class Trial:
         """The costs of passes, measured for about so long."""
         found = self._ask(kind="passes", seconds=seconds)
         verify, draft = PassCosts.from_json(found["verify"]), PassCosts.from_json(found["draft"])
-        step = draft.seconds(1, 0) if draft.widest else 0.0
         return Costs(
-            tuple(verify.seconds(width, 0) for width in WIDTHS), step, found["target_reading"]
+            tuple(verify.seconds(width, 0) for width in WIDTHS),
+            draft.seconds(1, 0) if draft.widest else 0.0,
+            found["target_reading"],
+            found["reading"],
         )
 
     def answer(self, values: Values, messages: Sequence[Message], tokens: int) -> Answered:
@@ -88,16 +96,8 @@ class Trial:
             prompt_lookup=values["prompt_lookup"],
             max_tokens=tokens,
         )
-        return Answered(
-            found["tokens"],
-            found["tokens"] - found["first_tokens"],
-            found["seconds"],
-            found["draft_seconds"],
-            {int(width): seconds for width, seconds in found["passes"].items()},
-            found["prompt_seconds"],
-            found["draft_prompt_seconds"],
-            found["ttft_s"],
-        )
+        passes = {int(width): count for width, count in found.pop("passes").items()}
+        return Answered(passes=passes, **found)
 
     def close(self) -> None:
         """End the child; it saves what it learnt about the pair."""
@@ -154,19 +154,15 @@ class Trials:
 
 def added(answers: Sequence[Answered]) -> Answered:
     """The sums of several answers; ``ttft`` is their mean."""
-    passes: dict[int, float] = {}
+    passes = Counter[int]()
     for each in answers:
-        for width, seconds in each.passes.items():
-            passes[width] = passes.get(width, 0.0) + seconds
+        passes.update(each.passes)
+    sums = {
+        name: sum(getattr(each, name) for each in answers)
+        for name in ("tokens", "timed", "seconds", "reading", "steps", "read")
+    }
     return Answered(
-        sum(each.tokens for each in answers),
-        sum(each.timed for each in answers),
-        sum(each.seconds for each in answers),
-        sum(each.draft for each in answers),
-        passes,
-        sum(each.prompt for each in answers),
-        sum(each.draft_prompt for each in answers),
-        sum(each.ttft for each in answers) / len(answers),
+        passes=dict(passes), ttft=sum(each.ttft for each in answers) / len(answers), **sums
     )
 
 

@@ -33,12 +33,14 @@ def trial(tiny: TinyFiles) -> Iterator[Trial]:
 @pytest.mark.llama
 def test_a_trial_measures_passes_and_answers(trial: Trial) -> None:
     costs = trial.costs(0.05)
-    assert len(costs.passes) == len(WIDTHS) and min(*costs.passes, costs.step, costs.reading) > 0
+    assert len(costs.passes) == len(WIDTHS) and min(*costs.passes, costs.step) > 0
+    assert min(costs.reading, costs.draft_reading) > 0
     plain = trial.answer({**ANSWERS, "draft_tokens": "off"}, MESSAGES, 12)
-    assert set(plain.passes) == {1}
+    assert plain.passes == {1: 11} and plain.steps == 0 and plain.read > 4
     fixed = trial.answer({**ANSWERS, "draft_tokens": "3"}, MESSAGES, 12)
-    assert fixed.tokens == plain.tokens and fixed.draft > plain.draft and max(fixed.passes) == 4
-    assert 0 < fixed.per_second and fixed.whole > fixed.seconds and trial.memory > 0
+    assert fixed.tokens == plain.tokens and fixed.steps > 3 and max(fixed.passes) == 4
+    assert 0 < fixed.per_second and fixed.whole > fixed.seconds > 0 and trial.memory > 0
+    assert fixed.timed == 11 and fixed.ttft > 0
     trial.close()
 
 
@@ -65,8 +67,8 @@ def test_the_trial_that_was_used_longest_ago_makes_room(tiny: TinyFiles) -> None
 
 
 def test_sums_of_answers() -> None:
-    one = Answered(4, 3, 2.0, 0.5, {1: 1.0}, 1.0, 0.1, 1.0)
-    two = Answered(6, 5, 4.0, 1.0, {1: 1.0, 4: 2.0}, 2.0, 0.2, 3.0)
+    one = Answered(4, 3, 2.0, 1.0, 1.0, {1: 2}, 3, 20)
+    two = Answered(6, 5, 4.0, 2.0, 3.0, {1: 1, 4: 2}, 5, 30)
     both = added([one, two])
-    assert both == Answered(10, 8, 6.0, 1.5, {1: 2.0, 4: 2.0}, 3.0, both.draft_prompt, 2.0)
-    assert both.draft_prompt == pytest.approx(0.3) and both.whole == pytest.approx(9.3)
+    assert both == Answered(10, 8, 6.0, 3.0, 2.0, {1: 3, 4: 2}, 8, 50)
+    assert both.whole == 9.0 and both.per_second == pytest.approx(8 / 6)

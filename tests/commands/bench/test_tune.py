@@ -15,7 +15,7 @@ from tests.support.real_pair import TinyFiles
 
 pytestmark = pytest.mark.llama
 
-ANSWERED = Answered(10, 9, 2.0, 0.5, {1: 1.0}, 1.0, 0.0, 1.2)
+ANSWERED = Answered(10, 9, 2.0, 0.5, 1.2, {1: 9}, 0, 20)
 KERNELS = Candidate("kernels", {"row_kernels": False}, rounds=True)
 THREADS = Candidate("threads", {"threads": 1})
 
