@@ -59,8 +59,8 @@ def make_request(
         {name: value for name, value in each.items() if name in PAIR_ROWS and name != "target"}
         for each in (kept.of_model(model), kept.shared)
     )
-    found, note = tuned_values(kept, model, given) if tuned else ({}, "")
     asked = models.draft_options()
+    found, note = tuned_values(kept, model, asked.model, given) if tuned else ({}, "")
     asked = replace(asked, model=found.pop("draft_model", asked.model))
     request = resolve_pair(
         model,

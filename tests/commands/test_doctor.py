@@ -27,7 +27,7 @@ def test_doctor(localspec: Command, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_doctor_names_tuned_models(localspec: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "examine", lambda say: DoctorReport({"demo": "runs"}))
-    tuned.keep("big", {"threads": 1})
+    tuned.keep("big", None, {"threads": 1})
     assert "tuned  big (" in localspec("doctor").out
 
 

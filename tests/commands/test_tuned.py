@@ -28,7 +28,7 @@ def config(text: str) -> Path:
 
 def test_found_settings_are_kept_below_those_of_the_user(localspec: Command) -> None:
     path = config("# mine\nthreads = 2\n")
-    tuned.keep("big", {"threads": 1, "draft_tokens": "off"})
+    tuned.keep("big", None, {"threads": 1, "draft_tokens": "off"})
     assert path.read_text().startswith("# mine\nthreads = 2\n")
     found = read_settings().tuned_for("/m/big.gguf")
     assert found is not None and found.values == {"threads": 1, "draft_tokens": "off"}
@@ -38,40 +38,48 @@ def test_found_settings_are_kept_below_those_of_the_user(localspec: Command) -> 
 
 
 def test_tuning_again_replaces_all_that_was_found() -> None:
-    tuned.keep("big", {"threads": 1})
-    tuned.keep("big", {"row_kernels": False})
+    tuned.keep("big", None, {"threads": 1})
+    tuned.keep("big", None, {"row_kernels": False})
     found = read_settings().tuned_for("big")
     assert found is not None and found.values == {"row_kernels": False}
 
 
 def test_undo_forgets_one_model() -> None:
-    tuned.keep("big", {"threads": 1})
-    tuned.keep("small", {"threads": 2})
+    tuned.keep("big", None, {"threads": 1})
+    tuned.keep("small", None, {"threads": 2})
     assert tuned.undo("/m/big.gguf") and not tuned.undo("big")
     assert list(read_settings().tuned) == ["small"]
     assert tuned.undo("small") and "tuned" not in paths.config_file().read_text()
 
 
 def test_another_machine_or_build_makes_them_stale(monkeypatch: pytest.MonkeyPatch) -> None:
-    tuned.keep("big", {"threads": 1})
-    assert tuned.tuned_values(read_settings(), "big", {})[0] == {"threads": 1}
+    tuned.keep("big", None, {"threads": 1})
+    assert tuned.tuned_values(read_settings(), "big", None, {})[0] == {"threads": 1}
     monkeypatch.setattr(tuned, "this_machine", lambda: "another")
-    values, note = tuned.tuned_values(read_settings(), "big", {})
+    values, note = tuned.tuned_values(read_settings(), "big", None, {})
     assert values == {} and note.endswith("Measure again: localspec tune big")
     assert "of another machine or build" in tuned.shown_for(read_settings())
 
 
-@pytest.mark.parametrize("flag", ["draft", "draft_model"])
-def test_another_draft_is_another_pair(flag: str) -> None:
-    tuned.keep("big", {"threads": 1})
-    assert tuned.tuned_values(read_settings(), "big", {flag: "y.gguf"}) == ({}, "")
+def test_another_draft_is_another_pair() -> None:
+    tuned.keep("big", "/m/y.gguf", {"threads": 1})
+    settings = read_settings()
+    assert tuned.tuned_values(settings, "big", "other/y.gguf", {})[0] == {"threads": 1}
+    for draft in (None, "/m/z.gguf"):
+        assert tuned.tuned_values(settings, "big", draft, {}) == ({}, "")
+
+
+def test_a_faster_draft_is_named_where_a_flag_names_one() -> None:
+    tuned.keep("big", "y.gguf", {"threads": 1, "draft_model": "/m/z.gguf"})
+    values, note = tuned.tuned_values(read_settings(), "big", "y.gguf", {})
+    assert values == {} and note.endswith("found a faster draft: --draft /m/z.gguf")
 
 
 def test_a_flag_wins_over_what_was_found() -> None:
-    tuned.keep("big", {"threads": 1, "row_kernels": False})
-    values, note = tuned.tuned_values(read_settings(), "big", {"threads": 4})
+    tuned.keep("big", None, {"threads": 1, "row_kernels": False})
+    values, note = tuned.tuned_values(read_settings(), "big", None, {"threads": 4})
     assert values == {"row_kernels": False} and "threads" not in note
-    assert tuned.tuned_values(read_settings(), "other", {}) == ({}, "")
+    assert tuned.tuned_values(read_settings(), "other", None, {}) == ({}, "")
 
 
 @pytest.mark.parametrize("text", ["tuned = 3", "[tuned]\nbig = 3", "[tuned.big]\nthreds = 1"])
@@ -96,7 +104,7 @@ def run(localspec: Command, tiny: TinyFiles, *flags: str) -> Done:
 
 @pytest.mark.llama
 def test_run_uses_what_was_found_and_says_so(localspec: Command, tiny: TinyFiles) -> None:
-    tuned.keep("target", {"threads": 1, "draft_model": str(tiny.draft)})
+    tuned.keep("target", None, {"threads": 1, "draft_model": str(tiny.draft)})
     found = read_settings().tuned_for("target")
     assert isinstance(found, Tuned)
     done = run(localspec, tiny)

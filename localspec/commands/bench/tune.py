@@ -75,7 +75,8 @@ def tune(
         outcome = _search(pair, found, kind, seconds, on_step)
     model = _name(request)
     if outcome.best is not outcome.now:
-        tuned.keep(model, outcome.best.values)
+        named = request.models.draft_options().model
+        tuned.keep(model, named, outcome.best.values)
     else:
         tuned.undo(model)
     _show(outcome, model, as_json)
@@ -123,7 +124,7 @@ def _candidates(request: "PairRequest") -> "tuple[PairFiles, list[Candidate]]":
     # Checks alone: the processes that try settings load the files.
     placed = usable_pair(target, draft, lenient=request.models.lenient, trial=False).placed
     header, others = placed.target.header, tuple[Path, ...]()
-    if draft is not None and not draft.load_heads and request.models.draft_options().model is None:
+    if draft is not None and not draft.load_heads:
         here = drafts_for(header, find_models().models).drafts
         others = tuple(each.path for each in here if not each.path.samefile(draft.path))
     length = request.draft_tokens

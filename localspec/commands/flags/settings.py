@@ -31,16 +31,21 @@ _NEVER_KEPT = (
 _CHAT = ("system", "thinking", "reasoning_effort", "chat_template", "chat_template_kwargs")
 MODELS = "models"  # the table of settings for one model each
 TUNED = "tuned"  # the table of settings that `localspec tune` found, for one model each
-_FOUND = ("date", "machine")  # of such settings
+_FOUND = ("date", "machine", "draft")  # of such settings
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """Settings that `localspec tune` found for a model: when, and on which machine and build."""
+    """Settings that `localspec tune` found for a model.
+
+    ``machine`` is that of `tuned.this_machine`, ``draft`` the file name of the draft that a flag
+    named, empty for none.
+    """
 
     date: str
     machine: str
+    draft: str
     values: Mapping[str, Any]
 
 
@@ -190,10 +195,10 @@ def _table(found: object, place: str) -> dict[str, Any]:
 
 def _tuned(table: object, place: str) -> Tuned:
     values = dict(_table(table, place))
-    date, machine = (str(values.pop(name, "")) for name in _FOUND)
-    draft = values.pop("draft_model", None)  # no setting: flags name the draft of a command
-    own = {} if draft is None else {"draft_model": str(draft)}
-    return Tuned(date, machine, _values(values, place) | own)
+    date, machine, draft = (str(values.pop(name, "")) for name in _FOUND)
+    other = values.pop("draft_model", None)  # no setting: flags name the draft of a command
+    own = {} if other is None else {"draft_model": str(other)}
+    return Tuned(date, machine, draft, _values(values, place) | own)
 
 
 def _values(found: object, place: str = "the file") -> dict[str, Any]:

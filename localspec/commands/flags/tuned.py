@@ -31,19 +31,32 @@ def this_machine() -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def tuned_values(settings: Settings, model: str | None, given: Given) -> tuple[dict[str, Any], str]:
-    """What was found for a model, and a note on it; nothing for another draft than it had."""
+def tuned_values(
+    settings: Settings, model: str | None, draft: str | None, given: Given
+) -> tuple[dict[str, Any], str]:
+    """What was found for a model and the ``draft`` that a flag names, and a note on it.
+
+    Another draft is another pair. A draft that was found to be faster replaces none that is named.
+    """
     found = settings.tuned_for(model)
-    if found is None or given.keys() & {"draft", "draft_model"}:
+    if found is None or found.draft != file_name(draft):
         return {}, ""
     if found.machine != this_machine():
         return {}, (
             f"The settings of localspec tune of {found.date} are not used: they are of another "
             f"processor, driver or build. Measure again: localspec tune {model}"
         )
+    other = found.values.get("draft_model")
+    if draft is not None and other is not None:
+        return {}, f"localspec tune of {found.date} found a faster draft: --draft {other}"
     values = {name: value for name, value in found.values.items() if name not in given}
     words = " ".join(f"{name}={value}" for name, value in values.items())
     return values, f"Settings of localspec tune of {found.date}: {words}." if values else ""
+
+
+def file_name(draft: str | None) -> str:
+    """The name by which a draft is recognised in any folder; empty for none."""
+    return "" if draft is None else Path(draft).name
 
 
 def shown_for(settings: Settings) -> str:
@@ -55,11 +68,16 @@ def shown_for(settings: Settings) -> str:
     )
 
 
-def keep(model: str, values: Mapping[str, Any]) -> None:
-    """Keep settings for a model in place of those that were found before."""
+def keep(model: str, draft: str | None, values: Mapping[str, Any]) -> None:
+    """Keep settings for a model, and the draft that was named, in place of those found before."""
     document = settings_document()
     table = document.setdefault(TUNED, {})
-    table[model] = {"date": date.today().isoformat(), "machine": this_machine(), **values}
+    table[model] = {
+        "date": date.today().isoformat(),
+        "machine": this_machine(),
+        "draft": file_name(draft),
+        **values,
+    }
     write_settings(document)
 
 
