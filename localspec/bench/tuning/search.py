@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -32,7 +32,7 @@ _TRIED = 0.6  # of the time, until when candidates are measured
 _LATEST = 1.5  # times the time, for the prompts without which there is no interval
 _TURNS = 3  # of passes, in turn with those of now: other programs delay some of them
 _PASSES_SECONDS = 0.8  # of one turn
-_LEAST_GAIN = 0.98  # of the seconds: what gains less is noise, and not worth a setting
+LEAST_GAIN = 1.02  # times as fast: what gains less is noise, and not worth a setting
 _EACH = 1.005  # times the seconds for each setting: of equals, those with fewer are taken
 _FINALISTS = 3
 _LENGTHS = (4,)  # a fixed length, which has less to decide than auto
@@ -115,19 +115,29 @@ class Search:
 
     def run(self) -> Outcome:
         """Measure, predict, and prove; raises LocalspecError if the pair does not run as it is."""
+        with self.trials():
+            self.measure()
+            finalists = self._prove(self.predictions())
+        return Outcome(tuple(self.tried), tuple(finalists), self._spent())
+
+    @contextmanager
+    def trials(self) -> Iterator[None]:
+        """Let children run inside the block; an error kills them."""
         self._began = self.clock()
         self._trials = Trials(self.pair, self.room)
         try:
-            self._record()
-            for candidate in self.candidates:
-                if self._spent() < _TRIED * self.seconds:
-                    self._try(candidate)
-            finalists = self._prove(self.predictions())
+            yield
         except BaseException:
             self._trials.close(lambda trial: trial.kill())
             raise
         self._trials.close()
-        return Outcome(tuple(self.tried), tuple(finalists), self._spent())
+
+    def measure(self) -> None:
+        """Record answers, and try each candidate by itself."""
+        self._record()
+        for candidate in self.candidates:
+            if self._spent() < _TRIED * self.seconds:
+                self._try(candidate)
 
     def _spent(self) -> float:
         return self.clock() - self._began
@@ -137,7 +147,8 @@ class Search:
         so_far = f", best so far {best:.2f}x" if best > 1 else ""
         self.on_step(what + so_far, self._spent())
 
-    def _answer(self, values: Values, prompt: BenchPrompt, most: int = 10**9) -> Answered:
+    def answer(self, values: Values, prompt: BenchPrompt, most: int = 10**9) -> Answered:
+        """An answer of a trial with these settings."""
         loaded, settings = self._trials.of(values), {**self.pair.answers, **values}
         return loaded.answer(settings, prompt.messages, min(most, self.max_tokens))
 
@@ -145,7 +156,7 @@ class Search:
         """Answers with the settings of now, in every mode, prompt by prompt as time allows."""
         self._step("loading")
         ways = [NOW, *(each.values for each in modes(self.pair, _LENGTHS))]
-        self._answer(NOW, self.recorded[0], 8)  # the first answer reads weights in
+        self.answer(NOW, self.recorded[0], 8)  # the first answer reads weights in
         answers: dict[str, list[Answered]] = {shown(values): [] for values in ways}
         for prompt in self.recorded:
             if answers[shown(NOW)] and self._spent() > _RECORDED * self.seconds:
@@ -153,7 +164,7 @@ class Search:
             ways.reverse()  # what is learnt, and noise, favour no mode
             for values in ways:
                 self._step(f"answering, {shown(values)}")
-                answers[shown(values)].append(self._answer(values, prompt))
+                answers[shown(values)].append(self.answer(values, prompt))
         self._records = {name: added(each) for name, each in answers.items()}
         self._prompts = len(answers[shown(NOW)])
         self._costs.append(self._trials.of(NOW).costs(_PASSES_SECONDS))
@@ -171,7 +182,7 @@ class Search:
             self._ratios[candidate.shown] = ratio(least(self._costs[-_TURNS:]), least(other))
             if candidate.knob == "draft":  # it proposes other tokens
                 prompts = self.recorded[: self._prompts]
-                answers = [self._answer(candidate.values, prompt) for prompt in prompts]
+                answers = [self.answer(candidate.values, prompt) for prompt in prompts]
                 self._records[candidate.shown] = added(answers)
             self._note(candidate)
         except LocalspecError as problem:
@@ -191,13 +202,9 @@ class Search:
         tokens = record.tokens / now.tokens  # texts may end apart
         return tokens * priced(now, costs) / priced(record, costs, ratios)
 
-    def predictions(self) -> list[tuple[tuple[Candidate, ...], float]]:
+    def predictions(self, least: float = LEAST_GAIN) -> list[tuple[tuple[Candidate, ...], float]]:
         """Combinations of what gained by itself, with their speed over that of now, best first."""
-        gaining = [
-            each.candidate
-            for each in self.tried
-            if each.speedup is not None and each.speedup > 1 / _LEAST_GAIN
-        ]
+        gaining = [each.candidate for each in self.tried if (each.speedup or 0.0) > least]
         found = [
             (chosen, self._speedup(chosen))
             for chosen in combinations(gaining)
@@ -220,9 +227,9 @@ class Search:
             for side in range(len(sides))[:: 1 if i % 2 == 0 else -1]:
                 self._step(f"answering in turn, {shown(sides[side])}")
                 if not i:
-                    self._answer(sides[side], prompt, 8)
+                    self.answer(sides[side], prompt, 8)
                 memory[side] = self._trials.of(sides[side]).memory
-                answers[side].append(self._answer(sides[side], prompt))
+                answers[side].append(self.answer(sides[side], prompt))
         return [
             self._finalist(each, speedup, answers[0], answers[side], memory[side])
             for side, (each, speedup) in enumerate(chosen)
