@@ -16,7 +16,19 @@ from tests.support.real_pair import TinyFiles
 pytestmark = pytest.mark.usefixtures("shared_cache")
 
 COMMANDS = (
-    *("demo", "doctor", "run", "chat", "bench", "check", "inspect", "list", "suggest", "pairs"),
+    *(
+        "demo",
+        "doctor",
+        "run",
+        "chat",
+        "bench",
+        "tune",
+        "check",
+        "inspect",
+        "list",
+        "suggest",
+        "pairs",
+    ),
     *("download", "verify", "rm", "serve", "export", "ps", "stop", "top"),
 )
 

@@ -9,12 +9,16 @@ from localspec.core.formatting import duration, number, size
 from localspec.display.models import table
 from localspec.display.terminal import console
 
-_ROUNDS = "may round otherwise"
+_ROUNDS, _OTHER_TEXT = "may round otherwise", "writes another text: only if you name it"
 
 
 def candidates(found: Iterable[Candidate]) -> None:
     """What would be tried."""
-    table(("SETTING", ""), [(each.shown, _ROUNDS if each.rounds else "") for each in found])
+    table(("SETTING", ""), [(each.shown, _remark(each)) for each in found])
+
+
+def _remark(candidate: Candidate) -> str:
+    return _OTHER_TEXT if candidate.is_advice else _ROUNDS if candidate.rounds else ""
 
 
 def result(outcome: Outcome, model: str) -> None:
@@ -25,7 +29,7 @@ def result(outcome: Outcome, model: str) -> None:
             (
                 each.candidate.shown,
                 "–" if each.speedup is None else f"{each.speedup:.2f}x",
-                each.reason or (_ROUNDS if each.candidate.rounds else ""),
+                each.reason or _remark(each.candidate),
             )
             for each in outcome.tried
         ],

@@ -103,6 +103,18 @@ def drafts_for(
     return suggest(target, found, load_catalog(), memory_for_models(), _measured, lenient=lenient)
 
 
+def same_models(target: ModelHeader, local: Sequence[LocalModel]) -> Iterator[Path]:
+    """Files of the same model in another quantisation, by name and shape."""
+
+    def shape(header: ModelHeader) -> object:
+        name = model_name(header.name or "")
+        return name, header.architecture, header.parameters, header.block_count
+
+    for _, header in _headers(target.path, local):
+        if shape(header) == shape(target) and header.quantization != target.quantization:
+            yield header.path
+
+
 def _headers(target: Path, local: Sequence[LocalModel]) -> Iterator[tuple[str, ModelHeader]]:
     """Shown names and headers of the candidates, each file once, the target left out."""
     named = [

@@ -20,11 +20,15 @@ _SHARES = (0.75, 0.5, 0.0)  # of the layers on GPUs
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A change of one ``knob``; ``rounds`` if logits may then round otherwise."""
+    """A change of one ``knob``; ``rounds`` if logits may then round otherwise.
+
+    With ``is_advice`` it is another file of the target, whose text is another: never kept.
+    """
 
     knob: str
     values: Values
     rounds: bool = False
+    is_advice: bool = False
 
     @property
     def shown(self) -> str:
@@ -52,7 +56,8 @@ def load_key(values: Values) -> tuple[tuple[str, Any], ...]:
 class PairFiles:
     """A pair as it is loaded now: ``given`` options by name, and both models with theirs.
 
-    ``answers`` are the settings of answers now, ``others`` drafts on this disk, the best first.
+    ``answers`` are the settings of answers now, ``others`` drafts on this disk, the best first,
+    ``types`` files of the target in another quantisation.
     """
 
     given: Given
@@ -60,6 +65,7 @@ class PairFiles:
     draft: LoadOptions | None
     answers: Values
     others: tuple[Path, ...] = ()
+    types: tuple[Path, ...] = ()
 
     def with_values(self, values: Values) -> tuple[LoadOptions, LoadOptions | None]:
         """How to load the pair with other settings; raises UsageError."""
@@ -67,7 +73,8 @@ class PairFiles:
         if "draft_model" in values:
             path = Path(values["draft_model"])
         own = {name: value for name, value in values.items() if name not in OF_ANSWERS}
-        target, draft = pair_load_options({**self.given, **own}, self.target.path, path)
+        model = Path(own.pop("target", self.target.path))
+        target, draft = pair_load_options({**self.given, **own}, model, path)
         if draft is not None and self.draft is not None and "draft_model" not in values:
             draft = replace(draft, load_heads=self.draft.load_heads)
         return replace(target, branches=self.target.branches), draft
@@ -99,7 +106,8 @@ def candidates(
         found += [Candidate("micro-batch", {"ubatch_size": 2048, "batch_size": 2048})]
     other = "off" if now.flash_attention != "off" else "on"
     found.append(Candidate("flash attention", {"flash_attention": other}, rounds=True))
-    return found
+    types = ({"target": str(path)} for path in pair.types)
+    return found + [Candidate("type", values, is_advice=True) for values in types]
 
 
 def modes(pair: PairFiles, lengths: Iterable[int]) -> list[Candidate]:

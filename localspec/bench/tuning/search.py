@@ -204,7 +204,11 @@ class Search:
 
     def predictions(self, least: float = LEAST_GAIN) -> list[tuple[tuple[Candidate, ...], float]]:
         """Combinations of what gained by itself, with their speed over that of now, best first."""
-        gaining = [each.candidate for each in self.tried if (each.speedup or 0.0) > least]
+        gaining = [
+            each.candidate
+            for each in self.tried
+            if (each.speedup or 0.0) > least and not each.candidate.is_advice
+        ]
         found = [
             (chosen, self._speedup(chosen))
             for chosen in combinations(gaining)

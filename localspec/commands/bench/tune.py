@@ -43,6 +43,10 @@ def tune(
     time: Annotated[
         str, typer.Option("--time", metavar="3m", help="About how long, such as 90s or 10m.")
     ] = "3m",
+    types: Annotated[
+        bool,
+        typer.Option("--types", help="Also other quantisations of the target on this disk."),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List what would be tried, and measure nothing.")
     ] = False,
@@ -63,7 +67,7 @@ def tune(
         return
     if "rpc" in request.given:
         raise UsageError("tune measures this machine alone.", "Leave --rpc out.")
-    pair, found = _candidates(request)
+    pair, found = _candidates(request, types=types)
     if dry_run:
         _list(found, seconds, as_json)
         return
@@ -112,27 +116,28 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _candidates(request: "PairRequest") -> "tuple[PairFiles, list[Candidate]]":
+def _candidates(request: "PairRequest", *, types: bool) -> "tuple[PairFiles, list[Candidate]]":
     """The pair with its files, checked, and what is tried for it."""
     from localspec.bench.tuning.candidates import PairFiles, candidates
     from localspec.engine.loading.pair import usable_pair
     from localspec.library.local_models import find_models
-    from localspec.library.suggest import drafts_for
+    from localspec.library.suggest import drafts_for, same_models
     from localspec.llama import llama_library, row_kernels
 
     target, draft = session.find_files(request)
     # Checks alone: the processes that try settings load the files.
     placed = usable_pair(target, draft, lenient=request.models.lenient, trial=False).placed
-    header, others = placed.target.header, tuple[Path, ...]()
+    header, others, local = placed.target.header, tuple[Path, ...](), find_models().models
     if draft is not None and not draft.load_heads:
-        here = drafts_for(header, find_models().models).drafts
+        here = drafts_for(header, local).drafts
         others = tuple(each.path for each in here if not each.path.samefile(draft.path))
+    same = tuple(same_models(header, local)) if types else ()
     length = request.draft_tokens
     answers = {
         "draft_tokens": {0: "off"}.get(length, str(length)) if length != "auto" else "auto",
         "prompt_lookup": request.models.prompt_lookup,
     }
-    pair = PairFiles(request.given, target, draft, answers, others)
+    pair = PairFiles(request.given, target, draft, answers, others, same)
     usual, every = machine.physical_cores(), machine.logical_cores()
     cores = dict.fromkeys((usual, max(1, usual - 1), every))
     has_gpu = any(device.is_gpu for device in llama_library.devices())

@@ -153,6 +153,13 @@ def test_a_candidate_that_crashes_is_reported_and_left_out(trials: type[Trials])
     assert outcome.best.values == {"threads": 1}
 
 
+def test_another_type_of_the_target_is_only_reported(trials: type[Trials]) -> None:
+    other = Candidate("type", {"target": "/m/q8.gguf", "threads": 1}, is_advice=True)
+    outcome = run(trials, other)
+    assert outcome.tried[-1].speedup == pytest.approx(5 / 3.5)
+    assert outcome.best is outcome.now and len(outcome.finalists) == 1
+
+
 def test_ctrl_c_kills_what_runs(trials: type[Trials]) -> None:
     def interrupt(what: str, spent: float) -> None:
         if "in turn" in what:

@@ -1,8 +1,10 @@
 """The command tune: lists, measures, keeps what is faster, and undoes."""
 
 import json
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from localspec.bench.tuning.candidates import NOW, Candidate
@@ -11,6 +13,7 @@ from localspec.bench.tuning.trial import Answered
 from localspec.commands.flags.settings import read_settings
 from localspec.core import machine
 from tests.support.command import Command, Done
+from tests.support.files.tiny_models import write_tiny_model
 from tests.support.real_pair import TinyFiles
 
 pytestmark = pytest.mark.llama
@@ -52,6 +55,22 @@ def test_a_dry_run_lists_what_would_be_tried(tune: Command) -> None:
     listed = json.loads(tune("--dry-run", "--json", "--time", "90s").out)
     assert listed["seconds"] == 90 and {"flash_attention": "off"} in listed["candidates"]
     assert not read_settings().tuned
+
+
+def test_types_of_the_target_and_other_drafts_on_this_disk_are_listed(
+    localspec: Command, tmp_path: Path
+) -> None:
+    target, draft, other = (
+        write_tiny_model(tmp_path / f"{name}.gguf", seed=1, layers=layers, context_length=256)
+        for name, layers in (("target", 3), ("draft", 1), ("other", 1))
+    )
+    write_tiny_model(
+        tmp_path / "same.gguf", seed=1, layers=3, context_length=256, matrix_type=np.float32
+    )
+    assert other.exists()
+    listed = localspec("tune", "-m", target, "-md", draft, "--types", "--dry-run").out
+    assert "draft_model=other.gguf" in listed and "draft_model=draft.gguf" not in listed
+    assert "target=same.gguf\twrites another text: only if you name it" in listed
 
 
 def test_tune_measures_the_pair_in_the_time(tune: Command) -> None:
