@@ -21,26 +21,24 @@ def _remark(candidate: Candidate) -> str:
     return _OTHER_TEXT if candidate.is_advice else _ROUNDS if candidate.rounds else ""
 
 
-def result(outcome: Outcome, model: str) -> None:
+def result(outcome: Outcome, said: str) -> None:
     """Both tables on stdout, the sentence on stderr."""
-    table(
-        ("TRIED", "PREDICTED", ""),
-        [
-            (
-                each.candidate.shown,
-                "–" if each.speedup is None else f"{each.speedup:.2f}x",
-                each.reason or _remark(each.candidate),
-            )
-            for each in outcome.tried
-        ],
-    )
+    tried = [
+        (
+            each.candidate.shown,
+            "–" if each.speedup is None else f"{each.speedup:.2f}x",
+            each.reason or _remark(each.candidate),
+        )
+        for each in outcome.tried
+    ]
+    table(("TRIED", "PREDICTED", ""), tried)
     console.text("\n")
     table(
         ("SETTINGS", "TOK/S", "SPEEDUP", "90% CI", "TTFT", "MEMORY"),
         [_row(each) for each in outcome.finalists],
         first_to_go=("MEMORY", "TTFT"),
     )
-    console.note(sentence(outcome, model))
+    console.note(said)
 
 
 def _row(each: Finalist) -> tuple[str, ...]:
@@ -59,7 +57,7 @@ def sentence(outcome: Outcome, model: str) -> str:
     """The result in one sentence, and what to do with it."""
     best, spent = outcome.best, duration(outcome.seconds)
     if best is outcome.now:
-        return f"Nothing is faster beyond doubt than the settings of now (measured for {spent})."
+        return f"No other setting is clearly faster than those of now (measured for {spent})."
     rounds = ", which may round otherwise" if best.rounds else ""
     return (
         f"Kept for {model}: {shown(best.values)}{rounds}. Whole answers come {best.speedup:.2f} "
@@ -71,20 +69,22 @@ def as_json(outcome: Outcome, model: str) -> dict[str, Any]:
     """Plain data: seconds end in ``_s``, tokens per second in ``_tps``."""
     return {
         "model": model,
+        "sentence": sentence(outcome, model),
         "seconds": outcome.seconds,
         "kept": dict(outcome.best.values),
         "tried": [
             {
                 "settings": dict(each.candidate.values),
+                "shown": each.candidate.shown,
                 "predicted_speedup": each.speedup,
-                "rounds_otherwise": each.candidate.rounds,
-                "reason": each.reason,
+                "remark": each.reason or _remark(each.candidate),
             }
             for each in outcome.tried
         ],
         "measured": [
             {
                 "settings": dict(each.values),
+                "shown": shown(each.values),
                 "predicted_speedup": each.predicted,
                 "speedup": each.speedup,
                 "speedup_interval": each.interval,

@@ -77,6 +77,11 @@ def render(document: Document) -> str:
     return _environment().get_template("page.html").render(_view(document))
 
 
+def render_tuning(document: Document) -> str:
+    """The page of what `localspec tune` found, as its JSON document."""
+    return _environment().get_template("tune.html").render(document=document)
+
+
 @cache
 def _environment() -> "Environment":
     from jinja2 import Environment, FileSystemLoader, StrictUndefined

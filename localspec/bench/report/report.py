@@ -71,9 +71,9 @@ class Report:
             "answers": [row for comparison in comparisons for row in comparison.answers_as_json()],
         }
         if self.path is not None:
-            _write(self.path, json.dumps(self.document, indent=1, ensure_ascii=False) + "\n")
+            write_report(self.path, json.dumps(self.document, indent=1, ensure_ascii=False) + "\n")
         if self.page is not None:
-            _write(self.page, render(self.document))
+            write_report(self.page, render(self.document))
 
 
 def memory_use(engine: Engine) -> dict[str, MemoryUse | None]:
@@ -102,7 +102,7 @@ def require_writable(path: Path) -> None:
             raise _Enough
 
 
-def _write(path: Path, text: str) -> None:
+def write_report(path: Path, text: str) -> None:
     with _writing(path), appearing_when_complete(path) as partial:
         # Half a surrogate pair, as in a name that is not UTF-8, becomes the escape of JSON.
         partial.write_text(text, encoding="utf-8", errors="backslashreplace")

@@ -64,7 +64,7 @@ class Finalist:
 
     @property
     def is_faster(self) -> bool:
-        """Whether they are faster beyond doubt."""
+        """Whether they are clearly faster, by the interval."""
         return self.interval is not None and self.interval[0] > 1
 
 
@@ -83,7 +83,7 @@ class Outcome:
 
     @property
     def best(self) -> Finalist:
-        """The fastest settings: those of now unless others are faster beyond doubt."""
+        """The fastest settings: those of now unless others are clearly faster."""
         faster = [each for each in self.finalists if each.is_faster]
         return max(faster, key=lambda each: each.speedup, default=self.now)
 

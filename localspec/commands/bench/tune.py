@@ -1,7 +1,10 @@
 """The command ``tune``: the settings with which a pair is fastest here, found and kept."""
 
+import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -53,13 +56,20 @@ def tune(
     undo: Annotated[
         bool, typer.Option("--undo", help="Forget the settings that were found for MODEL.")
     ] = False,
+    report: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE", help="Save both tables as a page.")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Find the settings with which a pair answers fastest on this machine, and keep them.
 
     Each is measured in a process of its own; the best and those of now then answer in turn. Only
-    what is faster beyond doubt is kept, for this pair; a flag wins over it. Ctrl-C changes nothing.
+    what is clearly faster is kept, for this pair; a flag wins over it. Ctrl-C changes nothing.
     """
+    from localspec.bench.report.page import render_tuning
+    from localspec.bench.report.report import require_writable, write_report
+    from localspec.display import tune as display
+
     seconds = _seconds(time)
     request = session.make_request(name, given, tuned=False)
     if undo:
@@ -69,21 +79,47 @@ def tune(
         raise UsageError("tune measures this machine alone.", "Leave --rpc out.")
     pair, found = _candidates(request, types=types)
     if dry_run:
-        _list(found, seconds, as_json)
+        if as_json:
+            tried = [dict(each.values) for each in found]
+            console.json_line({"seconds": seconds, "candidates": tried})
+        else:
+            display.candidates(found)
+            console.note(f"With this time: about {duration(seconds)}.")
         return
+    if report is not None:
+        require_writable(report)
     busy = machine.other_work()
     if busy is not None:
         console.note(f"{busy} Measuring takes longer for that.")
         seconds *= _BUSY
-    with terminated_as_interrupted(), _shown_progress(seconds) as on_step:
-        outcome = _search(pair, found, kind, seconds, on_step)
-    model = _name(request)
-    if outcome.best is not outcome.now:
-        named = request.models.draft_options().model
-        tuned.keep(model, named, outcome.best.values)
+    try:
+        with terminated_as_interrupted(), _shown_progress(seconds) as on_step:
+            outcome = _search(pair, found, kind, seconds, on_step)
+    except KeyboardInterrupt:
+        console.note("Stopped: the settings stay as they are.")
+        raise
+    document = display.as_json(outcome, _keep(request, outcome)) | {
+        "date": date.today().isoformat(),
+        "cpu": machine.cpu_name(),
+        "busy": busy,
+        "command": shlex.join(["localspec", *sys.argv[1:]]),
+    }
+    if report is not None:
+        write_report(report, render_tuning(document))
+    if as_json:
+        console.json_line(document)
     else:
+        display.result(outcome, document["sentence"])
+
+
+def _keep(request: "PairRequest", outcome: "Outcome") -> str:
+    """Keep the best settings, or forget those that were the best before; returns the name."""
+    model = _name(request)
+    if outcome.best is outcome.now:
         tuned.undo(model)
-    _show(outcome, model, as_json)
+    else:
+        tuned.keep(model, request.models.draft_options().model, outcome.best.values)
+    return model
 
 
 def _undo(request: "PairRequest") -> None:
@@ -186,22 +222,3 @@ def _shown_progress(seconds: float) -> "Iterator[OnStep]":
             on_progress(what, round(spent), max(round(seconds), round(spent) + 1))
 
         yield on_step
-
-
-def _list(found: "list[Candidate]", seconds: float, as_json: bool) -> None:
-    from localspec.display import tune as display
-
-    if as_json:
-        console.json_line({"seconds": seconds, "candidates": [dict(each.values) for each in found]})
-    else:
-        display.candidates(found)
-        console.note(f"With this time: about {duration(seconds)}.")
-
-
-def _show(outcome: "Outcome", model: str, as_json: bool) -> None:
-    from localspec.display import tune as display
-
-    if as_json:
-        console.json_line(display.as_json(outcome, model))
-    else:
-        display.result(outcome, model)

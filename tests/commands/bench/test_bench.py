@@ -244,14 +244,14 @@ def test_results_survive_a_file_that_cannot_be_written(
     from localspec.bench.report import report
 
     done = iter([True, True])
-    write = report._write
+    write = report.write_report
 
     def full(path: Path, text: str) -> None:
         if next(done, None) is None:
             raise FileProblem("No bench_run.", "Make some.")
         write(path, text)
 
-    monkeypatch.setattr(report, "_write", full)
+    monkeypatch.setattr(report, "write_report", full)
     finished = bench("--draft", "2", "--output", folder / "result.json", "--json")
     assert finished.code == 1 and "No bench_run." in finished.err
     assert json.loads(finished.out)["complete"] is True

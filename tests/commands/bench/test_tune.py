@@ -99,12 +99,32 @@ def test_what_is_faster_beyond_doubt_is_kept_and_undone(tune: Command, finds: An
     assert again.code == 2 and "tune has kept nothing for target" in again.sentences
 
 
+def test_a_report_is_one_page_with_both_tables(tune: Command, finds: Any, tmp_path: Path) -> None:
+    finds(outcome((1.1, 1.4)))
+    page = tmp_path / "tune.html"
+    assert tune("--report", str(page)).code == 0
+    text = page.read_text()
+    assert "row_kernels=off" in text and "It crashed." in text and "1.10 to 1.40" in text
+    assert "http" not in text and "Kept for target" in text
+    refused = tune("--report", str(tmp_path))
+    assert refused.code == 1 and "cannot be written" in refused.err
+
+
+def test_ctrl_c_says_that_nothing_changed(tune: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(search: Search) -> Outcome:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Search, "run", interrupt)
+    done = tune()
+    assert done.code == 130 and "Stopped: the settings stay as they are." in done.err
+
+
 def test_what_may_be_noise_is_not_kept(tune: Command, finds: Any) -> None:
     finds(outcome((1.1, 1.4)))
     tune()
     finds(outcome((0.98, 1.4)))  # measured again: the earlier finding no longer holds
     done = tune()
-    assert "Nothing is faster beyond doubt" in done.err and not read_settings().tuned
+    assert "No other setting is clearly faster" in done.err and not read_settings().tuned
 
 
 def test_another_program_makes_it_take_longer(
