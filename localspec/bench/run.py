@@ -38,7 +38,6 @@ def run_bench(
     """
     require_prompts_fit(engine, tasks, plan)
     variants = [Variant(str(length), engine, plan, length) for length in plan.lengths]
-    sides = range(len(variants))
     _warm_up(variants, next(iter(tasks.values()))[0])
     for task, prompts in tasks.items():
         named = {f"{task} {i}": prompt for i, prompt in enumerate(prompts, 1)}
@@ -47,7 +46,7 @@ def run_bench(
         try:
             for measured in _measure(variants, named, partial(on_answer, task)):
                 done.append(measured)
-                so_far = _comparison(task, variants, sides, done)
+                so_far = _comparison(task, variants, done)
                 if is_enough(so_far):
                     break
                 if len(done) < len(named):
@@ -55,23 +54,9 @@ def run_bench(
         except (KeyboardInterrupt, LocalspecError) as error:
             problem = error
         if done:
-            yield _comparison(task, variants, sides, done)
+            yield _comparison(task, variants, done)
         if problem is not None:
             raise problem
-
-
-def compare_variants(
-    variants: Sequence[Variant],
-    prompts: Mapping[str, PromptIds],
-    on_answer: Callable[[int, int], None] = lambda done, total: None,
-) -> list[Comparison]:
-    """Compare each variant with the first, which is plain; a comparison has two sides."""
-    _warm_up(variants, next(iter(prompts.values())))
-    measured = list(_measure(variants, prompts, lambda done, total, _: on_answer(done, total)))
-    return [
-        _comparison(variant.name, variants, (0, i), measured)
-        for i, variant in enumerate(variants[1:], 1)
-    ]
 
 
 def take_turns(
@@ -125,16 +110,16 @@ def _measure(
 
 
 def _comparison(
-    task: str, variants: Sequence[Variant], chosen: Sequence[int], measured: Sequence[_Measured]
+    task: str, variants: Sequence[Variant], measured: Sequence[_Measured]
 ) -> Comparison:
     sides = tuple(
-        Side(variants[i].length, tuple(zip(*(one.answers[i] for one in measured), strict=True)))
-        for i in chosen
+        Side(variant.length, tuple(zip(*(one.answers[i] for one in measured), strict=True)))
+        for i, variant in enumerate(variants)
     )
     return Comparison(
         task,
         tuple(one.name for one in measured),
         sides,
-        tuple(each for one in measured for i in chosen for each in one.differences[i]),
+        tuple(each for one in measured for side in one.differences for each in side),
         variants[0].plan.params.text_independent_of_draft,
     )

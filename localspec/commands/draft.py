@@ -1,7 +1,6 @@
 """The commands about drafts made out of a target: draft make."""
 
 import os
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -33,29 +32,28 @@ def draft_make(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Make a draft of a target, of fewer layers, a lower type or fewer output rows, and measure it.
+    """Make a draft of a target, of fewer layers, a lower type or fewer output rows.
 
-    Of a target with MTP heads it is by default the heads with as many output rows as pay here, or
-    nothing if the whole heads are better. If it pays it is kept, and --draft self uses it; so is
-    the verdict that the default draft does not pay. Ctrl-C ends the measurement and keeps the
-    draft, with exit code 130.
+    Of a target with MTP heads it is by default the heads with as many output rows as its answers
+    need. It is stored, and --draft self uses it; localspec tune measures whether it pays.
     """
-    from localspec.bench.self_draft import make_and_store
+    from localspec.bench.prompts import read_prompts
     from localspec.display import self_draft as shown
     from localspec.library.acquire import ensure_local
+    from localspec.self_draft.making import make_and_store
 
     _require_trimming(asked, output)
     resolver = Resolver()
     (path,) = ensure_local([resolver.choose(target, None).target], resolver, download_ui())
     if output is not None:
         _require_free(output, path, asked.source)
-    load = partial(pair_load_options, loading)
-    found = make_and_store(path, asked, output, load, console.note, progress)
+    options, _ = pair_load_options(loading, path, None)
+    prompts = [prompt.messages for prompt in read_prompts()]
+    found = make_and_store(options, asked, output, prompts, console.note, progress)
     if as_json:
         console.json_line(shown.as_json(found, output))
     else:
         shown.result(found, output)
-    raise typer.Exit(130 if found.stopped else 0)
 
 
 def _require_trimming(asked: SelfDraftOptions, output: Path | None) -> None:

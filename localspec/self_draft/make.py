@@ -193,7 +193,7 @@ def _about(target: ModelHeader, recipe: Recipe) -> dict[str, Value | None]:
     return {
         "general.name": f"{source} draft: {words}",
         "general.size_label": None,  # of the target
-        LAYERS_KEY: recipe.indices,
+        LAYERS_KEY: tuple(range(recipe.layers)),
         SOURCE_KEY: source,
     }
 

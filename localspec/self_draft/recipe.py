@@ -34,7 +34,7 @@ class SelfDraftOptions:
         "--vocab",
         "Keep output rows of the N tokens the target uses most; best a multiple of 64. Without "
         "--layers and --type, of a target with MTP heads: make a sidecar of the heads. Its default "
-        "there: the number that pays by measured costs.",
+        "there: the fewest that cover 98 % of its answers.",
         bounds=Bounds(1, 2**24),
     )
     source: Path | None = _making(
@@ -63,15 +63,6 @@ class Recipe:
     type: str = KEEP
     vocab: int | None = None
     heads: bool = False
-
-    @property
-    def indices(self) -> tuple[int, ...]:
-        return tuple(range(self.layers))
-
-    def as_json(self) -> dict[str, object]:
-        """Plain data; layers are listed by index."""
-        said = {"type": self.type, "vocab": self.vocab, "heads": self.heads}
-        return {"layers": list(self.indices), **said}
 
     def describe(self, n_layers: int) -> str:
         """The recipe in words; the target has ``n_layers``."""

@@ -1,28 +1,18 @@
-"""The store of self-drafts: found again whole, and made again when anything is amiss."""
+"""The store of self-drafts: one file for each target, found again."""
 
-import json
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from localspec.core import machine
-from localspec.core.errors import FileProblem
+from localspec.core.errors import FileProblem, IncompatiblePair
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.self_draft import store
-from localspec.self_draft.recipe import Recipe
-from tests.support.llama.self_drafts import LOSES, PAYS
 from tests.support.real_pair import TinyFiles
-
-pytestmark = pytest.mark.llama  # which tells of the machine's devices
-
-RECIPE = Recipe(1)
 
 
 @pytest.fixture
@@ -41,113 +31,43 @@ def made(tiny: TinyFiles) -> Callable[[], Path]:
     return make
 
 
-def document_of(target: ModelHeader) -> Path:
-    return store._document_path(target)
-
-
-def test_what_pays_is_found_with_its_file(target: ModelHeader, made: Callable[[], Path]) -> None:
-    assert store.find(target) is None
+def test_a_draft_is_found_with_its_content(target: ModelHeader, made: Callable[[], Path]) -> None:
+    assert store.find(target) is None and store.files_of(target) == []
     draft = made()
     content = draft.read_bytes()
-    kept = store.store_draft(target, RECIPE, draft, PAYS)
-    assert not draft.exists()
-    assert kept.path is not None and kept.path.read_bytes() == content
-    assert store.find(target) == kept == store.StoredDraft(kept.path, RECIPE, PAYS)
+    kept = store.store_draft(target, draft)
+    assert not draft.exists() and kept.read_bytes() == content
+    assert store.find(target) == kept and store.files_of(target) == [kept]
 
 
-def test_what_does_not_pay_is_known_without_its_file(
+def test_a_later_draft_takes_the_place_of_an_earlier_one(
     target: ModelHeader, made: Callable[[], Path]
 ) -> None:
-    store.store_draft(target, RECIPE, made(), PAYS)
-    kept = store.store_draft(target, RECIPE, made(), LOSES)
-    assert kept == store.find(target) == store.StoredDraft(None, RECIPE, LOSES)
-    assert list(store.folder().glob("*-*.gguf")) == []
+    store.store_draft(target, made())
+    other = made()
+    other.write_bytes(b"another")
+    assert store.store_draft(target, other).read_bytes() == b"another"
+    assert len(store.files_of(target)) == 1
 
 
-def test_what_was_not_measured_is_kept(target: ModelHeader, made: Callable[[], Path]) -> None:
-    kept = store.store_draft(target, RECIPE, made(), None)
-    assert kept.path is not None and store.find(target) == kept
-
-
-def test_only_one_draft_of_a_target_is_kept(target: ModelHeader, made: Callable[[], Path]) -> None:
-    first = store.store_draft(target, RECIPE, made(), PAYS)
-    second = store.store_draft(target, Recipe(2, "Q4_0"), made(), PAYS)
-    assert first.path is not None and not first.path.exists()
-    assert second.path is not None and second.path.exists() and store.find(target) == second
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"format": 0},
-        {"machine": {"cpu": "another", "devices": []}},
-        {"recipe": {"layers": [], "type": "keep"}},
-        {"recipe": {"layers": [0], "type": "keep", "vocab": None}},
-        {"recipe": {"layers": [1], "type": "keep", "vocab": None, "heads": False}},
-        {"recipe": {"layers": [0], "type": "keep", "vocab": 64, "heads": True}},
-        {"recipe": {"layers": ["0"], "type": "keep"}},
-        {"recipe": None},
-        {"verdict": {}},
-        {"verdict": 3},
-        {"recipe": {"layers": [0], "type": "keep", "vocab": float("inf"), "heads": False}},
-        {"file": None},
-        {"file": {"name": "x.gguf", "bytes": 3}},
-        {"file": []},
-    ],
-)
-def test_what_is_stale_or_damaged_counts_as_nothing(
-    target: ModelHeader, made: Callable[[], Path], change: dict[str, Any]
-) -> None:
-    store.store_draft(target, RECIPE, made(), PAYS)
-    path = document_of(target)
-    document = json.loads(path.read_text())
-    path.write_text(json.dumps(document | change))
-    assert store.find(target) is None
-    path.write_text(json.dumps(document))
-    assert store.find(target) is not None
-
-
-def test_no_draft_is_found_whose_verdict_is_no(
+def test_what_earlier_versions_stored_can_be_removed(
     target: ModelHeader, made: Callable[[], Path]
 ) -> None:
-    store.store_draft(target, RECIPE, made(), PAYS)
-    path = document_of(target)
-    document = json.loads(path.read_text())
-    path.write_text(json.dumps(document | {"verdict": LOSES.as_json()}))
-    assert store.find(target) == store.StoredDraft(None, RECIPE, LOSES)
+    kept = store.store_draft(target, made())
+    old = [kept.with_suffix(".json"), kept.with_name(f"{kept.stem}-0123.gguf")]
+    for path in old:
+        path.write_text("")
+    assert store.files_of(target) == sorted([kept, *old])
 
 
-def test_layers_that_the_target_lacks_count_as_nothing(
+def test_a_stored_draft_is_named_and_a_missing_one_is_an_error(
     target: ModelHeader, made: Callable[[], Path]
 ) -> None:
-    store.store_draft(target, RECIPE, made(), LOSES)  # of which no file could tell
-    path = document_of(target)
-    document = json.loads(path.read_text())
-    document["recipe"]["layers"] = list(range((target.block_count or 0) + 1))
-    path.write_text(json.dumps(document))
-    assert store.find(target) is None
-
-
-@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b"[" * 60_000, b"1" * (2**16 + 1)])
-def test_no_json_of_ours_counts_as_nothing(
-    target: ModelHeader, made: Callable[[], Path], content: bytes
-) -> None:
-    store.store_draft(target, RECIPE, made(), PAYS)
-    document_of(target).write_bytes(content)
-    assert store.find(target) is None
-
-
-def test_a_missing_file_or_another_machine_counts_as_nothing(
-    target: ModelHeader, made: Callable[[], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept = store.store_draft(target, RECIPE, made(), PAYS)
-    assert kept.path is not None
-    with monkeypatch.context() as patched:
-        patched.setattr(machine, "cpu_name", lambda: "another")
-        assert store.find(target) is None
-    assert store.find(target) is not None
-    kept.path.unlink()
-    assert store.find(target) is None
+    with pytest.raises(IncompatiblePair, match="No draft was made of"):
+        store.require_stored(target.path)
+    kept, said = store.store_draft(target, made()), list[str]()
+    assert store.require_stored(target.path, said.append) == kept
+    assert said == [f"Draft: {kept}, made of the target."]
 
 
 @pytest.mark.parametrize("place", [2**20 + 300_000, -5])
@@ -161,28 +81,9 @@ def test_another_model_with_the_same_header_and_size_is_another(
         content.tofile(path)
         content[place - 2**19 if place > 0 else place :] ^= 1
     a, b = map(read_header, paths)
-    assert document_of(a) != document_of(b)
+    assert store._path(a) != store._path(b)
     again = Path(shutil.copy(paths[0], tmp_path / "c.gguf"))
-    assert document_of(read_header(again)) == document_of(a)
-
-
-def test_two_processes_may_keep_at_once(target: ModelHeader, tiny: TinyFiles) -> None:
-    store.folder().mkdir(parents=True)
-    begin = threading.Barrier(2)
-
-    def keep(number: int) -> None:
-        for i in range(20):
-            draft = Path(shutil.copy(tiny.draft, store.folder() / f"{number}.gguf"))
-            begin.wait()
-            store.store_draft(target, Recipe(1 + number if i % 2 else 1), draft, PAYS)
-
-    threads = [threading.Thread(target=keep, args=(number,)) for number in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    found = store.find(target)  # of the last round, in which the recipes differ
-    assert found is None or (found.path is not None and found.path.exists())
+    assert store._path(read_header(again)) == store._path(a)
 
 
 def test_a_workplace_vanishes_with_what_was_abandoned(tmp_path: Path) -> None:
@@ -222,5 +123,5 @@ def test_a_folder_that_cannot_be_made_is_told(
     with pytest.raises(FileProblem, match="Nothing can be written"), store.work_folder():
         pass
     with pytest.raises(FileProblem, match="cannot be stored"):
-        store.store_draft(target, RECIPE, tiny.draft, PAYS)
+        store.store_draft(target, tiny.draft)
     assert store.find(target) is None

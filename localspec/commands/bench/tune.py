@@ -159,14 +159,15 @@ def _candidates(request: "PairRequest", *, types: bool) -> "tuple[PairFiles, lis
     from localspec.library.local_models import find_models
     from localspec.library.suggest import drafts_for, same_models
     from localspec.llama import llama_library, row_kernels
+    from localspec.self_draft import store
 
     target, draft = session.find_files(request)
     # Checks alone: the processes that try settings load the files.
     placed = usable_pair(target, draft, lenient=request.models.lenient, trial=False).placed
-    header, others, local = placed.target.header, tuple[Path, ...](), find_models().models
-    if draft is not None and not draft.load_heads:
-        here = drafts_for(header, local).drafts
-        others = tuple(each.path for each in here if not each.path.samefile(draft.path))
+    header, local = placed.target.header, find_models().models
+    own = store.find(header)  # made by `draft make`
+    here = [*([] if own is None else [own]), *(d.path for d in drafts_for(header, local).drafts)]
+    others = tuple(path for path in here if draft is None or not path.samefile(draft.path))
     same = tuple(same_models(header, local)) if types else ()
     length = request.draft_tokens
     answers = {

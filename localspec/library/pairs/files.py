@@ -37,13 +37,13 @@ class PairFiles(NamedTuple):
 class PairFinder:
     """Finds the files of one pair; reports choices and downloads to the user.
 
-    ``self_draft`` gives the draft made of a target, None if it does not pay. ``given`` are
+    ``self_draft`` gives the draft that was made of a target. ``given`` are
     options of loading, by name. With ``parallel`` slots, heads draft only if they are named.
     """
 
     resolver: Resolver
     ui: DownloadUI
-    self_draft: Callable[[Path], Path | None]
+    self_draft: Callable[[Path], Path]
     lenient: bool = False
     given: Given = field(default_factory=dict)
     parallel: int = 1

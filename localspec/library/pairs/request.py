@@ -49,7 +49,7 @@ class PairRequest:
         return self.draft.lengths_for(self.params, (usual,))[0]
 
     def load_options(
-        self, ui: DownloadUI, self_draft: Callable[[Path], Path | None], parallel: int = 1
+        self, ui: DownloadUI, self_draft: Callable[[Path], Path], parallel: int = 1
     ) -> tuple[LoadOptions, LoadOptions | None]:
         """How to load both; missing files are fetched, with the errors of `PairFinder.find`."""
         finder = PairFinder(

@@ -39,7 +39,7 @@ def found(
 
 def finder(said: list[str], parallel: int = 1) -> PairFinder:
     """What looks, and adds sentences to ``said``."""
-    return PairFinder(Resolver(), listening(said), lambda path: None, parallel=parallel)
+    return PairFinder(Resolver(), listening(said), lambda path: path, parallel=parallel)
 
 
 def listening(said: list[str]) -> DownloadUI:
