@@ -75,7 +75,7 @@ PLACEMENTS = {
 def options(placement: Placement) -> tuple[LoadOptions, LoadOptions | None]:
     """How both models of a placement are loaded."""
     target, draft = paths.demo_pair()
-    path = target if placement.model == "pair" else paths.demo_hybrid()
+    path = target if placement.model == "pair" else paths.bundled_folder() / "hybrid.gguf"
     asked: Options = {"ctx_size": CTX_SIZE}
     first = LoadOptions(path, **(asked | placement.target))  # type: ignore[arg-type]
     if placement.model == "heads":

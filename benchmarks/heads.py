@@ -102,7 +102,7 @@ class Bench:
 
     def __init__(self, stack: ExitStack, args: argparse.Namespace) -> None:
         self._stack, self.machine = stack, Machine()
-        path = paths.demo_hybrid()
+        path = paths.bundled_folder() / "hybrid.gguf"
         self.options = LoadOptions(path, ctx_size=CTX_SIZE, threads=args.threads)
         self.alone = self.open(None)
         self.heads = self.open(replace(self.options, load_heads=True))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from localspec.chat.answer import Answer, Piece, collect
-from localspec.chat.conversation_store import Autosave, SavedConversation
+from localspec.chat.conversation_store import Autosave, SavedConversation, models_of
 from localspec.chat.message import Message, assistant_turn
 from localspec.chat.stats import GenerationStats
 from localspec.chat.window import fit, require_prompt_fits, visible
@@ -164,9 +164,7 @@ class Chat:
 
     @property
     def models(self) -> str:
-        """File names of target and draft, or the name of the pair; empty if that is not known."""
-        named = filter(None, (self.pair.get("model"), self.pair.get("draft")))
-        return " + ".join(text.replace("\\", "/").rpartition("/")[2] for text in named)
+        return models_of(self.pair)
 
     def begin_again(self) -> str:
         """Forget the turns; returns a sentence about the stored copy, if any."""

@@ -49,9 +49,7 @@ class SavedConversation:
 
     @property
     def models(self) -> str:
-        """The file names of target and draft, or the name of the pair."""
-        named = filter(None, (self.pair.get("model"), self.pair.get("draft")))
-        return " + ".join(text.replace("\\", "/").rpartition("/")[2] for text in named)
+        return models_of(self.pair)
 
     @property
     def first_words(self) -> str:
@@ -66,14 +64,17 @@ class SavedConversation:
         return before[0].get("fingerprint") in (None, now[0].get("fingerprint"))
 
 
+def models_of(pair: Mapping[str, Any]) -> str:
+    """File names of target and draft, or the name of the pair; empty if that is not known."""
+    named = filter(None, (pair.get("model"), pair.get("draft")))
+    return " + ".join(text.replace("\\", "/").rpartition("/")[2] for text in named)
+
+
 def read_conversation(path: Path, hint: str = _NO_CONVERSATION) -> SavedConversation:
     """The conversation in a file; raises FileProblem for another file."""
-    try:
+    with file_problem(f"{path.absolute()} cannot be read", hint, ValueError, RecursionError):
         document = json.loads(read_at_most(path, MAX_BYTES).decode("utf-8"))
         updated = path.stat().st_mtime
-    except (OSError, ValueError, RecursionError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise FileProblem(f"{path.absolute()} cannot be read: {reason}.", hint) from error
     try:
         messages, system = document["messages"], document.get("system")
         if not isinstance(messages, list) or not isinstance(system, str | None):

@@ -86,11 +86,8 @@ def read_text(path: Path, most: int, *, what: str = "", expected: str = "a text 
         with path.open("rb") as file:
             return _read(file, most).decode("utf-8-sig")
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise FileProblem(
-            f"{what}{path} cannot be read: {reason}.",
-            f"{did_you_mean(path)}Give {expected} in UTF-8.",
-        ) from error
+        hint = f"{did_you_mean(path)}Give {expected} in UTF-8."
+        raise FileProblem(f"{what}{path} cannot be read: {reason_of(error)}.", hint) from error
 
 
 def read_stream(stream: TextIO, most: int) -> str:
@@ -111,15 +108,20 @@ def require_disk_space(folder: Path, needed: int, what: str, elsewhere: str) -> 
         )
 
 
+def reason_of(error: Exception) -> str:
+    """The system's reason for an error, else its text."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 @contextmanager
-def file_problem(what: str, hint: str) -> Iterator[None]:
-    """Turn an OSError in the block into FileProblem: ``what``, and the system's reason."""
+def file_problem(what: str, hint: str, *also: type[Exception]) -> Iterator[None]:
+    """Turn an OSError in the block, or ``also`` others, into FileProblem: ``what``, and why."""
     try:
         yield
     except LocalspecError:
         raise
-    except OSError as error:
-        raise FileProblem(f"{what}: {error.strerror or error}.", hint) from error
+    except (OSError, *also) as error:
+        raise FileProblem(f"{what}: {reason_of(error)}.", hint) from error
 
 
 def require_kind(path: Path, magic: bytes, refusal: FileProblem) -> None:

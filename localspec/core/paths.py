@@ -23,10 +23,6 @@ def demo_pair() -> tuple[Path, Path]:
     return _bundled("target"), _bundled("draft")
 
 
-def demo_hybrid() -> Path:
-    return _bundled("hybrid")
-
-
 def is_bundled(path: Path) -> bool:
     return path.resolve() in [bundled_folder() / f"{name}.gguf" for name in _DEMO_MODELS]
 

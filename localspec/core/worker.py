@@ -58,11 +58,6 @@ class Ended(NamedTuple):
     exceeded: Literal["time", "memory"] | None = None  # the limit for which the parent ended it
 
     @property
-    def crashed(self) -> bool:
-        """Whether code in it ended it, by more than an uncaught exception (exit code 1)."""
-        return self.cause == "crash"
-
-    @property
     def cause(self) -> Cause:
         if self.exceeded is not None:
             return self.exceeded

@@ -8,8 +8,7 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
-from localspec.core.errors import FileProblem
-from localspec.core.files import appearing_when_complete
+from localspec.core.files import appearing_when_complete, file_problem
 from localspec.core.formatting import one_line
 from localspec.core.machine import cpu_name
 from localspec.core.origins import ORIGINS, legend_items, style_sheet
@@ -25,16 +24,12 @@ def write_trace(
 ) -> None:
     """Write the page, with models, date and machine; raises FileProblem if that fails."""
     where = f"{models}, {time.strftime('%Y-%m-%d %H:%M')}, {cpu_name()}".removeprefix(", ")
-    try:
+    what = f"The trace {one_line(str(path))} cannot be written"
+    with file_problem(what, "Name another file.", ValueError):
         with appearing_when_complete(path) as partial:
             partial.write_text(
                 page(pieces, totals, question, where), encoding="utf-8", errors="replace"
             )
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise FileProblem(
-            f"The trace {one_line(str(path))} cannot be written: {reason}.", "Name another file."
-        ) from error
 
 
 def page(pieces: Sequence["Piece"], totals: str, question: str = "", where: str = "") -> str:

@@ -83,8 +83,7 @@ def read_record(path: Path) -> Provenance | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, RecursionError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ValueError(f"it cannot be read: {reason}") from error
+        raise ValueError(f"it cannot be read: {files.reason_of(error)}") from error
     return _origin(document)
 
 

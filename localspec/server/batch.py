@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from localspec.chat.prompt_file import read_prompt_file
 from localspec.chat.stats import GenerationStats
 from localspec.core.errors import FileProblem, UsageError
-from localspec.core.files import appearing_when_complete, read_at_most
+from localspec.core.files import appearing_when_complete, file_problem, read_at_most
 from localspec.server.api.answers import Answers
 from localspec.server.api.chat import ChatReply, ChatRequest
 from localspec.server.api.completions import CompletionReply, CompletionRequest
@@ -67,12 +67,9 @@ def read_done(path: Path, lines: Sequence[BatchLine]) -> set[str]:
     """
     if not path.is_file():
         return set()
-    try:
+    what = f"The file of results {path} cannot be read"
+    with file_problem(what, "Name another with -o.", ValueError):
         data = read_at_most(path, _MOST_BYTES)
-    except (OSError, ValueError) as error:
-        raise FileProblem(
-            f"The file of results {path} cannot be read: {error}.", "Name another with -o."
-        ) from error
     whole, _, cut = data.rpartition(b"\n")
     known = {line.custom_id for line in lines}
     results = whole.removeprefix(BOM_UTF8).split(b"\n") if whole else []

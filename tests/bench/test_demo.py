@@ -99,5 +99,5 @@ def test_the_bundled_files_are_those_whose_sums_are_recorded() -> None:
     folder = paths.demo_pair()[0].parent
     lines = (folder / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
     recorded = {name: digest for digest, name in (line.split() for line in lines)}
-    files = (*paths.demo_pair(), paths.demo_hybrid())
+    files = (*paths.demo_pair(), paths.bundled_folder() / "hybrid.gguf")
     assert recorded == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}

@@ -176,7 +176,7 @@ def test_other_commands_say_what_self_is(localspec: Command, silent_target: Path
 
 
 def test_heads_with_fewer_output_rows(localspec: Command, tmp_path: Path) -> None:
-    target = Path(shutil.copy(paths.demo_hybrid(), tmp_path / "hybrid.gguf"))
+    target = Path(shutil.copy(paths.bundled_folder() / "hybrid.gguf", tmp_path / "hybrid.gguf"))
     output, counts = tmp_path / "mtp-hybrid.gguf", tmp_path / "counts.txt"
     counts.write_text("def join(path, *paths):\n    return path\n")
     make = ("draft", "make", target, "--vocab", "512", "-t", "1")
@@ -199,7 +199,7 @@ def test_heads_get_as_many_output_rows_as_cover_the_text(
 ) -> None:
     monkeypatch.setattr(making, "COUNT_BUDGET", 1e9)
     monkeypatch.setattr(vocabulary, "ANSWER_TOKENS", 12)
-    target = Path(shutil.copy(paths.demo_hybrid(), tmp_path / "hybrid.gguf"))
+    target = Path(shutil.copy(paths.bundled_folder() / "hybrid.gguf", tmp_path / "hybrid.gguf"))
     output = tmp_path / "mtp-hybrid.gguf"
     done = localspec("draft", "make", target, "-t", "1", "--json", "-o", output)
     found = json.loads(done.out)

@@ -102,10 +102,6 @@ def test_demo_models(layout: str, folder: str, request: pytest.FixtureRequest) -
         paths.demo_pair()
     (demo / "draft.gguf").touch()
     assert paths.demo_pair() == (demo / "target.gguf", demo / "draft.gguf")
-    with pytest.raises(FileProblem, match="hybrid.gguf is missing"):
-        paths.demo_hybrid()
-    (demo / "hybrid.gguf").touch()
-    assert paths.demo_hybrid() == demo / "hybrid.gguf"
 
 
 def test_nothing_is_created(installed: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

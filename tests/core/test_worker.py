@@ -38,8 +38,8 @@ def test_a_module_of_the_folder_is_not_run(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_how_a_child_ended() -> None:
-    endings = {0: False, 1: False, -11: True, 3: True, None: False, -9: False}
-    assert {code: Ended(code, "", "").crashed for code in endings} == endings
+    endings = {0: "error", 1: "error", -11: "crash", 3: "crash", None: "time", -9: "killed"}
+    assert {code: Ended(code, "", "").cause for code in endings} == endings
     assert [Ended(code, "", "").reason for code in endings if code and code != -9] == [
         "exit code 1", "SIGSEGV", "exit code 3",
     ]  # fmt: skip

@@ -148,7 +148,7 @@ def answer_of(server: subprocess.Popen[str]) -> dict[str, object]:
 @pytest.mark.parametrize(("name", "length"), [("target", 4), ("hybrid", 2)])
 def test_a_real_llama_server_drafts(tmp_path: Path, name: str, length: int) -> None:
     program("llama-server")
-    pair = paths.demo_pair() if name == "target" else [paths.demo_hybrid()]
+    pair = paths.demo_pair() if name == "target" else [paths.bundled_folder() / "hybrid.gguf"]
     given = DraftLength(length, "as given", given=True)
     known = facts_of(*map(read_header, pair), length=given, ctx_size=512)
     script = tmp_path / "serve.sh"

@@ -159,7 +159,7 @@ def ran(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.llama
 @pytest.mark.parametrize("own", [False, True])
 def test_it_runs_as_it_is(tmp_path: Path, own: bool) -> None:
-    pair = [paths.demo_hybrid()] if own else paths.demo_pair()
+    pair = [paths.bundled_folder() / "hybrid.gguf"] if own else paths.demo_pair()
     settings = {"threads": 1, "draft_threads": 1, "draft_ctx_size": 256, "cache_type_k": "q8_0"}
     settings["draft_cache_type_v"] = "bf16"
     known = facts_of(

@@ -38,7 +38,7 @@ def passes(models, widths, rounds):
             model.truncate(len(model.tokens) - width // 2)
 for flash in ("off", "on"):
     options = [LoadOptions(path, ctx_size=1024, threads=1, flash_attention=flash)
-               for path in (*paths.demo_pair(), paths.demo_hybrid())]
+               for path in (*paths.demo_pair(), paths.bundled_folder() / "hybrid.gguf")]
     models = [LlamaModel(read_header(each.path), each) for each in options]
     for model in models:
         model.decode(range(1, 120), 0)

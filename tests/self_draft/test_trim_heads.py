@@ -164,7 +164,7 @@ def test_memory_is_that_of_what_is_kept(heads: Files) -> None:
 @pytest.fixture(scope="module")
 def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], Engine]]:
     """The bundled hybrid with its head trimmed to so many tokens; 0 is no draft."""
-    path, opened = paths.demo_hybrid(), dict[int, Engine]()
+    path, opened = paths.bundled_folder() / "hybrid.gguf", dict[int, Engine]()
     target, folder = read_header(path), tmp_path_factory.mktemp("trimmed")
     alone = options(path, ctx_size=512)
 
@@ -219,7 +219,7 @@ def test_the_text_is_that_without_a_draft(
 
 
 def test_they_draft_in_several_slots(engines: Callable[[int], Engine]) -> None:
-    params, path = SamplingParams(temperature=0), paths.demo_hybrid()
+    params, path = SamplingParams(temperature=0), paths.bundled_folder() / "hybrid.gguf"
     plain, sidecar = engines(0), engines(300).draft
     assert sidecar is not None
     prompts = [plain.encode_chat([{"role": "user", "content": each}]) for each in QUESTIONS]

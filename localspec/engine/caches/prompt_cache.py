@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from localspec.core.files import reason_of
 from localspec.core.formatting import size
 from localspec.core.interrupt import held_interrupt
 from localspec.engine.engine import Engine
@@ -69,7 +70,7 @@ class PromptCache:
                 self._say(f"There is no prompt cache {path}: the prompt is read.")
         except (OSError, ValueError) as error:
             then = "the prompt is read" if self._read_only else "it will be overwritten"
-            self._say(f"The prompt cache {path} cannot be used: {_reason(error)}; {then}.")
+            self._say(f"The prompt cache {path} cannot be used: {reason_of(error)}; {then}.")
         else:
             self._held[path] = list(model.tokens)
 
@@ -98,7 +99,7 @@ class PromptCache:
                 n_bytes = write_state(path, model)
         except OSError as error:
             self._say(
-                f"The prompt cache {path} cannot be written: {_reason(error)}. Make room on the "
+                f"The prompt cache {path} cannot be written: {reason_of(error)}. Make room on the "
                 "disk, or name another file: --prompt-cache FILE."
             )
             return
@@ -114,8 +115,3 @@ def require_prompt_cache(path: Path) -> None:
 
 def _files(path: Path) -> tuple[Path, Path]:
     return path, Path(f"{path}.draft")  # with_name fails for the root
-
-
-def _reason(error: OSError | ValueError) -> str:
-    strerror = error.strerror if isinstance(error, OSError) else None
-    return strerror or str(error)

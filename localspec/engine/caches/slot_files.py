@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from localspec.core.errors import FileProblem, UsageError
-from localspec.core.files import appearing_when_complete, remove_abandoned
+from localspec.core.files import appearing_when_complete, reason_of, remove_abandoned
 from localspec.engine.engine import Engine
 from localspec.engine.generate import TextEngine
 from localspec.llama.cache.cached_text import CachedText
@@ -56,8 +56,8 @@ class SlotFiles:
             message = message.replace(f" {self._folder}", " for saved slots")
             raise UsageError(message, error.hint) from error
         except OSError as error:
-            reason = error.strerror or str(error)
-            raise UsageError(f"{name} cannot be written: {reason}.", "Make room.") from error
+            message = f"{name} cannot be written: {reason_of(error)}."
+            raise UsageError(message, "Make room.") from error
         return len(slot.target.tokens), written
 
     def restore(self, slot: TextEngine, name: str) -> tuple[int, int]:
@@ -71,8 +71,7 @@ class SlotFiles:
                     message = f"No slot was saved as {name}."
                     raise UsageError(message, "Save one, or name another.") from error
             except (OSError, ValueError) as error:
-                reason = (isinstance(error, OSError) and error.strerror) or str(error)
-                message = f"{file.name} cannot be used: {reason}."
+                message = f"{file.name} cannot be used: {reason_of(error)}."
                 raise UsageError(message, "Save a slot of this model.") from error
         return len(slot.target.tokens), read
 
