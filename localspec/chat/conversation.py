@@ -13,7 +13,7 @@ from localspec.chat.message import Message, assistant_turn
 from localspec.chat.stats import GenerationStats
 from localspec.chat.window import fit, require_prompt_fits, visible
 from localspec.core.errors import LocalspecError
-from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.generate_options import GenerateOptions, LoadedModels
 from localspec.core.options.sampling_params import SamplingParams, sampling_fields
 from localspec.speculative.history import AnswerHistory
 from localspec.speculative.loop import TokenModel
@@ -25,7 +25,7 @@ class ChatProfile(Protocol):
     def introduce(self, say: Callable[[str], None]) -> None: ...
 
 
-class ChatEngine(Protocol):
+class ChatEngine(LoadedModels, Protocol):
     """The part of `engine.Engine` that a chat uses."""
 
     history: AnswerHistory | None
@@ -34,10 +34,6 @@ class ChatEngine(Protocol):
     def target(self) -> TokenModel: ...
     @property
     def draft(self) -> TokenModel | None: ...
-    @property
-    def can_roll_back(self) -> bool: ...
-    @property
-    def vocabularies(self) -> object | None: ...
     @property
     def profile(self) -> ChatProfile: ...
     def token_rules(self, params: SamplingParams) -> object: ...

@@ -116,11 +116,12 @@ def reason_of(error: Exception) -> str:
 @contextmanager
 def file_problem(what: str, hint: str, *also: type[Exception]) -> Iterator[None]:
     """Turn an OSError in the block, or ``also`` others, into FileProblem: ``what``, and why."""
+    turned: tuple[type[Exception], ...] = (OSError, *also)
     try:
         yield
     except LocalspecError:
         raise
-    except (OSError, *also) as error:
+    except turned as error:
         raise FileProblem(f"{what}: {reason_of(error)}.", hint) from error
 
 

@@ -43,11 +43,6 @@ class WorkerLimits(NamedTuple):
     memory: int  # bytes of address space
     polled: bool = sys.platform != "linux"
 
-    @property
-    def allowed_memory(self) -> int:
-        """Bytes that the system lets the worker have, at most ``memory``."""
-        return allowed("RLIMIT_AS", self.memory)
-
 
 class Ended(NamedTuple):
     """How a child ended: its exit code, None if it took too long, and its last lines."""
@@ -109,7 +104,7 @@ class WorkerEnded(Exception):
 
     def outside(self, limits: WorkerLimits) -> WorkerLost | None:
         """The error if the question is not at fault."""
-        cause, memory = self.ended.cause, limits.allowed_memory
+        cause, memory = self.ended.cause, allowed("RLIMIT_AS", limits.memory)
         if cause == "memory" and memory < limits.memory:
             return WorkerLost(
                 f"There is not enough memory for a child process: this shell allows "

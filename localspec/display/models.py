@@ -131,17 +131,9 @@ def inventory_json(inventory: Inventory) -> dict[str, object]:
 
 
 def model_json(model: LocalModel) -> dict[str, object]:
-    return {
-        "name": model.name,
-        "path": str(model.path),
-        "source": model.source,
-        "also_in": list(model.also_in),
-        "size": model.n_bytes,
-        "parts": [str(part) for part in model.parts],
-        "sha256": model.sha256,
-        "unverified": model.unverified,
-        "repo": model.repo,
-    }
+    known = {n: getattr(model, n) for n in ("name", "source", "sha256", "unverified", "repo")}
+    lists = {"also_in": list(model.also_in), "parts": [*map(str, model.parts)]}
+    return {**known, **lists, "path": str(model.path), "size": model.n_bytes}
 
 
 def pairs(
@@ -289,14 +281,9 @@ def sidecars_on_hub(found: Sequence[RemoteModel], target: str) -> None:
 
 
 def verdict_json(verdict: Verification) -> dict[str, object]:
-    return {
-        "path": str(verdict.path),
-        "state": verdict.state,
-        "message": verdict.message,
-        "expected": verdict.expected,
-        "found": verdict.found,
-        "unverified": verdict.origin is not None and verdict.origin.checked == "size",
-    }
+    known = {n: getattr(verdict, n) for n in ("state", "message", "expected", "found")}
+    unverified = verdict.origin is not None and verdict.origin.checked == "size"
+    return {"path": str(verdict.path), **known, "unverified": unverified}
 
 
 def verdicts(found: Iterable[Verification]) -> list[Verification]:

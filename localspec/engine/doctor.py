@@ -84,11 +84,9 @@ def _examine_build(result: DoctorReport) -> None:
         result.facts["backends"] = ", ".join(loaded)
     result.advice += unloaded_backends()
     result.facts["prediction_heads"] = _heads(result)
-    result.facts["devices"] = [
-        {"name": d.name, "description": d.description, "kind": d.kind, "free": d.free,
-         "total": d.total}
-        for d in llama_library.devices()
-    ]  # fmt: skip
+    shown = ("name", "description", "kind", "free", "total")
+    devices = llama_library.devices()
+    result.facts["devices"] = [{name: getattr(d, name) for name in shown} for d in devices]
     _examine_kernels(result)
     result.facts["flash_attention"] = str(attention_here(read_header(paths.demo_pair()[0])))
     gpu = missing_gpu(any_maker=True)

@@ -13,7 +13,7 @@ from localspec.chat.tools.tool import ToolCall
 from localspec.chat.window import require_prompt_fits
 from localspec.core.errors import UsageError
 from localspec.core.interrupt import stopped_when
-from localspec.core.options.generate_options import GenerateOptions
+from localspec.core.options.generate_options import GenerateOptions, LoadedModels
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.grammar.tool_calls import answer_or_call
 from localspec.engine.text_stream import OutputFormat, Prompt, TextStream
@@ -63,7 +63,7 @@ class Profile(Protocol):
     def save(self) -> None: ...
 
 
-class TextEngine(Protocol):
+class TextEngine(LoadedModels, Protocol):
     """A loaded target, perhaps with a draft, and the target's vocabulary; see `engine.Engine`.
 
     ``history`` holds earlier answers, which "auto" drafts from too; None if they are not used.
@@ -77,8 +77,6 @@ class TextEngine(Protocol):
     def draft(self) -> TokenModel | None: ...
     @property
     def vocabularies(self) -> Vocabularies | None: ...
-    @property
-    def can_roll_back(self) -> bool: ...
     @property
     def profile(self) -> Profile: ...
     @property
@@ -466,7 +464,7 @@ def _origin(outcome: Round, i: int) -> str:
     """The origin, by name, of the token at this place of the round."""
     if i < outcome.accepted:
         return outcome.sources[i]
-    return "corrected" if outcome.corrected else "plain"
+    return "plain" if outcome.rejected is None else "corrected"
 
 
 def _cut(outcome: Round, length: int) -> Round:

@@ -252,11 +252,6 @@ class Round:
     drafting: int = 0
 
     @property
-    def corrected(self) -> bool:
-        """Whether the last token was not among the candidates."""
-        return self.rejected is not None
-
-    @property
     def is_plain(self) -> bool:
         """Whether nothing was drafted for this sequence."""
         return self.width - self.others == 1 + self.replayed

@@ -119,7 +119,7 @@ def test_any_tree_gives_the_same_text_and_rounds_tell_of_it(
         assert each.branched == sum(row != first for row, first in zip(path, firsts, strict=True))
         last = path[-1] if path else 0
         wrong = len(each.tokens) > len(path) and last in known.parents
-        assert each.corrected == wrong
+        assert (each.rejected is not None) == wrong
         assert not wrong or each.rejected == known.tokens[known.parents.index(last)]
 
 
@@ -209,7 +209,7 @@ def test_the_path_may_leave_the_first_candidates() -> None:
     assert list(first.tokens) == PLAIN[:4]
     assert (first.accepted, first.drafted, first.branched, first.width) == (3, 6, 2, 7)
     assert first.sources == ("2", "4", "6", "1", "3", "5")
-    assert not first.corrected  # nobody guessed at the last token
+    assert first.rejected is None  # nobody guessed at the last token
 
 
 def test_behind_a_stop_token_nothing_is_judged() -> None:
