@@ -180,6 +180,13 @@ class Controller:
         """Learn from the round that the last proposal led to."""
 
 
+class Drafted(NamedTuple):
+    """A drafted token, and the distribution that it was drawn from, if known."""
+
+    token: int
+    distribution: "TokenDistribution | None" = None
+
+
 class TokenSampler(Protocol):
     """Decides which token the target emits; see `sampling.sampler.Sampler`."""
 
@@ -187,14 +194,9 @@ class TokenSampler(Protocol):
         """The token at ``position``, given one row of logits and the tokens before it."""
 
     def verify(
-        self,
-        logits: Logits,
-        position: int,
-        history: Sequence[int],
-        token: int,
-        distribution: "TokenDistribution | None",
+        self, logits: Logits, position: int, history: Sequence[int], drafted: Drafted
     ) -> int:
-        """The token in the place of a drafted one, which was drawn from ``distribution``."""
+        """The token in the place of a drafted one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +313,7 @@ def generate_rounds(
     the last.
     """
     context = list(prompt)
+    answer = _Answer(target, controller, sampler, is_stop, clock, context)
     if row is None:
         target.truncate(len(prompt) - 1)  # a prefill whose row is not used leaves it
     room = target.n_ctx - len(prompt)
@@ -319,12 +322,12 @@ def generate_rounds(
     while len(context) < end:
         is_first = len(context) == len(prompt)
         if is_first and row is not None:
-            outcome = _first_token(target, sampler, row, context, is_stop, clock)
+            outcome = answer.first_token(row)
         else:
             limit = end - len(context) - 1
             if is_first and not controller.drafts_at_once:
                 limit = 0
-            outcome = _one_round(target, controller, sampler, context, limit, is_stop, clock)
+            outcome = answer.one_round(limit)
         if outcome.finish_reason is None and len(context) >= end:
             outcome = replace(outcome, finish_reason=ends)
         controller.observe(outcome)
@@ -333,76 +336,72 @@ def generate_rounds(
             return
 
 
-def _first_token(
-    target: TokenModel,
-    sampler: TokenSampler,
-    row: Logits,
-    context: list[int],
-    is_stop: Callable[[int], bool],
-    clock: Clock,
-) -> Round:
-    """Extend the prompt by a token picked from the logits after it."""
-    began, past = clock(), len(context)
-    context.append(sampler.sample(row, past, context))
-    reason: FinishReason | None = "stop" if is_stop(context[-1]) else None
-    seconds = clock() - began
-    together = target.batch_share.answering
-    return Round(
-        tokens=(context[-1],),
-        drafted=0,
-        accepted=0,
-        seconds=seconds,
-        finish_reason=reason,
-        past=past,
-        width=0,
-        sequences=together,
-        others=together - 1,
-    )
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """An answer under way: ``context`` is the prompt and the tokens emitted after it."""
 
+    target: TokenModel
+    controller: Controller
+    sampler: TokenSampler
+    is_stop: Callable[[int], bool]
+    clock: Clock
+    context: list[int]
 
-def _one_round(
-    target: TokenModel,
-    controller: Controller,
-    sampler: TokenSampler,
-    context: list[int],
-    limit: int,
-    is_stop: Callable[[int], bool],
-    clock: Clock,
-) -> Round:
-    """Draft, verify, extend ``context`` by the emitted tokens, forget the rejected ones."""
-    length = len(context)
-    began = clock()
-    proposal = controller.propose(context, limit) if limit > 0 else Proposal()
-    draft = _Draft(proposal, target)
-    replayed = target.pending
-    drafted_at = clock()
-    found = draft.verify(context, sampler, is_stop)
-    batch_share = target.batch_share
-    others = batch_share.others + draft.filling
-    target.truncate(len(context) - 1)  # before the yield: a consumer may stop there
-    ended = clock()
-    return Round(
-        tokens=tuple(context[length:]),
-        drafted=len(found.judged),
-        accepted=len(found.path),
-        seconds=ended - began - proposal.reading_seconds,
-        draft_seconds=drafted_at - began - proposal.reading_seconds,
-        verify_seconds=ended - drafted_at,
-        draft_prompt_seconds=proposal.reading_seconds,
-        finish_reason="stop" if found.stopped else None,
-        past=length - 1 - replayed,
-        width=replayed + 1 + len(draft) + others,
-        replayed=replayed,
-        pending=target.pending,
-        sources=tuple(proposal.sources[row - 1] for row in found.judged if proposal.sources),
-        branched=found.branched,
-        rejected=found.rejected,
-        sequences=batch_share.sequences,
-        others=others,
-        mixed=batch_share.mixed,
-        filled=batch_share.filled,
-        drafting=batch_share.drafting,
-    )
+    def first_token(self, row: Logits) -> Round:
+        """Extend the prompt by a token picked from the logits after it."""
+        began, past = self.clock(), len(self.context)
+        token = self.sampler.sample(row, past, self.context)
+        self.context.append(token)
+        reason: FinishReason | None = "stop" if self.is_stop(token) else None
+        seconds = self.clock() - began
+        together = self.target.batch_share.answering
+        return Round(
+            tokens=(token,),
+            drafted=0,
+            accepted=0,
+            seconds=seconds,
+            finish_reason=reason,
+            past=past,
+            width=0,
+            sequences=together,
+            others=together - 1,
+        )
+
+    def one_round(self, limit: int) -> Round:
+        """Draft, verify, extend the context by the emitted tokens, forget the rejected ones."""
+        target, context, length = self.target, self.context, len(self.context)
+        began = self.clock()
+        proposal = self.controller.propose(context, limit) if limit > 0 else Proposal()
+        draft = _Draft(proposal, self)
+        replayed = target.pending
+        drafted_at = self.clock()
+        found = draft.verify()
+        batch_share = target.batch_share
+        others = batch_share.others + draft.filling
+        target.truncate(len(context) - 1)  # before the yield: a consumer may stop there
+        ended = self.clock()
+        return Round(
+            tokens=tuple(context[length:]),
+            drafted=len(found.judged),
+            accepted=len(found.path),
+            seconds=ended - began - proposal.reading_seconds,
+            draft_seconds=drafted_at - began - proposal.reading_seconds,
+            verify_seconds=ended - drafted_at,
+            draft_prompt_seconds=proposal.reading_seconds,
+            finish_reason="stop" if found.stopped else None,
+            past=length - 1 - replayed,
+            width=replayed + 1 + len(draft) + others,
+            replayed=replayed,
+            pending=target.pending,
+            sources=tuple(proposal.sources[row - 1] for row in found.judged if proposal.sources),
+            branched=found.branched,
+            rejected=found.rejected,
+            sequences=batch_share.sequences,
+            others=others,
+            mixed=batch_share.mixed,
+            filled=batch_share.filled,
+            drafting=batch_share.drafting,
+        )
 
 
 @dataclass(slots=True)
@@ -422,10 +421,11 @@ class _Verification:
 class _Draft:
     """The candidates of one round as rows of the pass, in which row 0 is the pending token's."""
 
-    def __init__(self, proposal: Proposal, target: TokenModel) -> None:
+    def __init__(self, proposal: Proposal, answer: _Answer) -> None:
+        target = answer.target
         self._tokens = _known(proposal.tokens, target.n_vocab)
         self._distributions = proposal.distributions
-        self._target = target
+        self._answer = answer
         self._tree = target.tree if proposal.parents and self._tokens else None
         # Without a tree decoder, any proposal is verified as a chain.
         chain = range(len(self._tokens))
@@ -439,32 +439,25 @@ class _Draft:
         """Number of candidates."""
         return len(self._tokens)
 
-    def verify(
-        self, context: list[int], sampler: TokenSampler, is_stop: Callable[[int], bool]
-    ) -> _Verification:
-        """Extend ``context`` by the target's tokens.
+    def verify(self) -> _Verification:
+        """Extend the context by the target's tokens.
 
         The cache then holds all candidates of a chain, but only the accepted ones of a tree.
         """
-        tokens = [context[-1], *self._tokens]
+        pending = self._answer.context[-1]
+        tokens = [pending, *self._tokens]
         if self._tree is None:
-            tokens += [context[-1]] * self.filling
-            return self._judge(self._target.decode(tokens, len(tokens)), context, sampler, is_stop)
+            tokens += [pending] * self.filling
+            return self._judge(self._answer.target.decode(tokens, len(tokens)))
         rows, found = self._tree.decode(tokens, self._parents), _Verification()
         try:
-            found = self._judge(rows, context, sampler, is_stop)
+            found = self._judge(rows)
         finally:
             self._tree.commit(found.path)
         return found
 
-    def _judge(
-        self,
-        rows: Logits,
-        context: list[int],
-        sampler: TokenSampler,
-        is_stop: Callable[[int], bool],
-    ) -> _Verification:
-        """Append the target's tokens to ``context`` until one is no candidate, or stops the text.
+    def _judge(self, rows: Logits) -> _Verification:
+        """Append the target's tokens to the context until one is no candidate, or stops the text.
 
         Candidates after an accepted stop token, or after a sampler error, are not counted. After an
         error, accepted tokens are emitted first, since the text may end with them, and the next
@@ -474,14 +467,14 @@ class _Draft:
         while not found.stopped:
             here = self._children[row]
             try:
-                token = self._pick(rows[row], here, context, sampler)
+                token = self._pick(rows[row], here)
             except LocalspecError:
                 if row == 0:
                     raise
                 unjudged = row
                 break
-            context.append(token)
-            found.stopped = is_stop(token)
+            self._answer.context.append(token)
+            found.stopped = self._answer.is_stop(token)
             agreed = next((each for each in here if self._tokens[each - 1] == token), None)
             if agreed is None:
                 found.rejected = self._tokens[here[0] - 1] if here else None
@@ -494,15 +487,15 @@ class _Draft:
         found.judged = self._judged(found.path, unjudged)
         return found
 
-    def _pick(
-        self, logits: Logits, here: Sequence[int], context: list[int], sampler: TokenSampler
-    ) -> int:
-        """The target's token after ``context``, in the place of these candidates if any."""
+    def _pick(self, logits: Logits, here: Sequence[int]) -> int:
+        """The target's token after the context, in the place of these candidates if any."""
+        sampler, context = self._answer.sampler, self._answer.context
         if not here:
             return sampler.sample(logits, len(context), context)
         i = here[0] - 1
         drawn_from = self._distributions[i] if self._distributions else None
-        return sampler.verify(logits, len(context), context, self._tokens[i], drawn_from)
+        drafted = Drafted(self._tokens[i], drawn_from)
+        return sampler.verify(logits, len(context), context, drafted)
 
     def _judged(self, path: list[int], unjudged: int) -> list[int]:
         """The path's rows, then all others but those that follow the row ``unjudged``."""

@@ -12,7 +12,7 @@ from localspec.speculative.drafters import FORCED, Candidate, Lookup
 from localspec.speculative.sampling.sampler import Sampler, ScoredToken, TokenDistribution
 
 if TYPE_CHECKING:
-    from localspec.speculative.loop import Logits
+    from localspec.speculative.loop import Drafted, Logits
 
 _T = TypeVar("_T")
 
@@ -70,17 +70,12 @@ class ConstrainedSampler(Sampler):
         return self._again(self._sampler.sample, logits, position, history)
 
     def verify(
-        self,
-        logits: "Logits",
-        position: int,
-        history: Sequence[int],
-        token: int,
-        distribution: TokenDistribution | None,
+        self, logits: "Logits", position: int, history: Sequence[int], drafted: "Drafted"
     ) -> int:
         """The token at the place of a drafted one, by the other sampler's rule."""
         if self.params.text_independent_of_draft:
             return self.sample(logits, position, history)
-        return self._again(self._sampler.verify, logits, position, history, token, distribution)
+        return self._again(self._sampler.verify, logits, position, history, drafted)
 
     def choose(
         self, logits: "Logits", position: int, history: Sequence[int], runners_up: int = 0

@@ -10,7 +10,7 @@ import numpy as np
 from localspec.speculative.sampling.row import Row
 
 if TYPE_CHECKING:
-    from localspec.speculative.loop import Logits
+    from localspec.speculative.loop import Drafted, Logits
     from localspec.speculative.sampling.sampler import Sampler, TokenDistribution
 
 
@@ -50,15 +50,10 @@ class RecordingSampler:
         )
 
     def verify(
-        self,
-        logits: "Logits",
-        position: int,
-        history: Sequence[int],
-        token: int,
-        distribution: "TokenDistribution | None",
+        self, logits: "Logits", position: int, history: Sequence[int], drafted: "Drafted"
     ) -> int:
         """The other's token in the place of a drafted one, recorded."""
-        found = self._picker.verify(logits, position, history, token, distribution)
+        found = self._picker.verify(logits, position, history, drafted)
         return self._record(logits, position, history, found)
 
     def take(self) -> tuple[TokenLogprob, ...]:

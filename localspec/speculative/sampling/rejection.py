@@ -7,7 +7,7 @@ from localspec.speculative.sampling.noise import uniform
 from localspec.speculative.sampling.sampler import Sampler, ScoredToken, TokenDistribution
 
 if TYPE_CHECKING:
-    from localspec.speculative.loop import Logits
+    from localspec.speculative.loop import Drafted, Logits
 
 # Seeds are 32 bits wide, so these are other streams of numbers than those tokens are drawn with.
 _TEST, _RESIDUAL = 2**32, 2**33
@@ -47,19 +47,15 @@ class RejectionSampler(Sampler):
         return chosen._replace(distribution=self._distribution_over(kept))
 
     def verify(
-        self,
-        logits: "Logits",
-        position: int,
-        history: Sequence[int],
-        token: int,
-        distribution: TokenDistribution | None,
+        self, logits: "Logits", position: int, history: Sequence[int], drafted: "Drafted"
     ) -> int:
         """The drafted token if it passes the test, else one from the residual."""
-        if distribution is None:
+        token, q = drafted
+        if q is None:
             raise ValueError(
                 "a token to be tested must come with the distribution it was drawn from"
             )
-        p, q = self.distribution(logits, position, history), distribution
+        p = self.distribution(logits, position, history)
         if uniform(self.params.seed + _TEST, position) < acceptance_probability(p, q, token):
             return token
         return residual(p, q).draw(self.params.seed + _RESIDUAL, position)

@@ -5,7 +5,7 @@ import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from localspec.speculative.sampling.noise import gumbel_noise, uniform
 from localspec.speculative.sampling.penalties import SHORT, Penalties
 from localspec.speculative.sampling.row import Ids, Logits, Row, Scores, require_number
 from localspec.speculative.sampling.truncation import LISTED, Others, Survivors, softmax, survivors
+
+if TYPE_CHECKING:
+    from localspec.speculative.loop import Drafted
 
 _BLOCK = 1024  # consecutive ids that share their noise if too many survive
 _BLOCKS = 2**34  # beyond any seed, so that their noise is no token's
@@ -129,12 +132,7 @@ class Sampler:
         return max(last, repeated) if 0 <= last <= SHORT else sys.maxsize
 
     def verify(
-        self,
-        logits: Logits,
-        position: int,
-        history: Sequence[int],
-        token: int,
-        distribution: TokenDistribution | None,
+        self, logits: Logits, position: int, history: Sequence[int], drafted: "Drafted"
     ) -> int:
         """`sample`'s token, whatever was drafted."""
         return self.sample(logits, position, history)

@@ -16,7 +16,7 @@ from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import DraftTokens
 from localspec.core.options.sampling_params import AcceptanceRule, SamplingParams
 from localspec.engine.generate import make_sampler, stream_generate
-from localspec.speculative.loop import Logits
+from localspec.speculative.loop import Drafted, Logits
 from localspec.speculative.prompt_lookup import PromptLookup
 from localspec.speculative.sampling.constrained import ConstrainedLookup, ConstrainedSampler
 from localspec.speculative.sampling.logit_changes import NO_RULES
@@ -80,7 +80,7 @@ def test_a_pick_is_that_of_llama_cpp(
     sampler = ConstrainedSampler(Sampler(params), Only(list(tokens)))
     expected = reference(params, logits, list(tokens), history)
     assert sampler.sample(logits, len(history), history) == expected
-    assert sampler.verify(logits, len(history), history, 1, None) == expected
+    assert sampler.verify(logits, len(history), history, Drafted(1)) == expected
     assert sampler.choose(logits, len(history), history).token == expected
     assert sampler.shortfall(logits, len(history), history, expected) == 0
     margin = sampler.margin(logits, len(history), history)
@@ -130,8 +130,8 @@ def test_rejection_tests_masked_distributions(
     drafted = sampler.choose(np.roll(logits, 1), 4, [])
     assert drafted.distribution is not None
     assert set(drafted.distribution.ids.tolist()) <= set(tokens)
-    verified = sampler.verify(logits, 4, [], drafted.token, drafted.distribution)
-    assert verified == plain.verify(row, 4, [], drafted.token, drafted.distribution)
+    verified = sampler.verify(logits, 4, [], Drafted(drafted.token, drafted.distribution))
+    assert verified == plain.verify(row, 4, [], Drafted(drafted.token, drafted.distribution))
     assert sampler.sample(logits, 4, []) == plain.sample(row, 4, [])
 
 

@@ -18,6 +18,7 @@ from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.speculative.control.controllers import FixedLength
 from localspec.speculative.drafters import ModelDrafter
+from localspec.speculative.loop import Drafted
 from localspec.speculative.sampling import sampler as sampler_module
 from localspec.speculative.sampling.rejection import (
     RejectionSampler,
@@ -140,8 +141,8 @@ def test_a_wrong_rule_would_be_noticed() -> None:
     class Greedy(RejectionSampler):
         """Takes every drafted token."""
 
-        def verify(self, logits, position, history, token, distribution):  # type: ignore[no-untyped-def]
-            return token
+        def verify(self, logits, position, history, drafted):  # type: ignore[no-untyped-def]
+            return drafted.token
 
     found = toy_texts(lambda seed: Greedy(replace(WARM, seed=seed)), quirk=0.8, draws=1500)
     distribution = toy_distribution(ToyModel(n_vocab=4), [1, 2], 4)
@@ -169,7 +170,10 @@ def test_a_row_is_cut_once(top_k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = sampler.choose(logits, 3, [4, 5], 2)
     assert len(calls) == 1 and chosen.runners_up == ()
     assert chosen.distribution is not None and chosen.distribution.of(chosen.token) > 0
-    assert sampler.verify(logits, 3, [4, 5], chosen.token, chosen.distribution) == chosen.token
+    assert (
+        sampler.verify(logits, 3, [4, 5], Drafted(chosen.token, chosen.distribution))
+        == chosen.token
+    )
     assert len(calls) == 2
 
 
@@ -182,7 +186,7 @@ def test_the_whole_of_a_large_vocabulary_may_be_rejected_and_drawn() -> None:
     accepted = 0
     for position in range(300):
         token = sampler.choose(draft, position, []).token
-        verified = sampler.verify(target, position, [], token, q)
+        verified = sampler.verify(target, position, [], Drafted(token, q))
         accepted += verified == token
         assert verified == token or rest[verified] > 0
     assert accepted / 300 == pytest.approx(1 - rest.sum(), abs=0.1)
@@ -190,7 +194,7 @@ def test_the_whole_of_a_large_vocabulary_may_be_rejected_and_drawn() -> None:
 
 def test_a_token_without_its_distribution_cannot_be_tested() -> None:
     with pytest.raises(ValueError, match="must come with the distribution"):
-        RejectionSampler(WARM).verify(np.zeros(4, np.float32), 0, [], 1, None)
+        RejectionSampler(WARM).verify(np.zeros(4, np.float32), 0, [], Drafted(1))
 
 
 # -- the demo pair -------------------------------------------------------------------------
