@@ -25,7 +25,7 @@ from localspec.llama.batch import (
 )
 from localspec.llama.cache.branches import LlamaTrees
 from localspec.llama.cache.cached_text import CachedText, CacheSequence
-from localspec.llama.cache.copies import EVERY, TEXT_SEQUENCE, StateCheckpoints
+from localspec.llama.cache.copies import EVERY, NativeSequence, StateCheckpoints
 from localspec.llama.cache.rollback import Fork, Rollback, Snapshots, Trim
 from localspec.llama.memory.attention import with_attention
 from localspec.llama.memory.layer_cache import ANCHORS, window_cells
@@ -378,7 +378,7 @@ class LlamaModel(CachedText):
             self._make_context(strategy)
             if self._weightless or (self.rollback.name == strategy and self._works()):
                 return
-        self.cells.end = Rollback(self._llama, self.context)
+        self.cells.end = Rollback(NativeSequence(self._llama, self.context))
 
     def _works(self) -> bool:
         """Whether it can undo tokens, as a few passes show; a list would go out of date.
@@ -434,31 +434,28 @@ class LlamaModel(CachedText):
         params = context_parameters(self.options, self.n_ctx, self.threads, strategy)
         self.context, memory = self.weights.new_context(params)
         self.memory = self.weights.memory + memory
-        sequence = TEXT_SEQUENCE
+        text = end = NativeSequence(self._llama, self.context)
         if has_branches(self.options, strategy):
             self._trees = LlamaTrees(self, self.context, self.options.branches)
-            sequence = EVERY
-        end = self.make_rollback(strategy, sequence)
-        self.cells = CacheSequence(self._llama, self.context, TEXT_SEQUENCE, end)
+            end = NativeSequence(self._llama, self.context, EVERY)
+        self.cells = CacheSequence(text, self.make_rollback(strategy, end))
 
-    def make_rollback(self, strategy: str, sequence: int) -> Rollback:
+    def make_rollback(self, strategy: str, sequence: NativeSequence) -> Rollback:
         """A strategy for a sequence of the context, which was configured for it.
 
         Copies of sliding windows take no more memory than the sequence's part of the cache.
         Architectures without snapshots set `n_rs_seq` to 0: `llm_arch_supports_rs_rollback`.
         """
-        llama, context = self._llama, self.context
-        sliding = int(llama.llama_model_n_swa(self.weights.handle))
+        sliding = int(self._llama.llama_model_n_swa(self.weights.handle))
         if strategy == Trim.name:
             limit = self.memory.kv // self.options.parallel if self.options.copies_windows else 0
             most = ANCHORS if limit and self.window_cells else 0
-            copies = StateCheckpoints(llama, context, most, sequence, limit)
-            return Trim(llama, context, sliding, sequence, copies)
+            return Trim(sequence, sliding, StateCheckpoints(sequence, most, limit))
         if strategy == Fork.name:
-            return Fork(llama, context, sliding, sequence)
-        if strategy == Snapshots.name and llama.llama_n_rs_seq(context):
-            return Snapshots(llama, context, sequence)
-        return Rollback(llama, context, sequence)
+            return Fork(sequence, sliding)
+        if strategy == Snapshots.name and self._llama.llama_n_rs_seq(self.context):
+            return Snapshots(sequence)
+        return Rollback(sequence)
 
     def _free_context(self) -> None:
         if self._trees is not None:

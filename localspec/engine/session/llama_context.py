@@ -12,6 +12,7 @@ from localspec.core.options.load_options import MAX_ROWS
 from localspec.llama import llama_library
 from localspec.llama.batch import are_numbers, decode, longest, read_logits
 from localspec.llama.cache.cached_text import CacheSequence
+from localspec.llama.cache.copies import NativeSequence
 from localspec.llama.heads.hidden_states import States, Tap
 from localspec.llama.model import LlamaModel
 from localspec.speculative.loop import Logits
@@ -118,9 +119,10 @@ class SharedContext(PassContext):
         self._batch = model.make_batch()
         model.truncate(0)
         strategy = model.rollback.name
+        numbers = range(model.options.parallel)
+        natives = [NativeSequence(self._llama, self._context, i) for i in numbers]
         self.sequences = [
-            CacheSequence(self._llama, self._context, i, model.make_rollback(strategy, i))
-            for i in range(model.options.parallel)
+            CacheSequence(native, model.make_rollback(strategy, native)) for native in natives
         ]
         self.widest_filled = self.sequences[0].end.widest_filled
         self._empty_bytes = self.sequences[0].state_bytes()

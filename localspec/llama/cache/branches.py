@@ -7,7 +7,7 @@ from localspec.core.interrupt import held_interrupt
 from localspec.core.options.load_options import MAX_PATHS, MAX_ROWS
 from localspec.llama import llama_library
 from localspec.llama.batch import TreeBatch, are_numbers, with_unknown_rows
-from localspec.llama.cache.copies import EVERY, TEXT_SEQUENCE
+from localspec.llama.cache.copies import EVERY, TEXT_SEQUENCE, NativeSequence
 from localspec.speculative.loop import Logits
 
 if TYPE_CHECKING:
@@ -69,7 +69,8 @@ class LlamaTrees:
         self.branches = branches
         self._model = model
         self._llama = llama_library.library()
-        self._memory: Any = self._llama.llama_get_memory(context)
+        self._paths = [NativeSequence(self._llama, context, i) for i in range(MAX_PATHS)]
+        self._every = NativeSequence(self._llama, context, EVERY)
         self._batch = TreeBatch(self._llama, MAX_ROWS, MAX_PATHS)
         self._tokens: list[int] = []  # of the last pass, its padding included
         self._tree = TreeRows.of(())
@@ -121,23 +122,20 @@ class LlamaTrees:
 
     def _copy_text(self, paths: int) -> None:
         """Let the sequences of ``paths`` paths hold the text."""
-        for path in range(1, paths):
-            held = self._llama.llama_memory_seq_pos_max(self._memory, path) + 1
-            if held < self._begin:
-                self._llama.llama_memory_seq_cp(
-                    self._memory, TEXT_SEQUENCE, path, held, self._begin
-                )
+        for path in self._paths[1:paths]:
+            if (held := path.end) < self._begin:
+                self._paths[TEXT_SEQUENCE].share(path.number, held, self._begin)
 
     def _drop_others(self, rows: Sequence[int]) -> None:
         """Leave these rows of the last pass in the text; of other paths only the shared tokens."""
         tree, end = self._tree, self._begin + len(rows)
         if max(tree.lengths) > len(rows):
-            self._llama.llama_memory_seq_rm(self._memory, EVERY, end, -1)
+            self._every.drop(end)
         for path, length in enumerate(tree.lengths):
             shared = tree.shared(path, rows)
             if shared < min(length, len(rows)):
-                self._llama.llama_memory_seq_rm(self._memory, path, self._begin + shared, -1)
+                self._paths[path].drop(self._begin + shared)
         taken = tree.paths[rows[-1]][0]
         if taken != TEXT_SEQUENCE:
             begin = self._begin + tree.shared(TEXT_SEQUENCE, rows)
-            self._llama.llama_memory_seq_cp(self._memory, taken, TEXT_SEQUENCE, begin, end)
+            self._paths[taken].share(TEXT_SEQUENCE, begin, end)

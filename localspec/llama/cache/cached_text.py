@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +11,9 @@ from localspec.core.interrupt import held_interrupt
 from localspec.llama.cache.copies import (
     LONGEST_REPLAY,
     Copy,
+    NativeSequence,
     ReusableLengths,
-    copy_state,
     places_to_return,
-    restore_state,
 )
 from localspec.llama.cache.rollback import Rollback, Trim
 from localspec.speculative.loop import Logits, PassListener
@@ -29,9 +27,8 @@ class CacheSequence:
     while a pass is under way, and if a failed one may have changed it.
     """
 
-    def __init__(self, llama: Any, context: Any, number: int, end: Rollback) -> None:
-        self._llama, self._context, self._number = llama, context, number
-        self.end = end
+    def __init__(self, native: NativeSequence, end: Rollback) -> None:
+        self._native, self.end = native, end
         self.held = self.surplus = 0
         self.is_torn = False
 
@@ -90,19 +87,19 @@ class CacheSequence:
         return self.end.reusable_lengths(held)
 
     def state_bytes(self) -> int:
-        return int(self._llama.llama_state_seq_get_size(self._context, self._number))
+        return self._native.state_bytes()
 
     def state(self) -> NDArray[np.uint8]:
         """llama.cpp's state of its tokens, as large as their part of the cache."""
         self.settle()
-        return copy_state(self._llama, self._context, self._number)
+        return self._native.state()
 
     def restore(self, length: int, state: NDArray[np.uint8], copies: Sequence[Copy]) -> bool:
         """Load a `state` of ``length`` tokens; False, and no tokens, if it does not fit."""
         self.is_torn = True
         self.rewind(0)
         self.is_torn = True
-        taken = restore_state(self._llama, self._context, self._number, state, length)
+        taken = self._native.take_state(state) and self._native.end == length
         if taken and self.end.is_whole(length):
             self.held, self.is_torn = length, False
             self.end.copies.restore_copies(copies)

@@ -21,6 +21,66 @@ _PARTIAL = 1
 Copy = tuple[int, NDArray[np.uint8]]  # the number of tokens, and the partial state after them
 
 
+class NativeSequence:
+    """A sequence of a context as llama.cpp knows it: its cells by their positions, its state.
+
+    Its ``number`` may be `EVERY`, which stands for all sequences.
+    """
+
+    def __init__(self, llama: Any, context: Any, number: int = TEXT_SEQUENCE) -> None:
+        self.llama, self.context, self.number = llama, context, number
+        self.memory = llama.llama_get_memory(context)
+
+    @property
+    def first(self) -> int:
+        """The position of its first cell; -1 without any."""
+        return int(self.llama.llama_memory_seq_pos_min(self.memory, self.number))
+
+    @property
+    def end(self) -> int:
+        """The position after its last cell."""
+        return int(self.llama.llama_memory_seq_pos_max(self.memory, self.number)) + 1
+
+    def drop(self, length: int) -> bool:
+        """Drop the cells at ``length`` and beyond; whether llama.cpp did."""
+        return bool(self.llama.llama_memory_seq_rm(self.memory, self.number, length, -1))
+
+    def cut(self, length: int) -> bool:
+        """`drop` them; whether it then ends there."""
+        return self.drop(length) and self.end == length
+
+    def share(self, other: int, begin: int, end: int) -> None:
+        """Let another sequence have its cells from ``begin`` up to ``end`` too."""
+        self.llama.llama_memory_seq_cp(self.memory, self.number, other, begin, end)
+
+    def state_bytes(self) -> int:
+        return int(self.llama.llama_state_seq_get_size(self.context, self.number))
+
+    def state(self, flags: int = 0) -> NDArray[np.uint8]:
+        """llama.cpp's copy of its state; empty if it returns none."""
+        size = self.llama.llama_state_seq_get_size_ext(self.context, self.number, flags)
+        state = np.empty(size, np.uint8)
+        read = self.llama.llama_state_seq_get_data_ext(
+            self.context, _pointer(state), size, self.number, flags
+        )
+        return state[:read]
+
+    def take_state(self, state: NDArray[np.uint8], flags: int = 0) -> bool:
+        """Hold a copied `state`; whether llama.cpp took it.
+
+        It checks sizes and types (`state_read_meta`, `state_read_data`), but not where cells end.
+        """
+        with llama_library.log.watch():
+            read = self.llama.llama_state_seq_set_data_ext(
+                self.context, _pointer(state), len(state), self.number, flags
+            )
+        return bool(read == len(state))
+
+
+def _pointer(array: NDArray[np.uint8]) -> Any:
+    return array.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+
+
 class ReusableLengths(NamedTuple):
     """Lengths to which a copied state can return: all from ``first`` on, and those of copies."""
 
@@ -72,19 +132,9 @@ class StateCheckpoints:
     fewest tokens to read again; those at the ends of shared beginnings of prompts go last.
     """
 
-    def __init__(
-        self,
-        llama: Any,
-        context: Any,
-        most: int,
-        sequence: int = TEXT_SEQUENCE,
-        limit: int | None = None,
-    ) -> None:
-        self._llama = llama
-        self._context = context
-        self._memory = llama.llama_get_memory(context)
-        self.most = most
+    def __init__(self, sequence: NativeSequence, most: int, limit: int | None = None) -> None:
         self._sequence = sequence
+        self.most = most
         self._limit = limit
         self._copies: list[Copy] = []  # the shortest first
         self._shared: set[int] = set()  # lengths that several prompts began with
@@ -114,7 +164,7 @@ class StateCheckpoints:
             return
         self._copies = [each for each in self._copies if each[0] != self._passing]
         self._passing = length if passing else None
-        copy = copy_state(self._llama, self._context, self._sequence, _PARTIAL)
+        copy = self._sequence.state(_PARTIAL)
         if len(copy):
             self._copies = [*self._copies, (length, copy)]
             self._make_room()
@@ -141,8 +191,7 @@ class StateCheckpoints:
         self.forget(length)
         if self._copies:
             at, copy = self._copies[-1]
-            taken = write_state(self._llama, self._context, self._sequence, copy, _PARTIAL)
-            if taken and cut(self._llama, self._memory, at, self._sequence):
+            if self._sequence.take_state(copy, _PARTIAL) and self._sequence.cut(at):
                 return at
             self._copies.clear()
         return 0
@@ -155,44 +204,3 @@ class StateCheckpoints:
         """Drop the copies of more than ``length`` tokens."""
         self._copies = [each for each in self._copies if each[0] <= length]
         self._shared = {each for each in self._shared if each <= length}
-
-
-def cut(llama: Any, memory: Any, length: int, sequence: int = TEXT_SEQUENCE) -> bool:
-    """Drop a sequence's cells after ``length``; whether it then ends there."""
-    dropped = llama.llama_memory_seq_rm(memory, sequence, length, -1)
-    return bool(dropped) and llama.llama_memory_seq_pos_max(memory, sequence) == length - 1
-
-
-def copy_state(llama: Any, context: Any, sequence: int, flags: int = 0) -> NDArray[np.uint8]:
-    """llama.cpp's state of a sequence; empty if it returns none."""
-    state = np.empty(llama.llama_state_seq_get_size_ext(context, sequence, flags), np.uint8)
-    read = llama.llama_state_seq_get_data_ext(context, _pointer(state), len(state), sequence, flags)
-    return state[:read]
-
-
-def restore_state(
-    llama: Any, context: Any, sequence: int, state: NDArray[np.uint8], length: int
-) -> bool:
-    """Let a sequence hold ``length`` tokens as in a copied state; whether it does.
-
-    llama.cpp checks sizes and types (`state_read_meta`, `state_read_data`); checked here is that
-    there are cells up to the last token.
-    """
-    taken = write_state(llama, context, sequence, state)
-    last = llama.llama_memory_seq_pos_max(llama.llama_get_memory(context), sequence)
-    return taken and last == length - 1
-
-
-def write_state(
-    llama: Any, context: Any, sequence: int, state: NDArray[np.uint8], flags: int = 0
-) -> bool:
-    """Let a sequence hold a copied state; whether llama.cpp took it."""
-    with llama_library.log.watch():
-        read = llama.llama_state_seq_set_data_ext(
-            context, _pointer(state), len(state), sequence, flags
-        )
-    return bool(read == len(state))
-
-
-def _pointer(array: NDArray[np.uint8]) -> Any:
-    return array.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))

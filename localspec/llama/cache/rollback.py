@@ -7,13 +7,7 @@ are read again.
 
 from typing import Any, ClassVar
 
-from localspec.llama.cache.copies import (
-    EVERY,
-    TEXT_SEQUENCE,
-    ReusableLengths,
-    StateCheckpoints,
-    cut,
-)
+from localspec.llama.cache.copies import EVERY, NativeSequence, ReusableLengths, StateCheckpoints
 from localspec.llama.memory.layer_cache import ANCHORS, SNAPSHOTS
 
 
@@ -27,18 +21,11 @@ class Rollback:
     name: ClassVar[str] = "reread"
     per_text: ClassVar[int] = 1  # sequences of a context that a text takes
 
-    def __init__(
-        self,
-        llama: Any,
-        context: Any,
-        sequence: int = TEXT_SEQUENCE,
-        copies: StateCheckpoints | None = None,
-    ) -> None:
-        self._llama = llama
-        self._memory = llama.llama_get_memory(context)
+    def __init__(self, sequence: NativeSequence, copies: StateCheckpoints | None = None) -> None:
         self._sequence = sequence
-        self.copies = copies or StateCheckpoints(llama, context, 0, sequence)
-        self._is_alone = sequence == EVERY or llama.llama_n_seq_max(context) == self.per_text
+        self.copies = copies or StateCheckpoints(sequence, 0)
+        sequences = sequence.llama.llama_n_seq_max(sequence.context)
+        self._is_alone = sequence.number == EVERY or sequences == self.per_text
 
     def checkpoint(self, length: int, most: int) -> None:
         """The memory holds ``length`` tokens; of those read next, up to ``most`` may be undone."""
@@ -81,9 +68,9 @@ class Rollback:
 
     def _clear(self) -> None:
         if self._is_alone:  # also cells that a forged state may have left in other sequences
-            self._llama.llama_memory_clear(self._memory, True)
+            self._sequence.llama.llama_memory_clear(self._sequence.memory, True)
         else:
-            self._llama.llama_memory_seq_rm(self._memory, self._sequence, 0, -1)
+            self._sequence.drop(0)
 
 
 class Trim(Rollback):
@@ -99,14 +86,9 @@ class Trim(Rollback):
     name = "trim"
 
     def __init__(
-        self,
-        llama: Any,
-        context: Any,
-        sliding: int,
-        sequence: int = TEXT_SEQUENCE,
-        copies: StateCheckpoints | None = None,
+        self, sequence: NativeSequence, sliding: int, copies: StateCheckpoints | None = None
     ) -> None:
-        super().__init__(llama, context, sequence, copies)
+        super().__init__(sequence, copies)
         self._sliding = sliding
 
     def returns_to(self, length: int, held: int) -> int:
@@ -118,7 +100,7 @@ class Trim(Rollback):
 
     def rewind(self, length: int, held: int | None) -> int:
         """Drop the cells; return to a copy if a sliding window has moved on."""
-        dropped = self._llama.llama_memory_seq_rm(self._memory, self._sequence, length, -1)
+        dropped = self._sequence.drop(length)
         if length and dropped and self.is_whole(length):
             self.copies.forget(length)
             return length
@@ -128,17 +110,15 @@ class Trim(Rollback):
         """Whether sliding layers still hold all that the token at ``length`` attends to."""
         if not self._sliding or length == 0:
             return True
-        first = int(self._llama.llama_memory_seq_pos_min(self._memory, self._sequence))
-        return 0 <= first <= max(0, length - self._sliding)
+        return 0 <= self._sequence.first <= max(0, length - self._sliding)
 
 
 class _Anchored(Rollback):
     """Returns to copies of a recurrent state, also at the ends of all texts."""
 
-    def __init__(self, llama: Any, context: Any, anchors: int, sequence: int) -> None:
-        copies = StateCheckpoints(llama, context, anchors, sequence)
-        super().__init__(llama, context, sequence, copies)
-        self._ubatch = int(llama.llama_n_ubatch(context))
+    def __init__(self, sequence: NativeSequence, anchors: int) -> None:
+        super().__init__(sequence, StateCheckpoints(sequence, anchors))
+        self._ubatch = int(sequence.llama.llama_n_ubatch(sequence.context))
 
     def anchor(self, length: int) -> None:
         """Copy the state for later prompts."""
@@ -160,9 +140,11 @@ class Fork(_Anchored):
     name = "fork"
     per_text = 2
 
-    def __init__(self, llama: Any, context: Any, sliding: int, sequence: int) -> None:
-        super().__init__(llama, context, ANCHORS, sequence)
-        self._copy = sequence + llama.llama_n_seq_max(context) // self.per_text
+    def __init__(self, sequence: NativeSequence, sliding: int) -> None:
+        super().__init__(sequence, ANCHORS)
+        llama, context = sequence.llama, sequence.context
+        second = sequence.number + llama.llama_n_seq_max(context) // self.per_text
+        self._copy = NativeSequence(llama, context, second)
         self._sliding = sliding
         self._checkpoint: int | None = None
         self._since = 0  # tokens read after the checkpoint
@@ -172,7 +154,7 @@ class Fork(_Anchored):
         if length == self._checkpoint:
             return
         self._checkpoint = None  # until it is true: Ctrl-C may come in between
-        self._llama.llama_memory_seq_cp(self._memory, self._sequence, self._copy, length, length)
+        self._sequence.share(self._copy.number, length, length)
         self._checkpoint, self._since = length, 0
 
     def observe(self, width: int) -> None:
@@ -184,10 +166,8 @@ class Fork(_Anchored):
             self._checkpoint = None  # sliding layers may have lost the window before it
         shared = self._checkpoint
         if shared and self.copies.last(length) <= shared <= length:
-            self._llama.llama_memory_seq_cp(
-                self._memory, self._copy, self._sequence, shared, shared
-            )
-            if cut(self._llama, self._memory, shared, self._sequence):
+            self._copy.share(self._sequence.number, shared, shared)
+            if self._sequence.cut(shared):
                 self.copies.forget(length)
                 self._since = 0
                 return shared
@@ -197,7 +177,7 @@ class Fork(_Anchored):
     def _clear(self) -> None:
         super()._clear()
         if not self._is_alone:
-            self._llama.llama_memory_seq_rm(self._memory, self._copy, 0, -1)
+            self._copy.drop(0)
 
 
 class Snapshots(_Anchored):
@@ -212,9 +192,9 @@ class Snapshots(_Anchored):
 
     name = "snapshots"
 
-    def __init__(self, llama: Any, context: Any, sequence: int) -> None:
-        super().__init__(llama, context, 1 + ANCHORS, sequence)
-        self._depth = int(llama.llama_n_rs_seq(context))
+    def __init__(self, sequence: NativeSequence) -> None:
+        super().__init__(sequence, 1 + ANCHORS)
+        self._depth = int(sequence.llama.llama_n_rs_seq(sequence.context))
         self._allowed = 0
 
     def checkpoint(self, length: int, most: int) -> None:
@@ -239,7 +219,7 @@ class Snapshots(_Anchored):
     def rewind(self, length: int, held: int | None) -> int:
         allowed, self._allowed = self._allowed, 0
         if length and held is not None and held - length <= allowed:
-            if cut(self._llama, self._memory, length, self._sequence):
+            if self._sequence.cut(length):
                 self.copies.forget(length)
                 return length
         return super().rewind(length, held)

@@ -14,7 +14,7 @@ from localspec.core.errors import EngineError
 from localspec.core.options.load_options import MAX_DRAFT_TOKENS, LoadOptions
 from localspec.llama import llama_library
 from localspec.llama.batch import read_logits, require_fits
-from localspec.llama.cache.copies import TEXT_SEQUENCE, copy_state, write_state
+from localspec.llama.cache.copies import TEXT_SEQUENCE, NativeSequence
 from localspec.llama.cache.rollback import Trim
 from localspec.llama.heads.hidden_states import States, unstable
 from localspec.llama.model import LlamaModel
@@ -95,7 +95,6 @@ class HeadContext:
                 self.n_vocab, self._kept = trimmed.size, KeptRows(trimmed)
             self._read_as = None if trimmed is None else trimmed.read_as
             self.width: int = self._llama.llama_model_n_embd_out(self._weights.handle)
-            self._memory = self._llama.llama_get_memory(self.handle)
             self._batch = self._llama.llama_batch_ext_init(self.handle)
             # DFlash2's logits are not read; an output would copy them from the device.
             self._selects = header is not None and draft_kind(header).selected > 0
@@ -127,12 +126,16 @@ class HeadContext:
 
     def encode(self, features: States) -> States:
         """The encoder's output for each row, valid until the next pass: shape (rows, width)."""
-        end = self._llama.llama_memory_seq_pos_max(self._memory, self.sequence) + 1
+        end = self._native.end
         places = range(end, end + len(features))  # it ignores them
         parts = [HeadRows(None, places, features, len(features), self.sequence)]
         self._fill(parts)
         self._process(self._llama.LLAMA_PROCESS_TYPE_ENCODE, parts)
         return HeadContext.own_states(self, len(features))  # a slot's are those of its last pass
+
+    @property
+    def _native(self) -> NativeSequence:
+        return NativeSequence(self._llama, self.handle, self.sequence)
 
     def use_layer(self, layer: int) -> None:
         """Let this one of several heads compute the next passes."""
@@ -163,22 +166,22 @@ class HeadContext:
         self._llama.llama_synchronize(self.handle)
 
     def state_bytes(self) -> int:
-        return int(self._llama.llama_state_seq_get_size(self.handle, self.sequence))
+        return self._native.state_bytes()
 
     def state(self) -> NDArray[np.uint8]:
-        return copy_state(self._llama, self.handle, self.sequence)
+        return self._native.state()
 
     def restore(self, state: NDArray[np.uint8]) -> bool:
         """Let the empty sequence hold a `state`; whether llama.cpp took it."""
-        return write_state(self._llama, self.handle, self.sequence, state)
+        return self._native.take_state(state)
 
     def clear(self) -> None:
         """Forget all sequences, and the contents of their cells; those that drafted read again."""
-        self._llama.llama_memory_clear(self._memory, True)
+        self._llama.llama_memory_clear(self._native.memory, True)
 
     def forget(self, position: int) -> None:
         """Forget the tokens at ``position`` and beyond."""
-        if not self._llama.llama_memory_seq_rm(self._memory, self.sequence, position, -1):
+        if not self._native.drop(position):
             raise EngineError(
                 f"llama.cpp cannot drop the tokens after position {position} of this head.",
                 "Run without a draft: --draft off.",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.llama.cache.copies import StateCheckpoints, places_to_return
+from localspec.llama.cache.copies import NativeSequence, StateCheckpoints, places_to_return
 
 LONG = 96  # tokens of a question
 
@@ -60,7 +60,7 @@ class SizedStates:
 def kept(most: int, limit: int | None, *added: tuple[int, bool]) -> list[int]:
     """The lengths of the copies that stay, of these lengths, some of which are shared."""
     states: Any = SizedStates()
-    copies = StateCheckpoints(states, None, most, limit=limit)
+    copies = StateCheckpoints(NativeSequence(states, None), most, limit)
     for states.length, shared in added:
         copies.add(states.length, shared=shared)
     return [length for length, _ in copies.copies]

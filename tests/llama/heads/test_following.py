@@ -202,7 +202,7 @@ def test_a_restored_text_is_not_read_by_the_head(pair: HeadPair, passes: list[in
 
 def test_behind_a_long_way_back_one_state_is_missing_and_no_more(architecture: Files) -> None:
     with head_pair(architecture, "glm4moe-mtp", None) as pair:
-        context, memory = random_ids(700), pair.head.context._memory
+        context, memory = random_ids(700), pair.head.context._native.memory
         pair.target.decode(context, 0)
         pair.target.truncate(100)
         context[100:] = random_ids(300, seed=1)
