@@ -1,7 +1,6 @@
 """``localspec`` and ``chat`` alone: in a terminal the models to chat with, elsewhere the help."""
 
 import shlex
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -25,15 +24,11 @@ _FIRST_STEPS = (
 
 def start(context: typer.Context) -> None:
     """Offer a chat with a model that is on this disk and fits; without any, the first steps."""
-    if not is_terminal():
+    if not console.is_dialogue():
         typer.echo(context.get_help())
         raise typer.Exit(2)
     if (name := choose_model()) is not None:
         context.command.main(["chat", name], prog_name="localspec")
-
-
-def is_terminal() -> bool:
-    return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def choose_model() -> str | None:

@@ -50,7 +50,7 @@ def open_screen(
     the names of ``models``. Without ``keep_input`` nothing typed is written to the disk. Without
     Markdown and with --quiet nothing is redrawn: screen readers would read it again.
     """
-    if not _is_terminal():
+    if not console.is_dialogue():
         yield PlainChat(look)
         return
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -67,12 +67,8 @@ def open_screen(
 
 def kept_whole(*, markdown: bool) -> AbstractContextManager[None]:
     """A block in which the terminal cuts nothing that is pasted, also before there is a screen."""
-    is_dumb = not _is_terminal() or console.make_console(stderr=False).is_dumb_terminal
+    is_dumb = not console.is_dialogue() or console.make_console(stderr=False).is_dumb_terminal
     return nullcontext() if is_dumb or not _redraws(markdown) else of_any_length()
-
-
-def _is_terminal() -> bool:
-    return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def _redraws(markdown: bool) -> bool:
@@ -159,7 +155,7 @@ class PlainChat(_Screen):
         return read_message(self._line)
 
     def _line(self, continued: bool) -> str:
-        typed = sys.stdin is not None and sys.stdin.isatty()  # and stdout is a pipe: chat | tee
+        typed = console.is_typed()  # and stdout is a pipe: chat | tee
         if typed:
             console.prompt("... " if continued else ">>> ")
         try:

@@ -16,7 +16,7 @@ from localspec.commands.flags.pair import NameArgument, PairFlags
 from localspec.commands.flags.settings import default_target
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.session import make_request, require_prompt_cache
-from localspec.commands.start import choose_model, is_terminal
+from localspec.commands.start import choose_model
 from localspec.display.pieces import AnswerStyle
 from localspec.display.terminal import console
 
@@ -45,7 +45,7 @@ def chat(
     grammar = constraining.read()
     saved = storing.read()
     name, given, settings = conversations.with_saved_pair(saved, name, given)
-    if not (name or given.get("target") or default_target()) and is_terminal():
+    if not (name or given.get("target") or default_target()) and console.is_dialogue():
         name = choose_model()
         if name is None:
             raise typer.Exit

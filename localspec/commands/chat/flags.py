@@ -1,6 +1,5 @@
 """Flags of conversations that are saved and go on later."""
 
-import sys
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -48,8 +47,7 @@ class ConversationFlags:
 
     def autosave(self, saved: SavedConversation | None, chat: "Chat") -> Autosave | None:
         """How the chat is saved, None if it is not: a script leaves no traces unasked."""
-        typed = sys.stdin is not None and sys.stdin.isatty()
-        wanted = typed or self.resume or self.session is not None
+        wanted = console.is_typed() or self.resume or self.session is not None
         wanted = wanted if self.save is None else self.save
         if saved is not None and wanted:
             return Autosave.of(saved, chat.document())

@@ -1,6 +1,5 @@
 """The command rm: delete downloaded models to free disk space."""
 
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -56,7 +55,7 @@ def _describe(removal: "Removal") -> None:
 
 
 def _agreed(question: str) -> bool:
-    if sys.stdin is None or not sys.stdin.isatty():
+    if not console.is_typed():
         raise UsageError("rm asks before it deletes, and there is no terminal.", "Add --yes.")
     return console.ask(question)
 

@@ -70,6 +70,16 @@ def _has_size(descriptor: int) -> bool:
         return False
 
 
+def is_typed() -> bool:
+    """Whether standard input, which may be closed, is a terminal."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def is_dialogue() -> bool:
+    """Whether somebody types, and sees the results in the terminal too."""
+    return is_typed() and sys.stdout.isatty()
+
+
 def text(piece: str) -> None:
     """Write generated text; on a terminal control sequences are shown, not obeyed."""
     sys.stdout.write(printable(piece) if sys.stdout.isatty() else piece)
