@@ -69,22 +69,13 @@ class Steps:
         self._matchings[answer] = Matching(compiled)
         return compiled.n_vocab, compiled.stops
 
-    def mask(self, answer: int, changes: Changes, length: int) -> str:
-        """`Matching.mask` in base64."""
-        return base64.b64encode(self._followed(answer, changes).mask(length)).decode()
-
-    def forced(self, answer: int, changes: Changes, length: int) -> list[int]:
-        return self._followed(answer, changes).forced(length)
-
-    def allows(
-        self, answer: int, changes: Changes, length: int, token: int
-    ) -> tuple[list[int], bool]:
-        return self._followed(answer, changes).allows(length, token)
-
-    def _followed(self, answer: int, changes: Changes) -> "Matching":
+    def match(self, answer: int, changes: Changes, step: str, *values: int) -> object:
+        """Ask an answer's `Matching`, once it has read the changes; a mask is in base64."""
+        matching = self._matchings[answer]
         for shared, tokens in changes:
-            self._matchings[answer].follow(shared, tokens)
-        return self._matchings[answer]
+            matching.follow(shared, tokens)
+        found = getattr(matching, step)(*values)
+        return base64.b64encode(found).decode() if isinstance(found, bytes) else found
 
     def _tokenize(self, text: str) -> list[int]:
         """Ask the parent, which holds the model."""

@@ -76,12 +76,12 @@ class GrammarConstraint:
         self._changes = [(0, [*self._tokens])]  # that the child does not know of
 
     def _ask(self, step: str, *values: int) -> Any:
-        """The result of a step of `child.Steps`, after the changes."""
+        """The result of a step of `matcher.Matching`, after the changes."""
         if self._process.ended:
             self._begin()
         changes, self._changes = self._changes, []
         tokenize = self._vocabulary.tokenize
-        return self._process.ask(step, self._number, changes, *values, tokenize=tokenize)
+        return self._process.ask("match", self._number, changes, step, *values, tokenize=tokenize)
 
     def allows(self, token: int, position: int, history: Sequence[int]) -> bool:
         """Whether `mask` allows this token; avoids computing the mask where possible."""
