@@ -506,13 +506,14 @@ PARTICULARS: dict[str, tuple[dict[str, object], dict[str, object], list[str]]] =
     "license of EXAONE": ({}, {"general.license": "exaone"}, ["warning license"]),
     "license NC": ({"general.license": "cc-by-nc-4.0"}, {}, ["warning license"]),
     "license not NC": ({"general.license": "ncsa"}, {}, ["info license"]),
-    "coarse draft": ({}, {"general.file_type": 15}, ["info draft-quantization"]),
+    "coarse draft": ({}, {"general.file_type": 10}, ["info draft-quantization"]),
+    "draft in 4 bits": ({}, {"general.file_type": 2}, []),
     "coarse target": ({"general.file_type": 15}, {}, []),
     "fine draft": ({}, {"general.file_type": 32}, []),
     "odd width": (
         {},
         {"general.file_type": 18, "llama.embedding_length": 896},
-        ["info draft-quantization", "info quantization-width"],
+        ["info quantization-width"],
     ),
     "odd width, plain blocks": ({}, {"llama.embedding_length": 896}, []),
 }

@@ -135,10 +135,7 @@ _INFOS = {
     "chat-template": "The target's is used.",
     "license": "Check that they suit your use.",
     "tied-embedding": "Its type decides much of what a step of a small draft costs.",
-    "draft-quantization": (
-        "Q8_0 costs more for each step, and agreed hardly more with the target where that was "
-        "measured; `localspec bench` compares files."
-    ),
+    "draft-quantization": "In Q4_0 it may be right more often: compare with `localspec bench`.",
     "quantization-width": "Some tensors have more bits instead: Q4_0 is smaller and faster.",
 }
 _BY_LEVEL: dict[Level, dict[str, str]] = {"error": _ERRORS, "warning": _WARNINGS, "info": _INFOS}
