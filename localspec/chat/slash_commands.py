@@ -51,9 +51,7 @@ def _help(chat: Chat, rest: str) -> None:
     width = max(len(f"{name} {command.usage}") for name, command in COMMANDS.items())
     for name, command in COMMANDS.items():
         chat.ui.say(f"{f'{name} {command.usage}':<{width}}  {command.help}")
-    chat.ui.say(
-        'Several lines: paste them, begin and end with """, or end a line with a backslash.'
-    )
+    chat.ui.say('Several lines: paste them, end a line with a backslash, or put """ around them.')
     chat.ui.say("A message that begins with a slash: type two of them.")
 
 
@@ -350,23 +348,13 @@ COMMANDS = {
     "/exit": Command("", "leave, as Ctrl-D does", _exit),
     "/clear": Command("", "forget the conversation", _clear),
     "/retry": Command(
-        "[TEMPERATURE]",
-        "answer the last question again, with another seed; once at this temperature",
-        _retry,
+        "[TEMPERATURE]", "answer again, with another seed; once at TEMPERATURE", _retry
     ),
     "/undo": Command("", "forget the last question and its answer", _undo),
-    "/read": Command(
-        "FILE|off", "begin the next message with a text file; off: without one", _read
-    ),
-    "/copy": Command(
-        "[code]", "copy the last answer, or its last code block, to the clipboard", _copy
-    ),
-    "/think": Command(
-        "[show|hide]",
-        "show the thoughts of the last answer; show or fold those to come",
-        _think,
-    ),
-    "/compare": Command("", "answer the last question drafted and plain: speed, text", _compare),
+    "/read": Command("FILE|off", "begin the next message with a text file, or with none", _read),
+    "/copy": Command("[code]", "copy the last answer, or its last code block", _copy),
+    "/think": Command("[show|hide]", "show the last thoughts; show or fold those to come", _think),
+    "/compare": Command("", "answer the last question with and without drafts", _compare),
     "/trace": Command("FILE", "write a page about the last answer, by rounds", _trace),
     "/model": Command("[NAME]", "show the pair, or continue with another one", _model),
     "/stats": Command("", "figures of the whole conversation", _stats),
@@ -375,7 +363,7 @@ COMMANDS = {
     "/system": Command("TEXT|off", "change the system message", _system),
     "/set": Command(
         "NAME [VALUE]",
-        "show or change sampling, such as: /set temperature 0.7",
+        "show or change sampling: /set temperature 0.7",
         _set,
         lambda: (f"{name} " for name in sampling_fields()),
     ),

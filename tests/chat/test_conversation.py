@@ -479,6 +479,8 @@ def test_help_names_every_command() -> None:
     for name in COMMANDS:
         assert sum(sentence.startswith(name + " ") for sentence in person.said) == 2
     assert any('"""' in sentence for sentence in person.said)
+    # It fits a small terminal, its question and the next prompt included.
+    assert len(person.said) // 2 <= 22 and max(map(len, person.said)) <= 80
     assert engine.asked == []
     assert set(ALIASES.values()) <= set(COMMANDS) and not set(ALIASES) & set(COMMANDS)
 
