@@ -30,7 +30,6 @@ if TYPE_CHECKING:  # which takes pydantic a while
 _SHOWN_REFUSALS = 5
 _SHOWN_BY_TEXT = 3
 _GAP = 2  # columns between two columns
-_MOST_GAIN = 24  # columns
 _VOCABULARIES = {
     "predicted": "should fit, by the published facts of both models",
     "reported": "fit, according to a report",
@@ -151,7 +150,7 @@ def pairs(
     table(
         ("PAIR", "SIZE", "HERE", "FITS", "GAIN", "FAMILY", "LICENCES"),
         (_pair_cells(row, row is best) for row in rows),
-        ("LICENCES", "GAIN", "FAMILY"),
+        ("LICENCES", "FAMILY", "GAIN"),
         header=header,
     )
     if best is not None:
@@ -160,8 +159,8 @@ def pairs(
         moved = "the experts stay in RAM" if both.experts else "the layers that fit go to the GPU"
         note(f"In RAM and on the GPU together: {chat_command(both, shared=True)}; {moved}.")
     note(
-        "Details: localspec pair show NAME; download both models: localspec download NAME; "
-        "chat with them: localspec chat NAME."
+        "A gain with (?) is an estimate. Details: localspec pair show NAME; download both models: "
+        "localspec download NAME; chat with them: localspec chat NAME."
     )
 
 
@@ -176,10 +175,10 @@ def _pair_cells(row: PairRow, is_best: bool) -> tuple[str, ...]:
     target, draft = row.here
     here = "both" if target and draft else "target" if target else "draft" if draft else "–"
     gain = "" if row.gain is None else row.gain.what
+    if make_console(stderr=False).is_terminal:
+        gain = gain.partition(";")[0]  # the figure alone
     if row.gain is not None and (row.gain.source is None or row.gain.standing == "estimated"):
         gain += " (?)"
-    if make_console(stderr=False).is_terminal and cell_len(gain) > _MOST_GAIN:
-        gain = _fit(gain, _MOST_GAIN)
     return (
         row.name,
         "" if row.size is None else size(row.size),

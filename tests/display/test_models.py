@@ -171,6 +171,16 @@ def test_pairs_in_a_pipe(streams: Streams) -> None:
     assert "localspec pair show NAME" in err and "localspec download NAME" in err
 
 
+@pytest.mark.parametrize("columns", [80, 100])
+def test_a_narrow_terminal_shows_the_gain_of_each_pair(columns: int) -> None:
+    rows = pair_rows([])
+    head, *lines = shown(drawn(columns, lambda: lists.pairs(rows, None, "this machine")))
+    assert head.split()[:5] == ["PAIR", "SIZE", "HERE", "FITS", "GAIN"]
+    for row, line in zip(rows, lines, strict=False):
+        assert row.gain is None or line[head.index("GAIN") :].strip(), line
+        assert "…" not in line
+
+
 def test_everything_about_a_known_pair(streams: Streams) -> None:
     row = pair_row("qwen2.5-coder-32b", find_models().models)
     lists.pair(row, {})

@@ -61,6 +61,7 @@ class ModelSpec:
 class Gain:
     """The speedup by drafting: measured or reported by `source`, else unconfirmed or expected.
 
+    A list shows what comes before the semicolon, `pair show` all of it.
     "estimated" is `estimated` from the sizes of the models.
     """
 

@@ -74,6 +74,7 @@ def test_what_is_said_is_said_in_sentences(subtests: pytest.Subtests) -> None:
                 assert sentence[0].isupper() or sentence.startswith(("llama.cpp", "unsloth"))
             if pair.gain is not None:
                 assert not pair.gain.what.endswith(".")
+                assert len(pair.gain.what.partition(";")[0]) <= 24  # for a narrow list
                 assert bool(pair.gain.source) == (pair.gain.standing in ("measured", "reported"))
             source = r"[\w.-]+/[\w.-]+#\d+|[\w.-]+/[\w.-]+/[\w./-]+\.\w+|https://\S+"
             assert all(re.fullmatch(source, each) for each in pair.sources)

@@ -121,7 +121,7 @@ def test_the_bundled_pair_is_shown_unless_the_user_has_one_of_its_name(ours: Pat
 
 
 def test_a_known_pair_as_json_tells_all_of_it() -> None:
-    document = pair_row("qwen2.5-coder-32b", models_here()).as_json()
+    document = pair_row("qwen2.5-coder-7b", models_here()).as_json()
     assert json.loads(json.dumps(document))["gain"]["standing"] == "unconfirmed"
     assert {"advice", "gotchas", "sources", "vocab", "size", "here", "fits"} <= document.keys()
     assert "spec" not in document
