@@ -180,10 +180,12 @@ class Resolver:
         try:
             pair = user_pairs.find(_known_as(name))
         except UnknownPair as error:
-            here = near_names(name, [*(model.name for model in self._nameable()), *_folder_files()])
+            here = near_names(name, [*_folder_files(), *(model.name for model in self._nameable())])
             message = error.message.replace("There is no pair", "There is no file and no pair")
+            none, _, pairs = message.removesuffix(".").partition("; near it: ")
+            near = {"On this disk": here, "Pairs near it": pairs}
             raise UnknownPair(
-                message if not here else f"{message} On this disk: {here}.",
+                " ".join([f"{none}.", *(f"{key}: {each}." for key, each in near.items() if each)]),
                 "See pairs with: localspec pairs, and the models on this disk with: localspec list",
             ) from None
         hidden = user_pairs.spellings(name) and is_known(name)

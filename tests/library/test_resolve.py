@@ -275,6 +275,14 @@ def test_files_of_the_current_folder_are_near_names(
     monkeypatch.chdir(folder)
     with pytest.raises(UnknownPair, match=r"On this disk: my-model-q4_0\.gguf\."):
         choose("my-model", None)
+    (folder / "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf").touch()
+    models_of("qwen2.5-coder-7b.gguf")
+    with pytest.raises(UnknownPair) as caught:
+        choose("qwen2.5-codr", None)  # the beginning of a name, misspelt
+    assert caught.value.message.startswith(
+        "There is no file and no pair named 'qwen2.5-codr'. On this disk: "
+        "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf, qwen2.5-coder-7b.gguf. Pairs near it: qwen2.5-cod"
+    )
 
 
 def test_near_names_on_this_disk_are_told(here: Path, home: Path) -> None:

@@ -193,11 +193,14 @@ def unknown_pair(name: str, known: Sequence[str]) -> UnknownPair:
 
 
 def near_names(name: str, known: Sequence[str]) -> str:
-    """The names that hold ``name``, else those that are like it, as a list for a sentence."""
+    """The names that hold ``name``, else those that begin like it, as a list for a sentence."""
     wanted = name.lower()[:COMPARED_CHARACTERS]
     by_case = {each.lower(): one_line(each) for each in known}
-    near = [each for each in by_case if wanted and wanted in each]
-    near = near or get_close_matches(wanted, list(by_case), SHOWN_NAMES)
+    begun = {each: each.rpartition("/")[2][: len(wanted)] for each in by_case if wanted}
+    near = [each for each in begun if wanted in each]
+    if not near:
+        close = dict.fromkeys(get_close_matches(wanted, begun.values(), SHOWN_NAMES))
+        near = [each for begin in close for each, own in begun.items() if own == begin]
     names = ", ".join(by_case[each] for each in near[:SHOWN_NAMES])
     return names + (f" and {len(near) - SHOWN_NAMES} more" if len(near) > SHOWN_NAMES else "")
 
