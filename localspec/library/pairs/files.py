@@ -57,6 +57,8 @@ class PairFinder:
             found = self._best_draft(target, file) if draft == FIND else self.self_draft(file)
             return PairFiles(file, found, own_heads=found == file)
         is_new = self.resolver.on_disk(target) is None
+        if not is_new and draft not in (None, MTP) and self.resolver.on_disk(draft or "") is None:
+            self._tell_of_others(target, draft or "")
         file, *rest = self._local(target, *([] if draft is None else [draft]))
         if draft == MTP and rest[0] != file:
             self.ui.say(_beside(rest[0]))
@@ -104,6 +106,14 @@ class PairFinder:
         own = "Draft: the model's own prediction heads (MTP)."
         self.ui.say(own if found == target else _beside(found))
         return found
+
+    def _tell_of_others(self, target: str, draft: str) -> None:
+        """Name the best draft next to the target, if another one was named and is to be fetched."""
+        file = self.resolver.on_disk(target)
+        found = drafts_for(read_header(file), ()).drafts if file and file.is_file() else ()
+        for each in [each for each in found if each.worth > 1][:1]:
+            use = shlex.join(["--draft", each.name])
+            self.ui.say(f"{draft} is not on this disk. {each.name} fits too: {use} uses it.")
 
     def _tell_of_known(self, target: Path) -> None:
         """Name a draft of the catalogue for a target that nothing here drafts for."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from localspec.core import paths
-from localspec.core.errors import IncompatiblePair
+from localspec.core.errors import HubProblem, IncompatiblePair
 from localspec.core.options.load_options import DraftTokens
 from localspec.library.acquire import DownloadUI, ensure_local
 from localspec.library.pairs.files import PairFiles, PairFinder
@@ -121,6 +121,20 @@ def test_a_known_draft_is_named_where_none_is_here(tmp_path: Path) -> None:
     assert found(known, (0,)) == (PairFiles(known), [])
     other = zoo.put(tmp_path / "none.gguf", target_bytes(heads=0, keys={"vocab_size": 3}))
     assert found(other) == (PairFiles(other), [])
+
+
+def test_a_draft_in_the_folder_is_named_where_another_one_is_to_be_fetched(
+    hub: FakeHub, target: Path
+) -> None:
+    heads = zoo.put(target.parent / "dflash-Big.gguf", dflash_bytes())
+    said: list[str] = []
+    with pytest.raises(HubProblem):
+        finder(said).find(str(target), "hf:org/small-GGUF/small.gguf", ())
+    assert said[0] == (
+        f"hf:org/small-GGUF/small.gguf is not on this disk. {heads} fits too: --draft {heads} uses "
+        "it."
+    )
+    assert found(target, draft=str(heads)) == (PairFiles(target, heads), [])
 
 
 # --- a target on the Hub ---
