@@ -35,8 +35,8 @@ _DISTANCES = dict.fromkeys(LENIENT, 1.0) | {  # of a finding, in steps away from
     "vocab-size": 2.0, "vocab-type": 3.0,
 }  # fmt: skip
 
-# Measured speed-up of a pair over plain decoding in earlier runs, None if none was measured.
-Measured = Callable[[ModelHeader, ModelHeader], float | None]
+# Times plain speed that a pair may reach by its learnt profile, None if too little was learnt.
+Learnt = Callable[[ModelHeader, ModelHeader], float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def drafts_for(
 ) -> Suggestions:
     """Every draft for ``target`` among the files ``local`` and next to it, and its known pairs."""
     found = _headers(target.path, local)
-    return suggest(target, found, load_catalog(), memory_for_models(), _measured, lenient=lenient)
+    return suggest(target, found, load_catalog(), memory_for_models(), _learnt, lenient=lenient)
 
 
 def same_models(target: ModelHeader, local: Sequence[LocalModel]) -> Iterator[Path]:
@@ -132,7 +132,7 @@ def _headers(target: Path, local: Sequence[LocalModel]) -> Iterator[tuple[str, M
             yield name, read_header(path)
 
 
-def _measured(target: ModelHeader, draft: ModelHeader) -> float | None:
+def _learnt(target: ModelHeader, draft: ModelHeader) -> float | None:
     known = profile_store.latest([target, draft])
     usual = None if known is None else known.usual_best(LONGEST_AUTO)
     return None if usual is None else usual[0]
@@ -143,7 +143,7 @@ def suggest(
     candidates: Iterable[tuple[str, ModelHeader]],
     catalog: Sequence[PairSpec],
     free_ram: int | None,
-    measured: Measured,
+    learnt: Learnt,
     *,
     lenient: bool = False,
 ) -> Suggestions:
@@ -158,7 +158,7 @@ def suggest(
             continue
         report = check_pair(target, header, lenient=lenient)
         if report.compatible:
-            reasons, worth = _judge(target, header, free_ram, measured(target, header))
+            reasons, worth = _judge(target, header, free_ram, learnt(target, header))
             if report.by_text:
                 reasons.insert(0, "of another vocabulary: drafts by text")
             kind = by_text if report.by_text else drafts
@@ -201,9 +201,9 @@ def rule_of_thumb(cost: float, ratio: float) -> float:
 
 
 def _judge(
-    target: ModelHeader, draft: ModelHeader, free_ram: int | None, measured: float | None
+    target: ModelHeader, draft: ModelHeader, free_ram: int | None, learnt: float | None
 ) -> tuple[list[str], float]:
-    """Reasons and worth of a draft; a ``measured`` speed-up is its worth."""
+    """Reasons and worth of a draft; a ``learnt`` speed-up is its worth."""
     reasons, worth = _by_kind(target, draft)
     if draft.trimmed is not None:
         reasons.append(f"proposes {draft.trimmed.describe()}")
@@ -216,9 +216,9 @@ def _judge(
     if free_ram is not None and taken > free_ram:
         reasons[-1] += f", {size(free_ram)} are free"
         worth *= 0.5
-    if measured is not None:
-        reasons.append(f"about {measured:.2f}x plain, by earlier answers here")
-    return reasons, worth if measured is None else measured
+    if learnt is not None:  # auto drafts where it is confident, so other text gains less
+        reasons.append(f"up to {learnt:.2f}x plain, an estimate from costs and acceptance here")
+    return reasons, worth if learnt is None else learnt
 
 
 def _by_kind(target: ModelHeader, draft: ModelHeader) -> tuple[list[str], float]:
