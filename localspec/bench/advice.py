@@ -7,7 +7,7 @@ from localspec.bench.figures import FEWEST_PROMPTS, Figures
 from localspec.core.formatting import number, one_line, percent
 from localspec.core.options.load_options import DraftTokens
 
-_SLOW = 0.8  # of plain decoding: no noise of a few prompts makes up for more
+_SLOW = 0.5  # of plain decoding: no noise of a few prompts makes up for more
 
 
 def length_name(length: DraftTokens) -> str:

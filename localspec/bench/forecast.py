@@ -10,14 +10,15 @@ from localspec.bench.plan import BenchPlan, PromptIds
 from localspec.chat.answer import Answer
 from localspec.core.formatting import duration
 
-_LATEST = 2.0  # times the limit, for the prompts without which a busy machine has no interval
+_LATEST = 1.25  # times the limit, for the prompts without which a busy machine has no interval
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
     """A benchmark ends after ``seconds``, or once its result is clear; later if that is too few.
 
-    A result of fewer prompts than there are ``kinds`` of tasks is not: they differ most.
+    A result of fewer prompts than there are ``kinds`` of tasks is not: they differ most. The
+    seconds of warming up count, and no prompt begins that would probably end far too late.
     """
 
     seconds: float
@@ -38,12 +39,13 @@ class Forecast:
         self._each = len(plan.lengths) * plan.repeats  # answers to a prompt
         self._lengths = [len(prompt) for prompts in tasks.values() for prompt in prompts]
         self._began = plan.clock()
+        self._warming = 0.0
         self._answers = self._read = self._explained = 0
         self._reading = self._generating = self._rest = 0.0
 
     def begin(self) -> None:
-        """Count the time from now on, without loading and warming up."""
-        self._began = self.plan.clock()
+        """End the warming up, which no prompt repeats."""
+        self._warming = self.spent()
 
     def answered(self, answer: Answer) -> None:
         """Count an answer; they come prompt by prompt."""
@@ -56,7 +58,7 @@ class Forecast:
     def explained(self) -> None:
         """Count a prompt whose answers were compared and explained."""
         self._explained += 1
-        self._rest = self.spent() - self._reading - self._generating
+        self._rest = self.spent() - self._warming - self._reading - self._generating
 
     def spent(self) -> float:
         return self.plan.clock() - self._began
@@ -80,8 +82,10 @@ class Forecast:
         if self._limit is None:
             return False
         measured, spent = len(so_far.names), self.spent()
-        if spent >= self._limit.seconds:
-            return measured >= FEWEST_PROMPTS or spent >= _LATEST * self._limit.seconds
+        if spent >= self._limit.seconds and measured >= FEWEST_PROMPTS:
+            return True
+        if spent + (spent - self._warming) / measured > _LATEST * self._limit.seconds:
+            return True
         return measured >= self._limit.kinds and so_far.is_clear()
 
     def extent(self) -> str:

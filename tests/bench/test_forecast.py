@@ -20,8 +20,9 @@ class Measured:
         self.clock = FakeClock()
         made = replace(plan(0, 4, repeats=3), clock=self.clock)
         one, two, *others = ([1] * length for length in LENGTHS)
+        self.clock.advance(1000)  # loading
         self.forecast = Forecast(made, {"a": [one, two], "b": others})
-        self.clock.advance(1000)  # loading and warming up
+        self.clock.advance(6)  # warming up
         self.forecast.begin()
 
     def answer(self, prompt: int) -> None:
@@ -52,7 +53,7 @@ def test_explaining_texts_is_expected_again(seconds: float) -> None:
         measured.explain(seconds)
         left.append((measured.forecast.spent(), measured.forecast.left()))
     total = measured.clock.now - 1000
-    assert total == 240 + 4 * seconds
+    assert total == 6 + 240 + 4 * seconds
     assert [found for _, found in left] == pytest.approx([total - spent for spent, _ in left])
 
 
@@ -72,18 +73,24 @@ def test_what_was_explained_in_some_prompts_is_spread_over_the_others() -> None:
         ([1.4, 1.5, 1.4, 1.5], 10, False),  # of five kinds
         ([1.4, 1.5, 0.6, 0.7, 1.1], 10, False),
         ([0.6, 0.7, 0.6, 0.5, 0.6], 10, True),
-        ([1.1], 119, False),  # too few for an interval, and not twice as long
+        ([1.1], 35, False),  # too few for an interval: the next prompt ends a quarter later at most
+        ([1.1], 40, True),
+        ([1.1, 1.1, 1.1], 55, False),
+        ([1.1, 1.1, 1.1], 60, True),
         ([1.4, 1.5, 0.6, 0.7], 60, True),
-        ([1.1], 120, True),
     ],
 )
+@pytest.mark.parametrize("warming", [0, 4])
 def test_a_limit_ends_a_measurement_that_is_clear_or_long(
-    speedups: list[float], seconds: float, enough: bool
+    speedups: list[float], seconds: float, enough: bool, warming: int
 ) -> None:
     clock = FakeClock()
     made = replace(plan(0, 3), clock=clock)
     limited = Forecast(made, {"a": [[1]] * 9}, Limit(seconds=60, kinds=5))
     unlimited = Forecast(made, {"a": [[1]] * 9})
+    clock.advance(warming)
+    limited.begin()
+    clock.advance(-warming)
     clock.advance(seconds)
     assert limited.is_enough(varied_comparison(speedups)) == enough
     assert not unlimited.is_enough(varied_comparison(speedups))
