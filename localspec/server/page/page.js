@@ -18,6 +18,7 @@ const models = new ModelChooser($("models"));
 const attachments = new Attachments($("attached"), tell);
 let conversation = conversations.read(sessionStorage.getItem(CURRENT)) ?? conversations.newConversation();
 let running = null; // the AbortController of the answer that is on its way
+let context = 0; // the tokens that fit into the context of a conversation
 let edited = null; // {at, draft}: the place of the question that is edited, and the one typed before it
 
 // -- conversations --------------------------------------------------------------------------
@@ -196,9 +197,20 @@ function refresh() {
   for (const act of $("turns").querySelectorAll(".act")) act.disabled = Boolean(running || act.noOther);
   const gain = conversations.gain(conversation);
   $("gain").textContent = gain ? `answers here: about ${gain.toFixed(2)}x plain` : "";
+  showContext();
   list();
   $("turns").setAttribute("aria-busy", String(Boolean(running)));
   if (pressed?.hidden) $(running ? "stop" : "send").focus();
+}
+
+/** How full the context is, by the figures of the last answer. */
+function showContext() {
+  const { prompt = 0, cached = 0, tokens = 0 } = conversation.turns.findLast((turn) => turn.runs)?.figures ?? {};
+  const used = prompt + cached + tokens;
+  const gauge = $("context");
+  gauge.hidden = !(used && context);
+  Object.assign(gauge, { max: context, high: 0.75 * context, value: used });
+  gauge.title = `The context holds ${used.toLocaleString("en")} of ${context.toLocaleString("en")} tokens`;
 }
 
 function redraw() {
@@ -368,11 +380,15 @@ async function showServer() {
   const key = sessionStorage.getItem(KEY);
   models.show(await readModels(key));
   $("model").textContent = models.chosen ? "is loaded when it is asked" : "";
+  context = 0;
+  showContext();
   if (models.chosen && !models.loaded) return;
   const props = await readProps(key, models.chosen);
   const model = props.model ?? props.model_alias;
   $("model").textContent = model + (props.draft ? `, draft ${props.draft}` : "");
   settings.showDefaults(props.default_generation_settings);
+  context = props.default_generation_settings.n_ctx;
+  showContext();
 }
 
 async function meet() {

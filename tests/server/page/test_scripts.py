@@ -264,6 +264,25 @@ const versions = () => $("turns").querySelectorAll(".versions").map((e) => e.tex
 """
 
 
+def test_a_gauge_shows_how_full_the_context_is(run: Run, toy_server: Site) -> None:
+    script = (
+        OPENED
+        + """
+    const meter = $("context");
+    const gauge = () => [meter.hidden, meter.value, meter.max, meter.title];
+    await until(() => $("model").textContent);
+    const empty = gauge();
+    await ask("first");
+    const one = gauge();
+    await ask("second");
+    return [empty, one, gauge()];
+    """
+    )
+    empty, one, two = run(script, {"url": toy_server.url})
+    assert empty[0] and not one[0] and 0 < one[1] < two[1] < two[2]
+    assert two[3] == f"The context holds {two[1]:,} of {two[2]:,} tokens"
+
+
 def test_former_versions_of_questions_and_answers_stay(run: Run, toy_server: Site) -> None:
     script = (
         OPENED
