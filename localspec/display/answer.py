@@ -146,11 +146,11 @@ def compared(answer: "Answer", plain: "Answer", text: str) -> None:
     plain_pace = theirs.seconds / max(1, theirs.timed_tokens)
     gain = plain_pace / (seconds / max(1, ours.timed_tokens)) if seconds else 0.0
     reading = ours.draft_prompt_seconds
-    counted = f" ({reading:.1f} s of the draft's prefill included)" if reading > 0.05 else ""
+    counted = f", {reading:.1f} s of the draft's prefill included" if reading > 0.05 else ""
     noise = _noise(ours, theirs)
     start = "No clear winner" if abs(gain - 1) <= noise else "Measured"
-    noisy = f"; passes without drafts alone differ by {percent(noise)}" if noise > 0.005 else ""
-    measured = f"{gain:.2f}x plain decoding, which reaches {speed} tok/s{counted}"
+    noisy = f"; a difference below {percent(noise)} is noise here" if noise > 0.005 else ""
+    measured = f"{gain:.2f} times as fast as plain decoding ({speed} tok/s){counted}"
     note(f"{start}: {measured}{noisy}; {text}.")
 
 

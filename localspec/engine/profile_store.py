@@ -230,8 +230,8 @@ class StoredProfile:
         if step > 1:  # also a draft that is as big, which the check of the pair reports
             return []
         return [
-            f"The draft model will not pay on this machine (a pass of {_SHOWN} tokens costs "
-            f"{cost:.1f} plain ones, a step of the draft {step:.2f}): --draft off frees "
+            f"The draft model will not pay on this machine (checking {_SHOWN} tokens takes as long "
+            f"as writing {cost:.1f}, guessing one as long as {step:.2f}): --draft off frees "
             f"{size(self._draft.memory.total)}{_copies_gain(profile)}."
         ]
 

@@ -171,9 +171,9 @@ def test_what_drafting_gained(streams: Streams) -> None:
     compared(made_answer(8.0), plain, "")
     compared(made_answer(0.0, []), plain, "")
     assert streams.read()[1].splitlines() == [
-        "Measured: 1.60x plain decoding, which reaches 10.0 tok/s (0.5 s of the draft's prefill "
-        "included); the same text.",
-        "Measured: 0.03x plain decoding, which reaches 10.0 tok/s; another text.",
+        "Measured: 1.60 times as fast as plain decoding (10.0 tok/s), 0.5 s of the draft's prefill "
+        "included; the same text.",
+        "Measured: 0.03 times as fast as plain decoding (10.0 tok/s); another text.",
         "Nothing was drafted: both answers are plain decoding, which reaches 10.0 tok/s.",
     ]
 
@@ -181,10 +181,10 @@ def test_what_drafting_gained(streams: Streams) -> None:
 @pytest.mark.parametrize(
     ("pace", "words"),
     [
-        (0.115, "No clear winner: 0.87x plain decoding, which reaches 10.0 tok/s; passes without "
-         "drafts alone differ by 15%; the same text."),
-        (0.105, "Measured: 0.87x plain decoding, which reaches 10.0 tok/s; passes without drafts "
-         "alone differ by 5%; the same text."),
+        (0.115, "No clear winner: 0.87 times as fast as plain decoding (10.0 tok/s); a difference "
+         "below 15% is noise here; the same text."),
+        (0.105, "Measured: 0.87 times as fast as plain decoding (10.0 tok/s); a difference below "
+         "5% is noise here; the same text."),
     ],
 )  # fmt: skip
 def test_neither_wins_within_the_noise_of_passes_without_drafts(

@@ -260,6 +260,7 @@ def test_a_draft_that_cannot_pay_is_told_with_its_memory(
     # Four tokens in 2.5 passes: a copy of which four in five are right saves time.
     copies = ", and ends prompt lookup, by which edits and quotations come faster"
     assert said[-1] == (
-        f"The draft model will not pay on this machine (a pass of 4 tokens costs {wider} plain "
-        f"ones, a step of the draft 1.00): --draft off frees {free}{copies * (wider < 3)}."
+        "The draft model will not pay on this machine (checking 4 tokens takes as long as "
+        f"writing {wider}, guessing one as long as 1.00): --draft off frees {free}"
+        f"{copies * (wider < 3)}."
     )

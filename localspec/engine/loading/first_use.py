@@ -101,11 +101,11 @@ def prove(model: ModelFile) -> None:
 
 def _announce(placed: Placed, on_device: bool, say: Callable[[str], None]) -> bool:
     """One note for all that the first start does and later ones do not; whether there is one."""
-    n_bytes, minute = _n_bytes(placed), "in a process of its own and measured first, which may take"
+    n_bytes, tests = _n_bytes(placed), "in a separate process and measured, only once"
     if on_device:
-        say(f"New on this device: tried {minute} a minute, as drivers may crash.")
+        say(f"New on this device: tested {tests}, as drivers may crash. It may take a minute.")
     elif n_bytes >= _WORTH_TELLING:
-        say(f"New on this machine: {size(n_bytes)}, tried {minute} a minute, this once.")
+        say(f"New on this machine: {size(n_bytes)}, tested {tests}. It may take a minute.")
     elif placed.draft is not None and _measures(placed, on_device):
         say(MEASURING)
     else:
