@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from localspec.bench.tuning.candidates import Candidate, shown
-from localspec.bench.tuning.search import Finalist, Outcome
+from localspec.bench.tuning.search import Finalist, Outcome, Ratioed
 from localspec.core.formatting import duration, number, size
 from localspec.display.models import table
 from localspec.display.terminal import console
@@ -34,23 +34,27 @@ def result(outcome: Outcome, said: str) -> None:
     table(("TRIED", "PREDICTED", ""), tried)
     console.text("\n")
     table(
-        ("SETTINGS", "TOK/S", "SPEEDUP", "90% CI", "TTFT", "MEMORY"),
+        ("SETTINGS", "TOK/S", "SPEEDUP", "90% CI", "BY COSTS", "90% CI ", "TTFT", "MEMORY"),
         [_row(each) for each in outcome.finalists],
-        first_to_go=("MEMORY", "TTFT"),
+        first_to_go=("MEMORY", "TTFT", "90% CI ", "90% CI"),
     )
     console.note(said)
 
 
 def _row(each: Finalist) -> tuple[str, ...]:
-    interval = "" if each.interval is None else "{:.2f} to {:.2f}".format(*each.interval)
     return (
         shown(each.values),
         number(each.answered.per_second),
-        f"{each.speedup:.2f}x",
-        interval,
+        *_cells(each.speedup),
+        *_cells(each.by_costs),
         f"{each.answered.ttft:.2f} s",
         size(each.memory),
     )
+
+
+def _cells(found: Ratioed) -> tuple[str, str]:
+    interval = found.interval
+    return f"{found.times:.2f}x", "" if interval is None else "{:.2f} to {:.2f}".format(*interval)
 
 
 def sentence(outcome: Outcome, model: str) -> str:
@@ -60,7 +64,7 @@ def sentence(outcome: Outcome, model: str) -> str:
         return f"No other setting is clearly faster than those of now (measured for {spent})."
     rounds = ", which may round otherwise" if best.rounds else ""
     return (
-        f"Kept for {model}: {shown(best.values)}{rounds}. Whole answers come {best.speedup:.2f} "
+        f"Kept for {model}: {shown(best.values)}{rounds}. Whole answers come {best.by_costs.times:.2f} "
         f"times as fast (measured for {spent}). Back: localspec tune --undo {model}"
     )
 
@@ -86,8 +90,10 @@ def as_json(outcome: Outcome, model: str) -> dict[str, Any]:
                 "settings": dict(each.values),
                 "shown": shown(each.values),
                 "predicted_speedup": each.predicted,
-                "speedup": each.speedup,
-                "speedup_interval": each.interval,
+                "speedup": each.speedup.times,
+                "speedup_interval": each.speedup.interval,
+                "by_costs": each.by_costs.times,
+                "by_costs_interval": each.by_costs.interval,
                 "generation_tps": each.answered.per_second,
                 "ttft_s": each.answered.ttft,
                 "memory": each.memory,

@@ -29,7 +29,7 @@ from localspec.core.errors import LocalspecError
 OnStep = Callable[[str, float], None]  # what is tried, seconds spent
 _RECORDED = 0.3  # of the time, for answers with the settings of now
 _TRIED = 0.6  # of the time, until when candidates are measured
-_LATEST = 1.5  # times the time, for the prompts without which there is no interval
+_LATEST = 1.2  # times the time, for the prompts without which there is no interval
 _TURNS = 3  # of passes, in turn with those of now: other programs delay some of them
 _PASSES_SECONDS = 0.8  # of one turn
 LEAST_GAIN = 1.02  # times as fast: what gains less is noise, and not worth a setting
@@ -48,24 +48,45 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True)
+class Ratioed:
+    """Times as fast, with the 90 % interval over the prompts; None for too few."""
+
+    times: float = 1.0
+    interval: Interval | None = None
+
+    def is_above(self, least: float) -> bool:
+        return self.interval is not None and self.interval[0] > least
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether it is faster by enough, or not."""
+        return self.is_above(LEAST_GAIN) or (self.interval is not None and self.interval[1] < 1)
+
+
+@dataclass(frozen=True, slots=True)
 class Finalist:
     """Settings that answered in turn with those of now.
 
-    ``interval`` is the 90 % interval of ``speedup``, of whole answers; None for those of now.
+    ``speedup`` is by the clock, of whole answers, ``by_costs`` that of what the same answers computed,
+    at the least costs measured; each with its 90 % interval, None for those of now.
     """
 
     values: Values
     predicted: float
-    speedup: float
-    interval: Interval | None
+    speedup: Ratioed
+    by_costs: Ratioed
     answered: Answered
     memory: int
     rounds: bool
 
     @property
     def is_faster(self) -> bool:
-        """Whether they are clearly faster, by the interval."""
-        return self.interval is not None and self.interval[0] > 1
+        """Whether they are clearly faster by the clock, or by costs and not slower by the clock.
+
+        Other programs make the clock uncertain, but neither what is computed nor its least costs.
+        """
+        by_costs = self.by_costs.is_above(LEAST_GAIN) and self.speedup.times > 1
+        return self.speedup.is_above(1.0) or by_costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +106,7 @@ class Outcome:
     def best(self) -> Finalist:
         """The fastest settings: those of now unless others are clearly faster."""
         faster = [each for each in self.finalists if each.is_faster]
-        return max(faster, key=lambda each: each.speedup, default=self.now)
+        return max(faster, key=lambda each: each.by_costs.times, default=self.now)
 
 
 @dataclass
@@ -197,10 +218,9 @@ class Search:
         """The predicted speed of several candidates together over that of now."""
         draft = next((each.shown for each in chosen if each.knob == "draft"), None)
         record = self._records[draft or shown(_of_answers(chosen))]
-        ratios = [self._ratios[each.shown] for each in chosen if each.shown in self._ratios]
         costs, now = least(self._costs), self._records[shown(NOW)]
         tokens = record.tokens / now.tokens  # texts may end apart
-        return tokens * priced(now, costs) / priced(record, costs, ratios)
+        return tokens * priced(now, costs) / priced(record, costs, self._ratios_of(chosen))
 
     def predictions(self, least: float = LEAST_GAIN) -> list[tuple[tuple[Candidate, ...], float]]:
         """Combinations of what gained by itself, with their speed over that of now, best first."""
@@ -221,61 +241,74 @@ class Search:
         answer = priced(self._records[shown(NOW)], least(self._costs)) / max(1, self._prompts)
         affordable = (self.seconds - self._spent()) / (FEWEST_PROMPTS * max(0.1, answer)) - 1
         most = min(_FINALISTS, max(1, math.floor(affordable)))
-        chosen = [((), 1.0), *predicted[:most]]
+        chosen: list[tuple[tuple[Candidate, ...], float]] = [((), 1.0), *predicted[:most]]
         sides = [merged(each) for each, _ in chosen]
         answers: list[list[Answered]] = [[] for _ in sides]
-        memory = [0] * len(sides)
+        memory, found = [0] * len(sides), list[Finalist]()
         for i, prompt in enumerate(self.held):
-            if self._is_enough(answers):
-                break
             for side in range(len(sides))[:: 1 if i % 2 == 0 else -1]:
                 self._step(f"answering in turn, {shown(sides[side])}")
                 if not i:
                     self.answer(sides[side], prompt, 8)
                 memory[side] = self._trials.of(sides[side]).memory
                 answers[side].append(self.answer(sides[side], prompt))
-        return [
-            self._finalist(each, speedup, answers[0], answers[side], memory[side])
-            for side, (each, speedup) in enumerate(chosen)
-        ]
+            found = [
+                self._finalist(each, speedup, answers[0], answers[side], memory[side])
+                for side, (each, speedup) in enumerate(chosen)
+            ]
+            if self._is_enough(found[1:], i + 1):
+                break
+        return found
 
-    def _is_enough(self, answers: Sequence[Sequence[Answered]]) -> bool:
-        """Whether the time is over, or each side is faster or slower than now by its interval."""
-        prompts, spent = len(answers[0]), self._spent()
+    def _is_enough(self, found: Sequence[Finalist], prompts: int) -> bool:
+        """Whether the time is over, or each is clearly faster than now or clearly not."""
+        spent = self._spent()
         if prompts < FEWEST_PROMPTS:
-            return prompts > 0 and spent > _LATEST * self.seconds
-        intervals = [_interval(answers[0], side) for side in answers[1:]]
-        clear = all(each is not None and not each[0] <= 1 <= each[1] for each in intervals)
+            return spent > _LATEST * self.seconds
+        clear = all(each.speedup.is_clear or each.by_costs.is_clear for each in found)
         return clear or spent > self.seconds
 
-    @staticmethod
     def _finalist(
+        self,
         chosen: Sequence[Candidate],
         predicted: float,
         now: Sequence[Answered],
         answers: Sequence[Answered],
         memory: int,
     ) -> Finalist:
-        ours, theirs = added(answers), added(now)
+        costs, ratios = least(self._costs), self._ratios_of(chosen)
+        usual, ours = (
+            [priced(each, costs) for each in now],
+            [priced(each, costs, ratios) for each in answers],
+        )
         return Finalist(
             merged(chosen),
             predicted,
-            theirs.whole / theirs.tokens / (ours.whole / ours.tokens),
-            _interval(now, answers) if chosen else None,
-            ours,
+            _compared(now, [each.whole for each in now], answers, [x.whole for x in answers]),
+            _compared(now, usual, answers, ours),
+            added(answers),
             memory,
             any(each.rounds for each in chosen),
         )
 
+    def _ratios_of(self, chosen: Sequence[Candidate]) -> list[Ratio]:
+        return [self._ratios[each.shown] for each in chosen if each.shown in self._ratios]
 
-def _interval(now: Sequence[Answered], other: Sequence[Answered]) -> Interval | None:
-    def spent(side: Sequence[Answered]) -> Spent:
-        return Spent(
-            np.array([[each.whole for each in side]]),
-            np.array([[float(max(1, each.tokens)) for each in side]]),
-        )
 
-    return speedup_interval(spent(now), spent(other))
+def _compared(
+    now: Sequence[Answered],
+    usual: Sequence[float],
+    other: Sequence[Answered],
+    seconds: Sequence[float],
+) -> Ratioed:
+    """The speed of answers over those of now, from the seconds of each."""
+
+    def spent(answers: Sequence[Answered], seconds: Sequence[float]) -> Spent:
+        tokens = [float(max(1, each.tokens)) for each in answers]
+        return Spent(np.array([seconds]), np.array([tokens]))
+
+    slow, quick = spent(now, usual), spent(other, seconds)
+    return Ratioed(slow.pace / quick.pace, None if now is other else speedup_interval(slow, quick))
 
 
 def _of_answers(chosen: Sequence[Candidate]) -> Values:

@@ -10,7 +10,7 @@ import pytest
 from localspec.bench.prompts import BenchPrompt
 from localspec.bench.tuning import search
 from localspec.bench.tuning.candidates import NOW, Candidate, PairFiles, Values
-from localspec.bench.tuning.search import Outcome, Search
+from localspec.bench.tuning.search import Finalist, Outcome, Ratioed, Search
 from localspec.bench.tuning.trial import WIDTHS, Answered, Costs
 from localspec.core.errors import EngineError
 from localspec.core.options.load_options import LoadOptions
@@ -126,7 +126,8 @@ def test_a_faster_setting_is_found_predicted_and_proven(trials: type[Trials]) ->
     assert outcome.best.values == {"threads": 1} and outcome.best.is_faster
     # 2 of passes, 2 of steps, 1 of the prompt; passes and the prompt take half
     assert outcome.best.predicted == pytest.approx(5 / 3.5)
-    assert outcome.best.speedup == pytest.approx(outcome.best.predicted)
+    assert outcome.best.speedup.times == pytest.approx(outcome.best.predicted)
+    assert outcome.best.by_costs.times == pytest.approx(outcome.best.predicted)
     by_name = {each.candidate.shown: each.speedup for each in outcome.tried}
     assert by_name["row_kernels=off"] == pytest.approx(5 / 8)
     assert by_name["draft_tokens=off"] == pytest.approx(5 / 5)
@@ -176,6 +177,24 @@ def test_the_time_is_kept_but_for_the_prompts_of_an_interval(
 ) -> None:
     outcome = run(trials, THREADS, KERNELS, seconds=seconds)
     assert outcome.seconds < search._LATEST * seconds + 4 * 5
+
+
+@pytest.mark.parametrize(
+    ("clock", "costs", "faster"),
+    [
+        (Ratioed(1.2, (1.01, 1.4)), Ratioed(0.9, (0.8, 1.0)), True),
+        (Ratioed(1.2, (0.8, 1.6)), Ratioed(1.1, (1.03, 1.2)), True),
+        (Ratioed(1.2, (0.8, 1.6)), Ratioed(1.1, (1.01, 1.2)), False),
+        (Ratioed(0.99, (0.8, 1.6)), Ratioed(1.1, (1.05, 1.2)), False),
+        (Ratioed(1.2), Ratioed(1.1), False),
+    ],
+)
+def test_costs_decide_where_the_clock_is_uncertain(
+    clock: Ratioed, costs: Ratioed, faster: bool
+) -> None:
+    answered = Answered(10, 9, 1.0, 1.0, 1.0, {1: 9}, 0, 1)
+    found = Finalist({"threads": 1}, 1.1, clock, costs, answered, 0, rounds=False)
+    assert found.is_faster is faster
 
 
 def test_too_few_prompts_prove_nothing(trials: type[Trials]) -> None:
