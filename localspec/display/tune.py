@@ -63,8 +63,9 @@ def sentence(outcome: Outcome, model: str) -> str:
     if best is outcome.now:
         return f"No other setting is clearly faster than those of now (measured for {spent})."
     rounds = ", which may round otherwise" if best.rounds else ""
+    faster = f"{best.by_costs.times:.2f}"
     return (
-        f"Kept for {model}: {shown(best.values)}{rounds}. Whole answers come {best.by_costs.times:.2f} "
+        f"Kept for {model}: {shown(best.values)}{rounds}. Whole answers come {faster} "
         f"times as fast (measured for {spent}). Back: localspec tune --undo {model}"
     )
 

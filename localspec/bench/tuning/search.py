@@ -67,8 +67,8 @@ class Ratioed:
 class Finalist:
     """Settings that answered in turn with those of now.
 
-    ``speedup`` is by the clock, of whole answers, ``by_costs`` that of what the same answers computed,
-    at the least costs measured; each with its 90 % interval, None for those of now.
+    ``speedup`` is by the clock, of whole answers, ``by_costs`` that of what the same answers
+    computed, at the least costs measured; each with its 90 % interval, None for those of now.
     """
 
     values: Values
