@@ -151,7 +151,9 @@ def print_acceptance(engine: Engine, prompts: Sequence[list[int]], length: int) 
     """A table of acceptance and speed, with a draft that obeys and one that does not."""
     real = generate.model_drafter
     wild = mock.patch.object(
-        generate, "model_drafter", lambda engine, params, constraint=None: real(engine, params)
+        generate,
+        "model_drafter",
+        lambda engine, params, constraint=None, **more: real(engine, params, **more),
     )
     print(f"\ngrammar     temp  draft {length}    accepted  tokens/round    tok/s  text of plain")
     for name, grammar in GRAMMARS.items():
