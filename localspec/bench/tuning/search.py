@@ -117,7 +117,7 @@ class Search:
     candidate are measured in turn with those of now, and what was recorded is taken at their costs.
     At last the best combinations and the settings of now answer the ``held`` prompts in turn.
     ``_ratios`` and ``_records`` are by the settings that they belong to, as `shown` names them;
-    ``_costs`` are all that were measured with the settings of now.
+    ``_costs`` are all that were measured with the settings of now. Children run inside `trials`.
     """
 
     pair: PairFiles
@@ -129,10 +129,15 @@ class Search:
     room: int
     on_step: OnStep = lambda what, spent: None
     clock: Callable[[], float] = time.monotonic
-    tried: list[Tried] = field(default_factory=list)
-    _records: dict[str, Answered] = field(default_factory=dict)
-    _ratios: dict[str, Ratio] = field(default_factory=dict)
-    _costs: list[Costs] = field(default_factory=list)
+    tried: list[Tried] = field(default_factory=list, init=False)
+    _records: dict[str, Answered] = field(default_factory=dict, init=False)
+    _ratios: dict[str, Ratio] = field(default_factory=dict, init=False)
+    _costs: list[Costs] = field(default_factory=list, init=False)
+    _prompts: int = field(default=0, init=False)  # that were recorded
+    _began: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        self._trials = Trials(self.pair, self.room)
 
     def run(self) -> Outcome:
         """Measure, predict, and prove; raises LocalspecError if the pair does not run as it is."""
@@ -145,7 +150,6 @@ class Search:
     def trials(self) -> Iterator[None]:
         """Let children run inside the block; an error kills them."""
         self._began = self.clock()
-        self._trials = Trials(self.pair, self.room)
         try:
             yield
         except BaseException:
