@@ -3,8 +3,8 @@
     python benchmarks/tuning.py TARGET.gguf DRAFT.gguf [--combinations 20] [--prompts 2]
 
 Candidates are tried as the command does. Then combinations of them, evenly spaced from the best to
-the worst, answer prompts that were not recorded, each in turn with the settings of now. Speeds are
-those of whole answers over the settings of now.
+the worst, answer prompts that were not recorded, each in turn with the current settings. Speeds are
+those of whole answers over the current settings.
 """
 
 import statistics
@@ -49,7 +49,7 @@ def main() -> None:
     parser = Parser(__doc__)
     parser.add_argument("target", type=Path)
     parser.add_argument("draft", type=Path)
-    parser.integers(combinations=20, prompts=2, max_tokens=64)
+    parser.integers(combinations=20, prompts=2)
     args = parser.parse_args()
     pair = PairFiles({}, LoadOptions(args.target), LoadOptions(args.draft), ANSWERS)
     usual, every = machine.physical_cores(), machine.logical_cores()
@@ -59,7 +59,7 @@ def main() -> None:
     (texts,) = in_turn(by_task(read_prompts(own))).values()
     print(conditions(None, args.target.name, args.draft.name))
     search = Search(
-        pair, found, texts[:RECORDED], texts[RECORDED:], 600.0, args.max_tokens, 2,
+        pair, found, texts[:RECORDED], texts[RECORDED:], 600.0, 2,
         lambda what, spent: print(f"{spent:6.0f} s  {what}", flush=True),
     )  # fmt: skip
     compare(search, args.combinations, args.prompts)

@@ -94,13 +94,14 @@ def commands() -> Iterator[str]:
     yield ""
     yield "`--help` after a command shows the same, `--help-all` every option."
     yield "Options that several commands have are on the page of [options](options.md)."
-    shared = {option.opts[0] for option, where in _options() if len(where) >= SHARED}
+    shared = {(option.opts[0], option.help) for option, where in _options() if len(where) >= SHARED}
     for name, command in _commands():
         arguments = [each for each in command.params if not each.opts[0].startswith("-")]
         usage = " ".join([f"localspec {name}", *(each.metavar or "" for each in arguments)])
         yield from ("", f"## `{name}`", "", _sentence(command.help), "", "```text", usage, "```")
         own = [each for each in command.params if each.opts[0].startswith("-")]
-        if own := [each for each in own if each.opts[0] not in shared and not each.hidden]:
+        own = [each for each in own if (each.opts[0], each.help) not in shared]
+        if own := [each for each in own if not each.hidden]:
             yield from ("", "|option|what|", "|---|---|")
             yield from (f"|{_spelled(each)}|{_cell(each.help)}|" for each in own)
 

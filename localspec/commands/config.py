@@ -21,6 +21,7 @@ from localspec.commands.flags.settings import (
     settings_document,
     write_settings,
 )
+from localspec.commands.flags.tuned import origin
 from localspec.core import paths
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.formatting import one_line
@@ -108,7 +109,7 @@ def _listed() -> Iterator[tuple[str, Any, str]]:
             yield name, value, f"{settings.path}, {MODELS}.{model}"
     for model, found in settings.tuned.items():
         for name, value in found.values.items():
-            yield name, value, f"localspec tune, {model}, {found.date}"
+            yield name, value, f"localspec tune, {model}, {origin(found)}"
 
 
 def _shown(value: object) -> str:

@@ -35,15 +35,13 @@ def make_request(
     conversation: Mapping[str, object] | None = None,
     *,
     notes: bool = True,
-    tuned: bool = True,
 ) -> "PairRequest":
     """Resolve a pair's name, or ``name`` in place of --target; its settings fill in for flags.
 
-    Without either, the target is that of the user's settings.
-    The user's settings for the model come before those that `localspec tune` found, unless
-    ``tuned`` is False, and these before those of its pair; those for all models come
-    after them; those of a ``conversation`` come first. ``defaults`` are a command's own values of
-    sampling parameters. Raises UsageError for two targets, and the errors of `resolve_pair`.
+    Without either, the target is that of the user's settings. Settings count in this order: those
+    of a ``conversation``, the user's for the model, what `localspec tune` found, those of the pair,
+    the user's for all models. ``defaults`` are a command's own values of sampling parameters.
+    Raises UsageError for two targets, and the errors of `resolve_pair`.
     """
     from localspec.commands.flags.pair import PAIR_ROWS
     from localspec.commands.flags.settings import default_target, read_settings
@@ -60,7 +58,8 @@ def make_request(
         for each in (kept.of_model(model), kept.shared)
     )
     asked = models.draft_options()
-    found, note = tuned_values(kept, model, asked.model, given) if tuned else ({}, "")
+    taken = {*given, *own, *(conversation or {}), *(["draft_tokens"] if asked.lengths else [])}
+    found, note = tuned_values(kept, model, asked.model, taken)
     asked = replace(asked, model=found.pop("draft_model", asked.model))
     request = resolve_pair(
         model,

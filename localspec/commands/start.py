@@ -1,5 +1,6 @@
 """``localspec`` and ``chat`` alone: in a terminal the models to chat with, elsewhere the help."""
 
+import os
 import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -64,8 +65,10 @@ def _single(here: Inventory, rows: "list[PairRow]") -> "Iterator[tuple[str, int]
     from localspec.llama.memory.probe import memory_for_models
 
     resolver, memory = Resolver(), memory_for_models(total=True)
-    of_pairs = {path for row in rows for path in resolver.files_of(row.name)}
+    named = [name for row in rows for name in resolver.choose(row.name).models]
+    of_pairs = {os.path.realpath(path) for path in map(resolver.on_disk, named) if path}
     for model in sorted(here.models, key=lambda model: -model.n_bytes):
         fits = memory is None or model.n_bytes <= memory
-        if fits and model.path not in of_pairs and not is_bundled(model.path):
+        is_shown = os.path.realpath(model.path) in of_pairs or is_bundled(model.path)
+        if fits and not is_shown:
             yield model.name, model.n_bytes

@@ -61,7 +61,7 @@ def sentence(outcome: Outcome, model: str) -> str:
     """The result in one sentence, and what to do with it."""
     best, spent = outcome.best, duration(outcome.seconds)
     if best is outcome.now:
-        return f"No other setting is clearly faster than those of now (measured for {spent})."
+        return f"Nothing that was tried is clearly faster than the current settings ({spent})."
     rounds = ", which may round otherwise" if best.rounds else ""
     faster = f"{best.by_costs.times:.2f}"
     return (

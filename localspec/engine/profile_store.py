@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from localspec.core import machine
 from localspec.core.compute import COMPUTE
 from localspec.core.formatting import size
 from localspec.engine.loading import pair_file
@@ -211,7 +212,6 @@ class StoredProfile:
             if still_holds(known, self._target, self._draft, clock):
                 known.checked = now
                 return known
-        self.notes.append("Costs of passes have changed since the last start: measured again.")
         again = calibrate(self._target, self._draft, clock)
         again.acceptance, again.company = known.acceptance, known.company
         return again
@@ -225,7 +225,7 @@ class StoredProfile:
         cost, step = profile.verify.seconds(_SHOWN, 0) / plain, profile.draft.seconds(1, 0) / plain
         if most >= LEAST_CEILING:
             return []
-        if not 1 <= cost <= _MOST:
+        if not 1 <= cost <= _MOST or machine.is_busy():
             return [_BUSY]
         if step > 1:  # also a draft that is as big, which the check of the pair reports
             return []

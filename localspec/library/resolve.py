@@ -71,7 +71,8 @@ class Resolver:
         Files of the current ``folder`` count as those of a known pair.
         """
         if target is None:
-            here = [one_line(model.name) for model in self._nameable()][:SHOWN_NAMES]
+            names = [*_folder_files(), *(model.name for model in self._nameable())]
+            here = [one_line(name) for name in names][:SHOWN_NAMES]
             listed = f" or a model on this disk ({', '.join(here)})" if here else ""
             raise UsageError(
                 "No target model was given.",

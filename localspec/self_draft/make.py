@@ -81,8 +81,9 @@ def _require_smaller(recipe: Recipe, target: ModelHeader, count: int) -> None:
     if (recipe.layers, recipe.type) == (count, KEEP):
         raise UsageError(
             f"All {count} layers in their type, {target.quantization}, would be the target itself.",
-            "Give fewer --layers, or a lower --type such as Q2_K. A small model of its family "
-            "drafts better: " + shlex.join(["localspec", "suggest", str(target.path)]),
+            "A small model of its family drafts better: "
+            + shlex.join(["localspec", "suggest", str(target.path)])
+            + f". Or give fewer --layers, such as {count // 2}, or a lower --type such as Q2_K.",
         )
 
 

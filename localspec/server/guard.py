@@ -165,7 +165,10 @@ class Guard:
             sentence = f"{scope['path']} is off (--no-{name})."
             return refusal(404 if name == "ui" else 501, sentence)  # as llama-server
         if scope["method"] == "POST" and not (_is_json(headers) or _is_empty(headers)):
-            return refusal(415, "The Content-Type must be application/json.")
+            return refusal(
+                415,
+                "The Content-Type must be application/json: -H 'Content-Type: application/json'",
+            )
         encoding = ", ".join(headers.getlist("content-encoding")).strip()
         if scope["method"] == "POST" and encoding.lower() not in ("", "identity"):
             message = f"A body in {encoding[:60]} is not read: send it without Content-Encoding."

@@ -54,9 +54,9 @@ def test_undo_forgets_one_model() -> None:
 
 def test_another_machine_or_build_makes_them_stale(monkeypatch: pytest.MonkeyPatch) -> None:
     tuned.keep("big", None, {"threads": 1})
-    assert tuned.tuned_values(read_settings(), "big", None, {})[0] == {"threads": 1}
+    assert tuned.tuned_values(read_settings(), "big", None, ())[0] == {"threads": 1}
     monkeypatch.setattr(tuned, "this_machine", lambda: "another")
-    values, note = tuned.tuned_values(read_settings(), "big", None, {})
+    values, note = tuned.tuned_values(read_settings(), "big", None, ())
     assert values == {} and note.endswith("Measure again: localspec tune big")
     assert "of another machine or build" in tuned.shown_for(read_settings())
 
@@ -64,14 +64,14 @@ def test_another_machine_or_build_makes_them_stale(monkeypatch: pytest.MonkeyPat
 def test_another_draft_is_another_pair() -> None:
     tuned.keep("big", "/m/y.gguf", {"threads": 1})
     settings = read_settings()
-    assert tuned.tuned_values(settings, "big", "other/y.gguf", {})[0] == {"threads": 1}
+    assert tuned.tuned_values(settings, "big", "other/y.gguf", ())[0] == {"threads": 1}
     for draft in (None, "/m/z.gguf"):
-        assert tuned.tuned_values(settings, "big", draft, {}) == ({}, "")
+        assert tuned.tuned_values(settings, "big", draft, ()) == ({}, "")
 
 
 def test_a_faster_draft_is_named_where_a_flag_names_one() -> None:
     tuned.keep("big", "y.gguf", {"threads": 1, "draft_model": "/m/z.gguf"})
-    values, note = tuned.tuned_values(read_settings(), "big", "y.gguf", {})
+    values, note = tuned.tuned_values(read_settings(), "big", "y.gguf", ())
     assert values == {} and note.endswith("found a faster draft: --draft /m/z.gguf")
 
 
@@ -79,7 +79,7 @@ def test_a_flag_wins_over_what_was_found() -> None:
     tuned.keep("big", None, {"threads": 1, "row_kernels": False})
     values, note = tuned.tuned_values(read_settings(), "big", None, {"threads": 4})
     assert values == {"row_kernels": False} and "threads" not in note
-    assert tuned.tuned_values(read_settings(), "other", None, {}) == ({}, "")
+    assert tuned.tuned_values(read_settings(), "other", None, ()) == ({}, "")
 
 
 @pytest.mark.parametrize("text", ["tuned = 3", "[tuned]\nbig = 3", "[tuned.big]\nthreds = 1"])
@@ -112,3 +112,12 @@ def test_run_uses_what_was_found_and_says_so(localspec: Command, tiny: TinyFiles
     assert f"Settings of localspec tune of {found.date}: threads=1 draft_model=" in done.err
     assert "drafted" in done.err or "draft" in done.err
     assert "localspec tune" not in run(localspec, tiny, "-md", str(tiny.draft), "-t", "1").err
+
+
+@pytest.mark.llama
+def test_the_note_names_only_what_is_used(localspec: Command, tiny: TinyFiles) -> None:
+    tuned.keep("target", None, {"threads": 1, "draft_tokens": "3"})
+    assert "threads=1 draft_tokens=3." in run(localspec, tiny).err
+    assert "threads=1." in run(localspec, tiny, "--draft", "off").err
+    assert localspec("config", "set", "--for", "target", "threads", "1").code == 0
+    assert "localspec tune" not in run(localspec, tiny, "--draft", "off").err

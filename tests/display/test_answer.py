@@ -81,7 +81,7 @@ TOO_SLOW = DraftStatus.VERIFICATION_TOO_SLOW
             "prediction heads",
             DraftStatus.DRAFT_TOO_OFTEN_WRONG,
             "383 of 391 drafted tokens accepted (prediction heads 12 of 20, prompt lookup 371 of "
-            "371) · prediction heads now off (too often wrong)",
+            "371) · prediction heads now off (too often wrong for its cost here)",
         ),
         (
             {},

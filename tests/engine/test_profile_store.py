@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from localspec.core import machine
 from localspec.core.formatting import size
 from localspec.engine import profile_store
 from localspec.engine.engine import Engine
@@ -129,7 +130,8 @@ def test_an_engine_keeps_what_it_learnt(tiny: TinyFiles) -> None:
     path.write_text(json.dumps(document | {"profile": disturbed | {"checked": 0}}))
     with Engine.load(*pair) as engine:
         measured = engine.profile.learnt(time.perf_counter)
-        assert any("measured again" in note for note in engine.notes)
+        assert measured.verify.seconds(4, 0) < 25 * measured.verify.seconds(1, 0)  # again
+        assert not any("saved profile" in note for note in engine.notes)
         assert measured.of("draft model, greedy").observations == pytest.approx(1)
     path.write_text("{")
     with Engine.load(*pair) as engine:
@@ -239,8 +241,9 @@ def test_passes_that_several_share_have_a_profile_of_their_own(tiny: TinyFiles) 
     [(4.0, 99.0, 1.0), (2.5, 60.0, 1.0), (0.8, 99.0, 9.0), (7.5, 99.0, 1.0), (4.0, 99.0, 37.0)],
 )
 def test_a_draft_that_cannot_pay_is_told_with_its_memory(
-    tiny: TinyFiles, wider: float, widest: float, step: float
+    tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch, wider: float, widest: float, step: float
 ) -> None:
+    monkeypatch.setattr(machine, "is_busy", lambda: False)
     known = PairProfile(reading=0.1, checked=time.time())
     for width, seconds in ((1, 1.0), (4, wider), (64, widest)):
         known.verify.observe(width, 0, seconds)
@@ -257,6 +260,13 @@ def test_a_draft_that_cannot_pay_is_told_with_its_memory(
         busy = [each for each in said if "could not be measured: the machine is busy" in each]
         assert bool(busy) == (not 1 <= wider <= 4)
         return
+    with (
+        monkeypatch.context() as patched,
+        Engine.load(options(tiny.target), options(tiny.draft)) as engine,
+    ):
+        patched.setattr(machine, "is_busy", lambda: True)
+        engine.profile._profile = known
+        assert "the machine is busy" in engine.profile._verdict(known)[0]
     # Four tokens in 2.5 passes: a copy of which four in five are right saves time.
     copies = ", and ends prompt lookup, by which edits and quotations come faster"
     assert said[-1] == (

@@ -1,4 +1,4 @@
-"""Settings that change the speed of a pair, each against those of now."""
+"""Settings that change the speed of a pair, each against the current one."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,8 +37,8 @@ class Candidate:
 
 
 def shown(values: Values) -> str:
-    """Settings as NAME=VALUE; those of now without any."""
-    return " ".join(f"{name}={_word(value)}" for name, value in values.items()) or "now"
+    """Settings as NAME=VALUE; "current" without any."""
+    return " ".join(f"{name}={_word(value)}" for name, value in values.items()) or "current"
 
 
 def _word(value: object) -> str:

@@ -9,7 +9,7 @@ from localspec.bench.tuning.trial import WIDTHS, Answered, Costs
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Costs over those of now: of passes by `WIDTHS`, of the draft, of reading the prompt."""
+    """Costs over the current ones: of passes by `WIDTHS`, of the draft, of reading the prompt."""
 
     passes: tuple[float, ...] = (1.0,) * len(WIDTHS)
     step: float = 1.0

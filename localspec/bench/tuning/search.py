@@ -27,20 +27,23 @@ from localspec.chat.stats import Interval
 from localspec.core.errors import LocalspecError
 
 OnStep = Callable[[str, float], None]  # what is tried, seconds spent
-_RECORDED = 0.3  # of the time, for answers with the settings of now
+_RECORDED = 0.3  # of the time, for answers with the current settings
 _TRIED = 0.6  # of the time, until when candidates are measured
 _LATEST = 1.2  # times the time, for the prompts without which there is no interval
-_TURNS = 3  # of passes, in turn with those of now: other programs delay some of them
+_TURNS = 3  # of passes, in turn with the current ones: other programs delay some of them
 _PASSES_SECONDS = 0.8  # of one turn
 LEAST_GAIN = 1.02  # times as fast: what gains less is noise, and not worth a setting
 _EACH = 1.005  # times the seconds for each setting: of equals, those with fewer are taken
 _FINALISTS = 3
-_LENGTHS = (4,)  # a fixed length, which has less to decide than auto
+LENGTHS = (4,)  # a fixed length, which has less to decide than auto
+_SHORT, _LONG = 16, 64  # tokens of an answer
+_ANSWERS = 30  # of the longest fit into the time, or none is left for candidates
+_UNTRIED = "not tried for lack of time: give a longer --time"
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A candidate and its predicted speed over that of now, None with the ``reason`` it failed."""
+    """A candidate and its predicted speed over now; None, with the ``reason``, if it has none."""
 
     candidate: Candidate
     speedup: float | None
@@ -65,10 +68,10 @@ class Ratioed:
 
 @dataclass(frozen=True, slots=True)
 class Finalist:
-    """Settings that answered in turn with those of now.
+    """Settings that answered in turn with the current ones.
 
     ``speedup`` is by the clock, of whole answers, ``by_costs`` that of what the same answers
-    computed, at the least costs measured; each with its 90 % interval, None for those of now.
+    computed, at the least costs measured; each with its 90 % interval, None for current settings.
     """
 
     values: Values
@@ -91,7 +94,7 @@ class Finalist:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result: candidates by themselves, then the settings of now and the finalists."""
+    """The result: candidates by themselves, then the current settings and the finalists."""
 
     tried: tuple[Tried, ...]
     finalists: tuple[Finalist, ...]
@@ -99,12 +102,12 @@ class Outcome:
 
     @property
     def now(self) -> Finalist:
-        """The settings of now."""
+        """The current settings."""
         return self.finalists[0]
 
     @property
     def best(self) -> Finalist:
-        """The fastest settings: those of now unless others are clearly faster."""
+        """The fastest settings: the current ones unless others are clearly faster."""
         faster = [each for each in self.finalists if each.is_faster]
         return max(faster, key=lambda each: each.by_costs.times, default=self.now)
 
@@ -113,11 +116,11 @@ class Outcome:
 class Search:
     """Tries ``candidates`` for a pair for about ``seconds``, in child processes.
 
-    First the settings of now answer ``recorded`` prompts in every mode. Then the passes of each
-    candidate are measured in turn with those of now, and what was recorded is taken at their costs.
-    At last the best combinations and the settings of now answer the ``held`` prompts in turn.
+    First the current settings answer ``recorded`` prompts in every mode. Then the passes of each
+    candidate are measured in turn with the current ones, and what was recorded is taken at their
+    costs. At last the best combinations and the current settings answer ``held`` prompts in turn.
     ``_ratios`` and ``_records`` are by the settings that they belong to, as `shown` names them;
-    ``_costs`` are all that were measured with the settings of now. Children run inside `trials`.
+    ``_costs`` are all that were measured with the current settings. Children run inside `trials`.
     """
 
     pair: PairFiles
@@ -125,7 +128,6 @@ class Search:
     recorded: Sequence[BenchPrompt]
     held: Sequence[BenchPrompt]
     seconds: float
-    max_tokens: int
     room: int
     on_step: OnStep = lambda what, spent: None
     clock: Callable[[], float] = time.monotonic
@@ -134,6 +136,7 @@ class Search:
     _ratios: dict[str, Ratio] = field(default_factory=dict, init=False)
     _costs: list[Costs] = field(default_factory=list, init=False)
     _prompts: int = field(default=0, init=False)  # that were recorded
+    _tokens: int = field(default=_LONG, init=False)  # of an answer at most
     _began: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
@@ -163,6 +166,8 @@ class Search:
         for candidate in self.candidates:
             if self._spent() < _TRIED * self.seconds:
                 self._try(candidate)
+            else:
+                self.tried.append(Tried(candidate, None, _UNTRIED))
 
     def _spent(self) -> float:
         return self.clock() - self._began
@@ -175,13 +180,16 @@ class Search:
     def answer(self, values: Values, prompt: BenchPrompt, most: int = 10**9) -> Answered:
         """An answer of a trial with these settings."""
         loaded, settings = self._trials.of(values), {**self.pair.answers, **values}
-        return loaded.answer(settings, prompt.messages, min(most, self.max_tokens))
+        return loaded.answer(settings, prompt.messages, min(most, self._tokens))
 
     def _record(self) -> None:
-        """Answers with the settings of now, in every mode, prompt by prompt as time allows."""
+        """Answers with the current settings, in every mode, prompt by prompt as time allows."""
         self._step("loading")
-        ways = [NOW, *(each.values for each in modes(self.pair, _LENGTHS))]
+        ways = [NOW, *(each.values for each in modes(self.pair, LENGTHS))]
         self.answer(NOW, self.recorded[0], 8)  # the first answer reads weights in
+        brief = self.answer(NOW, self.recorded[0], 8)
+        affordable = (self.seconds / _ANSWERS - brief.reading) * brief.per_second
+        self._tokens = max(_SHORT, min(_LONG, round(affordable)))
         answers: dict[str, list[Answered]] = {shown(values): [] for values in ways}
         for prompt in self.recorded:
             if answers[shown(NOW)] and self._spent() > _RECORDED * self.seconds:
@@ -193,11 +201,11 @@ class Search:
         self._records = {name: added(each) for name, each in answers.items()}
         self._prompts = len(answers[shown(NOW)])
         self._costs.append(self._trials.of(NOW).costs(_PASSES_SECONDS))
-        for each in modes(self.pair, _LENGTHS):
+        for each in modes(self.pair, LENGTHS):
             self._note(each)
 
     def _try(self, candidate: Candidate) -> None:
-        """Measure a candidate's passes in turn with those of now; another draft answers as well."""
+        """Measure a candidate's passes in turn with the current ones; another draft answers too."""
         self._step(candidate.shown)
         try:
             other = list[Costs]()
@@ -219,7 +227,7 @@ class Search:
         self.tried.append(Tried(candidate, self._speedup([candidate])))
 
     def _speedup(self, chosen: Sequence[Candidate]) -> float:
-        """The predicted speed of several candidates together over that of now."""
+        """The predicted speed of several candidates together over the current one."""
         draft = next((each.shown for each in chosen if each.knob == "draft"), None)
         record = self._records[draft or shown(_of_answers(chosen))]
         costs, now = least(self._costs), self._records[shown(NOW)]
@@ -227,7 +235,7 @@ class Search:
         return tokens * priced(now, costs) / priced(record, costs, self._ratios_of(chosen))
 
     def predictions(self, least: float = LEAST_GAIN) -> list[tuple[tuple[Candidate, ...], float]]:
-        """Combinations of what gained by itself, with their speed over that of now, best first."""
+        """Combinations of what gained by itself, with their predicted speed, best first."""
         gaining = [
             each.candidate
             for each in self.tried
@@ -241,7 +249,7 @@ class Search:
         return sorted(found, key=lambda each: _EACH ** len(each[0]) / each[1])
 
     def _prove(self, predicted: Sequence[tuple[tuple[Candidate, ...], float]]) -> list[Finalist]:
-        """The best and the settings of now answer in turn, until the interval says which is."""
+        """The best and the current settings answer in turn, until the interval says which is."""
         answer = priced(self._records[shown(NOW)], least(self._costs)) / max(1, self._prompts)
         affordable = (self.seconds - self._spent()) / (FEWEST_PROMPTS * max(0.1, answer)) - 1
         most = min(_FINALISTS, max(1, math.floor(affordable)))
@@ -305,7 +313,7 @@ def _compared(
     other: Sequence[Answered],
     seconds: Sequence[float],
 ) -> Ratioed:
-    """The speed of answers over those of now, from the seconds of each."""
+    """The speed of answers over the current ones, from the seconds of each."""
 
     def spent(answers: Sequence[Answered], seconds: Sequence[float]) -> Spent:
         tokens = [float(max(1, each.tokens)) for each in answers]

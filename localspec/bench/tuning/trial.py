@@ -114,7 +114,7 @@ class Trial:
             reply = self._worker.ask(question)
         except WorkerEnded as problem:
             raise EngineError(
-                f"The process that tried {self._shown} ended. {problem.ended.sentence}",
+                f"The process of this trial ({self._shown}) ended. {problem.ended.sentence}",
                 "The settings stay as they are.",
             ) from None
         if "error" in reply:

@@ -41,6 +41,8 @@ THOROUGH_REPEATS = 3
 QUICK_SECONDS = 120.0  # all prompts take an hour with a slow model: users stop it before the end
 _SAMPLING = {"temperature": 0, "seed": 0}
 _WARM_UP = "warming up"
+_USUAL_TOKENS, _FEWEST_TOKENS = 64, 16  # of an answer
+_OF_ANSWERS = 0.5  # of the quick time: prompts are read, too
 _everyday = partial(option, everyday=True)
 
 
@@ -69,8 +71,11 @@ class BenchFlags:
         "Repeats; the draft lengths take turns. Default: 1, or 3 with --thorough.",
         bounds=Bounds(1, 10**6),
     )
-    max_tokens: int = _everyday(
-        64, "--max-tokens -n", "Most tokens of an answer.", bounds=Bounds(1, 2**31)
+    max_tokens: int | None = _everyday(
+        None,
+        "--max-tokens -n",
+        "Most tokens of an answer. Default: up to 64.",
+        bounds=Bounds(1, 2**31),
     )
     output: Path | None = _everyday(None, "--output -o", "Save the JSON document to this file.")
     report: Path | None = _everyday(
@@ -141,7 +146,7 @@ def _plan(
 ) -> "BenchPlan":
     from localspec.bench.plan import BenchPlan
 
-    plain = GenerateOptions(draft_tokens=0, max_tokens=measuring.max_tokens)
+    plain = GenerateOptions(draft_tokens=0, max_tokens=measuring.max_tokens or _USUAL_TOKENS)
     plain = session.generate_options(engine, request, plain)
     sides = [replace(plain, draft_tokens=each).allowed(engine) for each in lengths]
     for each in sides:
@@ -150,9 +155,20 @@ def _plan(
         plain.sampling,
         tuple(dict.fromkeys(each.draft_tokens for each in sides)),
         measuring.repeats or (THOROUGH_REPEATS if measuring.thorough else 1),
-        measuring.max_tokens,
+        measuring.max_tokens or (_USUAL_TOKENS if measuring.thorough else _affordable(engine)),
         plain.prompt_lookup,
     )
+
+
+def _affordable(engine: "Engine") -> int:
+    """Tokens of an answer with which four prompts, answered twice, fit into the quick time."""
+    from localspec.bench.figures import FEWEST_PROMPTS
+
+    known = engine.profile.known
+    if known is None:
+        return _USUAL_TOKENS
+    answers = 2 * FEWEST_PROMPTS * known.verify.seconds(1, 0)
+    return max(_FEWEST_TOKENS, min(_USUAL_TOKENS, round(_OF_ANSWERS * QUICK_SECONDS / answers)))
 
 
 def _run(

@@ -14,7 +14,7 @@ from localspec.core.options.model_options import choose_draft
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.display.terminal import console
 from localspec.display.terminal.progress import progress
-from localspec.library.local_models import find_models
+from localspec.library.local_models import current_folder, find_models
 
 if TYPE_CHECKING:
     from localspec.bench.demo import DemoResult
@@ -104,5 +104,5 @@ def _next_command() -> str:
     from localspec.display.models import chat_command
     from localspec.library.pairs.listing import pair_rows, recommended
 
-    best = recommended(pair_rows(find_models().files))
+    best = recommended(pair_rows(find_models(extra=current_folder()).files))
     return "localspec pairs" if best is None else chat_command(best)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
+from threading import Event, Thread
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -15,6 +17,7 @@ from localspec.commands.flags import tuned
 from localspec.commands.flags.answer import JsonFlag
 from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.pair import NameArgument, PairFlags
+from localspec.commands.flags.settings import read_settings
 from localspec.core import machine
 from localspec.core.errors import UsageError
 from localspec.core.formatting import duration
@@ -29,9 +32,9 @@ if TYPE_CHECKING:
 
 Kind = Literal["chat", "code", "edit", "agent"]
 _RECORDED = 3  # prompts: the others prove what these predict
-_MAX_TOKENS = 64
 _SHORTEST, _LONGEST = 30, 24 * 3600  # seconds
 _BUSY = 1.5  # times the time, where other programs use cores
+_DRAWN_EVERY = 0.5  # seconds
 _MOST_TRIALS = 4  # pairs that are loaded at the same time
 
 
@@ -63,15 +66,18 @@ def tune(
 ) -> None:
     """Find the settings with which a pair answers fastest on this machine, and keep them.
 
-    Each is measured in a process of its own; the best and those of now then answer in turn. Only
-    what is clearly faster is kept, for this pair; a flag wins over it. Ctrl-C changes nothing.
+    Each setting is measured in its own process. Then the best ones and the current ones answer in
+    turn, and only what is clearly faster is kept, for this pair. A flag given later wins over it.
+    Ctrl-C changes nothing.
     """
     from localspec.bench.report.page import render_tuning
     from localspec.bench.report.report import require_writable, write_report
+    from localspec.bench.tuning.candidates import modes
+    from localspec.bench.tuning.search import LENGTHS
     from localspec.display import tune as display
 
     seconds = _seconds(time)
-    request = session.make_request(name, given, tuned=False)
+    request = session.make_request(name, given)
     if undo:
         _undo(request)
         return
@@ -79,11 +85,12 @@ def tune(
         raise UsageError("tune measures this machine alone.", "Leave --rpc out.")
     pair, found = _candidates(request, types=types)
     if dry_run:
+        every = [*modes(pair, LENGTHS), *found]
         if as_json:
-            tried = [dict(each.values) for each in found]
+            tried = [dict(each.values) for each in every]
             console.json_line({"seconds": seconds, "candidates": tried})
         else:
-            display.candidates(found)
+            display.candidates(every)
             console.note(f"With this time: about {duration(seconds)}.")
         return
     if report is not None:
@@ -113,12 +120,11 @@ def tune(
 
 
 def _keep(request: "PairRequest", outcome: "Outcome") -> str:
-    """Keep the best settings, or forget those that were the best before; returns the name."""
-    model = _name(request)
-    if outcome.best is outcome.now:
-        tuned.undo(model)
-    else:
-        tuned.keep(model, request.models.draft_options().model, outcome.best.values)
+    """Keep what is faster, on top of what was found before; returns the model's name."""
+    model, draft = _name(request), request.models.draft_options().model
+    if outcome.best is not outcome.now:
+        before, _ = tuned.tuned_values(read_settings(), model, draft, ())
+        tuned.keep(model, draft, {**before, **outcome.best.values})
     return model
 
 
@@ -190,14 +196,16 @@ def _search(
     seconds: float,
     on_step: "OnStep",
 ) -> "Outcome":
+    from localspec.bench.figures import FEWEST_PROMPTS
     from localspec.bench.prompts import by_task, in_turn, read_prompts
     from localspec.bench.tuning import candidates
     from localspec.bench.tuning.search import Search
 
     own = Path(candidates.__file__).with_name("prompts.jsonl")
     (prompts,) = in_turn(by_task(read_prompts(own), kind)).values()
-    recorded, held = prompts[:_RECORDED], prompts[_RECORDED:]
-    return Search(pair, found, recorded, held, seconds, _MAX_TOKENS, _room(pair), on_step).run()
+    few = min(_RECORDED, len(prompts) - FEWEST_PROMPTS)
+    recorded, held = prompts[:few], prompts[few:]
+    return Search(pair, found, recorded, held, seconds, _room(pair), on_step).run()
 
 
 def _room(pair: "PairFiles") -> int:
@@ -215,11 +223,29 @@ def _room(pair: "PairFiles") -> int:
 
 @contextmanager
 def _shown_progress(seconds: float) -> "Iterator[OnStep]":
+    """A bar of the time, which moves by itself: a step may take as long as an answer."""
+    at, ended, began = ["loading"], Event(), monotonic()
+
+    def draw() -> None:
+        shown = ""
+        while not ended.wait(_DRAWN_EVERY):
+            spent = round(monotonic() - began)
+            if shown and shown != at[0]:
+                on_progress(shown, 1, 1)
+            shown = at[0]
+            on_progress(shown, spent, max(round(seconds), spent + 1))
+        on_progress(shown, 1, 1)
+
+    def on_step(what: str, spent: float) -> None:
+        if not console.make_console(stderr=True).is_terminal and what != at[0]:
+            console.note(f"{spent:.0f} s: {what}.")
+        at[0] = what
+
     with progress(in_seconds=True) as on_progress:
-        on_progress("tuning", 0, 1)
-
-        def on_step(what: str, spent: float) -> None:
-            on_progress("tuning", 1, 1)
-            on_progress(what, round(spent), max(round(seconds), round(spent) + 1))
-
-        yield on_step
+        drawing = Thread(target=draw, daemon=True)
+        drawing.start()
+        try:
+            yield on_step
+        finally:
+            ended.set()
+            drawing.join()

@@ -2,16 +2,16 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 from localspec import __version__
-from localspec.commands.flags.rows import Given
 from localspec.commands.flags.settings import (
     TUNED,
     Settings,
+    Tuned,
     read_settings,
     settings_document,
     write_settings,
@@ -32,11 +32,12 @@ def this_machine() -> str:
 
 
 def tuned_values(
-    settings: Settings, model: str | None, draft: str | None, given: Given
+    settings: Settings, model: str | None, draft: str | None, taken: Collection[str]
 ) -> tuple[dict[str, Any], str]:
     """What was found for a model and the ``draft`` that a flag names, and a note on it.
 
-    Another draft is another pair. A draft that was found to be faster replaces none that is named.
+    The names that are ``taken`` are set otherwise. Another draft is another pair. A draft that was
+    found to be faster replaces none that is named.
     """
     found = settings.tuned_for(model)
     if found is None or found.draft != file_name(draft):
@@ -49,7 +50,7 @@ def tuned_values(
     other = found.values.get("draft_model")
     if draft is not None and other is not None:
         return {}, f"localspec tune of {found.date} found a faster draft: --draft {other}"
-    values = {name: value for name, value in found.values.items() if name not in given}
+    values = {name: value for name, value in found.values.items() if name not in taken}
     words = " ".join(f"{name}={value}" for name, value in values.items())
     return values, f"Settings of localspec tune of {found.date}: {words}." if values else ""
 
@@ -61,11 +62,13 @@ def file_name(draft: str | None) -> str:
 
 def shown_for(settings: Settings) -> str:
     """The models for which settings were found, and when."""
-    here = this_machine() if settings.tuned else ""
-    return ", ".join(
-        f"{model} ({found.date}{'' if found.machine == here else ', of another machine or build'})"
-        for model, found in settings.tuned.items()
-    )
+    return ", ".join(f"{model} ({origin(found)})" for model, found in settings.tuned.items())
+
+
+def origin(found: Tuned) -> str:
+    """When settings were found, and that they are not used if they are stale."""
+    stale = "" if found.machine == this_machine() else ", not used: of another machine or build"
+    return f"{found.date}{stale}"
 
 
 def keep(model: str, draft: str | None, values: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from localspec.core.options.model_options import ModelOptions
 from localspec.display import reports
 from localspec.display.terminal import console
 from localspec.display.terminal.progress import progress
-from localspec.library.local_models import find_models
+from localspec.library.local_models import current_folder, find_models
 from localspec.library.pairs import user_pairs
 from localspec.library.pairs.options import picked
 from localspec.library.resolve import FIND, SELF, Resolver, is_known
@@ -47,7 +47,7 @@ def pairs(
     from localspec.library.pairs.listing import pair_rows, recommended
 
     rooms = [round(gb * 1e9) for gb in (memory or 0, vram or 0)]
-    every = pair_rows(find_models().files, family, sum(rooms) or None)
+    every = pair_rows(find_models(extra=current_folder()).files, family, sum(rooms) or None)
     rows = [row for row in every if not fits or row.fits]
     if not rows and not as_json:
         console.note("No known pair fits this memory.")
@@ -118,7 +118,10 @@ def pair_show(
     from localspec.display import models as lists
     from localspec.library.pairs.listing import pair_row
 
-    row, settings = pair_row(name, find_models().files), user_pairs.find(name).settings
+    row, settings = (
+        pair_row(name, find_models(extra=current_folder()).files),
+        user_pairs.find(name).settings,
+    )
     if as_json:
         console.json_line(row.as_json() | {"settings": dict(settings)})
     else:

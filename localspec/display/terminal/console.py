@@ -229,10 +229,20 @@ def error(problem: LocalspecError) -> None:
 
 
 def labelled_rows(out: "Console", rows: Sequence[tuple[str, str]]) -> None:
-    """Lines of labels and words, the words below each other."""
+    """Lines of labels and words, the words below each other, also those that wrap."""
     width = max(len(label) for label, _ in rows)
+    if not out.is_terminal or 2 * width > out.width:  # a grid would add blanks, or break words
+        for label, words in rows:
+            labelled(out, f"{label:<{width}}  ", "", words)
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
     for label, words in rows:
-        labelled(out, f"{label:<{width}}  ", "", words)
+        grid.add_row(Text(label), Text(one_line(words.rstrip())))
+    out.print(grid)
 
 
 def labelled(out: "Console", label: str, style: str, words: str) -> None:

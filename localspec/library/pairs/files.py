@@ -17,7 +17,7 @@ from localspec.library.suggest import Suggestion, drafts_for, is_target_of
 from localspec.llama.heads.hidden_states import unstable
 from localspec.metadata.draft_kind import has_heads
 from localspec.metadata.filenames import heads_kind
-from localspec.metadata.header import read_header
+from localspec.metadata.header import ModelHeader, read_header
 
 _SIDECAR = "Draft: the prediction heads of {} ({}), next to the target."
 _KINDS = {"mtp": "MTP", "eagle3": "EAGLE-3", "dflash": "DFlash", "dspark": "DSpark"}
@@ -110,14 +110,15 @@ class PairFinder:
     def _tell_of_others(self, target: str, draft: str) -> None:
         """Name the best draft next to the target, if another one was named and is to be fetched."""
         file = self.resolver.on_disk(target)
-        found = drafts_for(read_header(file), ()).drafts if file and file.is_file() else ()
-        for each in [each for each in found if each.worth > 1][:1]:
-            use = shlex.join(["--draft", each.name])
-            self.ui.say(f"{draft} is not on this disk. {each.name} fits too: {use} uses it.")
+        if file and file.is_file() and (found := _best_next_to(read_header(file))):
+            self.ui.say(f"{draft} is not on this disk. {found}")
 
     def _tell_of_known(self, target: Path) -> None:
-        """Name a draft of the catalogue for a target that nothing here drafts for."""
+        """Name a draft next to a target that is named alone, or one of the catalogue."""
         header = read_header(target)
+        if self.parallel == 1 and (found := _best_next_to(header)):
+            self.ui.say(f"No draft model is used. {found.replace(' fits too', ' fits')}")
+            return
         known = [
             (pair, draft)
             for pair in load_catalog()
@@ -170,6 +171,13 @@ class PairFinder:
             self.ui.say(f"{draft} is left out. {problem.message}")
             return False
         return True
+
+
+def _best_next_to(target: ModelHeader) -> str:
+    """The best draft in the target's folder, in a sentence with its flag; "" without one."""
+    found = [each for each in drafts_for(target, ()).drafts if each.worth > 1]
+    use = shlex.join(["--draft", found[0].name]) if found else ""
+    return f"{found[0].name} fits too: {use} uses it." if found else ""
 
 
 def _beside(sidecar: Path) -> str:

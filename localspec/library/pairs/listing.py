@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.core.errors import UnknownPair
-from localspec.hub.reference import parse_reference
+from localspec.hub.reference import Reference, parse_reference
 from localspec.library.local_models import LocalModel, model_of
 from localspec.library.pairs import user_pairs
 from localspec.library.pairs.catalog import (
@@ -20,7 +20,7 @@ from localspec.library.pairs.catalog import (
     of_family,
 )
 from localspec.llama.memory.probe import memory_for_models
-from localspec.metadata.filenames import parts_of
+from localspec.metadata.filenames import model_name, parts_of
 
 if TYPE_CHECKING:
     from localspec.library.pairs.schema import UserPair
@@ -133,11 +133,23 @@ def _row(
     )
 
 
+def _in_folder(reference: Reference, local: Sequence[LocalModel]) -> LocalModel | None:
+    """The only file of the current folder that is this model, as `Resolver.choose` takes it."""
+    wanted = Path(reference.file or "").name
+    near = [
+        each
+        for each in local
+        if each.source == "folder" and model_name(each.path.name) == model_name(wanted)
+    ]
+    exact = [each for each in near if each.path.name == wanted]
+    return exact[0] if exact else near[0] if len(near) == 1 else None
+
+
 def _bytes_here(name: str, local: Sequence[LocalModel]) -> int | None:
     """The size of the model that a name stands for, None if it is not on this disk."""
     reference = parse_reference(name)
     if reference is not None:
-        model = model_of(reference, local)
+        model = model_of(reference, local) or _in_folder(reference, local)
         return None if model is None else model.n_bytes
     path = Path(name)
     known = next((model for model in local if model.path == path), None)

@@ -90,7 +90,7 @@ def test_a_combination_has_one_candidate_of_a_knob() -> None:
 def test_settings_of_answers_need_no_other_load() -> None:
     assert load_key({"prompt_lookup": False, "draft_tokens": "off"}) == load_key(NOW) == ()
     assert load_key({"threads": 1, "draft_tokens": "4"}) == (("threads", 1),)
-    assert shown(NOW) == "now"
+    assert shown(NOW) == "current"
 
 
 def test_a_pair_is_loaded_with_changed_settings() -> None:

@@ -20,7 +20,7 @@ ANSWERS = {"draft_tokens": "auto", "prompt_lookup": True}
 THREADS = Candidate("threads", {"threads": 1})
 KERNELS = Candidate("kernels", {"row_kernels": False}, rounds=True)
 OTHER = Candidate("draft", {"draft_model": "/m/other.gguf"})
-# Seconds of a pass and of a step, times those of now.
+# Seconds of a pass and of a step, times those now.
 SPEEDS: Mapping[str, tuple[float, float]] = {"threads": (0.5, 1.0), "row_kernels": (2.0, 1.0)}
 
 
@@ -116,9 +116,7 @@ def trials(monkeypatch: pytest.MonkeyPatch) -> type[Trials]:
 def run(trials: type[Trials], *tried: Candidate, seconds: float = 600, **changes: Any) -> Outcome:
     pair = PairFiles({}, LoadOptions(Path("t")), LoadOptions(Path("d")), ANSWERS)
     fields = {"pair": pair, "recorded": PROMPTS[:3], "held": PROMPTS[3:], **changes}
-    return Search(
-        candidates=tried, seconds=seconds, max_tokens=10, room=4, clock=trials.clock, **fields
-    ).run()
+    return Search(candidates=tried, seconds=seconds, room=4, clock=trials.clock, **fields).run()
 
 
 def test_a_faster_setting_is_found_predicted_and_proven(trials: type[Trials]) -> None:
@@ -159,6 +157,27 @@ def test_another_type_of_the_target_is_only_reported(trials: type[Trials]) -> No
     outcome = run(trials, other)
     assert outcome.tried[-1].speedup == pytest.approx(5 / 3.5)
     assert outcome.best is outcome.now and len(outcome.finalists) == 1
+
+
+def test_what_the_time_leaves_no_room_for_is_named(trials: type[Trials]) -> None:
+    tried = run(trials, THREADS, KERNELS, seconds=55).tried
+    (late,) = [each for each in tried if each.speedup is None]
+    assert late.candidate == KERNELS and "give a longer --time" in late.reason
+
+
+@pytest.mark.parametrize(("seconds", "tokens"), [(30, 16), (1000, 64)])
+def test_answers_are_short_where_the_time_is(
+    trials: type[Trials], monkeypatch: pytest.MonkeyPatch, seconds: float, tokens: int
+) -> None:
+    asked, answer = list[int](), Trial.answer
+
+    def noting(trial: Trial, values: Values, messages: Sequence[Any], most: int) -> Answered:
+        asked.append(most)
+        return answer(trial, values, messages, most)
+
+    monkeypatch.setattr(Trial, "answer", noting)
+    run(trials, seconds=seconds)
+    assert set(asked) == {8, tokens}
 
 
 def test_ctrl_c_kills_what_runs(trials: type[Trials]) -> None:

@@ -51,7 +51,7 @@ def test_an_error_of_the_child_is_raised_and_a_crash_is_named(tiny: TinyFiles) -
         Trial(missing, NOW)
     trial = Trial(pair_of(tiny), NOW)
     trial._worker.process.kill()
-    with pytest.raises(EngineError, match=r"process that tried now ended. It was killed"):
+    with pytest.raises(EngineError, match=r"trial \(current\) ended. It was killed"):
         trial.costs(0.01)
 
 

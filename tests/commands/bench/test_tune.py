@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from localspec.bench.figures import FEWEST_PROMPTS
 from localspec.bench.tuning.candidates import NOW, Candidate
 from localspec.bench.tuning.search import Finalist, Outcome, Ratioed, Search, Tried
 from localspec.bench.tuning.trial import Answered
+from localspec.commands.flags import tuned
 from localspec.commands.flags.settings import read_settings
 from localspec.core import machine
 from tests.support.command import Command, Done
@@ -46,7 +48,15 @@ def tune(localspec: Command, tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch) -
 @pytest.fixture
 def finds(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes a search find an outcome without measuring."""
-    return lambda found: monkeypatch.setattr(Search, "run", lambda search: found)
+
+    def find(found: Outcome, searches: list[Search] = []) -> None:  # noqa: B006
+        def run(search: Search) -> Outcome:
+            searches.append(search)
+            return found
+
+        monkeypatch.setattr(Search, "run", run)
+
+    return find
 
 
 def test_a_dry_run_lists_what_would_be_tried(tune: Command) -> None:
@@ -124,11 +134,32 @@ def test_ctrl_c_says_that_nothing_changed(tune: Command, monkeypatch: pytest.Mon
 
 
 def test_what_may_be_noise_is_not_kept(tune: Command, finds: Any) -> None:
-    finds(outcome((1.1, 1.4)))
-    tune()
-    finds(outcome((0.98, 1.4)))  # measured again: the earlier finding no longer holds
+    finds(outcome((0.98, 1.4)))
     done = tune()
-    assert "No other setting is clearly faster" in done.err and not read_settings().tuned
+    assert "Nothing that was tried is clearly faster" in done.err and not read_settings().tuned
+
+
+def test_tuning_again_goes_on_from_what_was_found(tune: Command, finds: Any) -> None:
+    tuned.keep("target", "draft.gguf", {"draft_tokens": "4"})
+    searches = list[Search]()
+    finds(outcome((1.1, 1.4)), searches)
+    assert tune().code == 0
+    assert searches[0].pair.answers["draft_tokens"] == "4"
+    both = {"draft_tokens": "4", "row_kernels": False}
+    assert read_settings().tuned["target"].values == both
+    finds(outcome((0.98, 1.4)))
+    tune()
+    assert read_settings().tuned["target"].values == both
+
+
+@pytest.mark.parametrize("kind", ["code", "chat", "edit", "agent", None])
+def test_each_kind_has_prompts_enough_for_an_interval(
+    tune: Command, finds: Any, kind: str | None
+) -> None:
+    searches = list[Search]()
+    finds(outcome((1.1, 1.4)), searches)
+    tune(*([] if kind is None else ["--for", kind]))
+    assert len(searches[0].held) >= FEWEST_PROMPTS and len(searches[0].recorded) >= 2
 
 
 def test_another_program_makes_it_take_longer(

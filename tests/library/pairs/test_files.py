@@ -21,6 +21,7 @@ from tests.support.files.head_files import (
     mtp_bytes,
     target_bytes,
 )
+from tests.support.files.tiny_models import write_tiny_model
 from tests.support.library import zoo
 
 pytestmark = pytest.mark.llama
@@ -108,6 +109,14 @@ def test_several_slots_draft_with_heads_only_where_they_are_named(target: Path) 
     assert "--draft mtp" in found(own, parallel=2)[1][0]
     for draft in ("mtp", "find"):
         assert found(own, parallel=2, draft=draft)[0] == PairFiles(own, own, own_heads=True)
+
+
+def test_a_draft_next_to_the_target_is_named_before_one_of_the_catalogue(tmp_path: Path) -> None:
+    target = write_tiny_model(tmp_path / "Qwen3-8B-Q4_K_M.gguf", seed=1, layers=8)
+    draft = write_tiny_model(tmp_path / "small.gguf", seed=1, layers=1)
+    files, (note,) = found(target)
+    assert files == PairFiles(target)
+    assert note == f"No draft model is used. {draft} fits: --draft {draft} uses it."
 
 
 def test_a_known_draft_is_named_where_none_is_here(tmp_path: Path) -> None:
