@@ -74,7 +74,7 @@ class BenchFlags:
     max_tokens: int | None = _everyday(
         None,
         "--max-tokens -n",
-        "Longest answer in tokens. Default: up to 64.",
+        "Longest answer in tokens. Default: 64.",
         bounds=Bounds(1, 2**31),
     )
     output: Path | None = _everyday(None, "--output -o", "Save the JSON document to this file.")
