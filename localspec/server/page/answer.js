@@ -7,7 +7,7 @@ import { copyButton, element, MarkdownView } from "./markdown.js";
 const STATUS = {
   recently_slower: "recently slower than plain",
   verification_too_slow: "costs more than it can gain here",
-  draft_too_often_wrong: "too often wrong",
+  draft_too_often_wrong: "too often wrong for its cost here",
   draft_not_numbers: "its logits are not numbers",
   answer_too_short: "reading the prompt costs more than it would gain",
 };
