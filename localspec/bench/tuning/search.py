@@ -29,6 +29,7 @@ from localspec.core.errors import LocalspecError
 OnStep = Callable[[str, float], None]  # what is tried, seconds spent
 _RECORDED = 0.3  # of the time, for answers with the current settings
 _TRIED = 0.6  # of the time, until when candidates are measured
+_TRIED_IN_VAIN = 0.9  # while none has gained: no time is needed to prove it
 _LATEST = 1.2  # times the time, for the prompts without which there is no interval
 _TURNS = 3  # of passes, in turn with the current ones: other programs delay some of them
 _PASSES_SECONDS = 0.8  # of one turn
@@ -164,7 +165,8 @@ class Search:
         """Record answers, and try each candidate by itself."""
         self._record()
         for candidate in self.candidates:
-            if self._spent() < _TRIED * self.seconds:
+            share = _TRIED if self.predictions() else _TRIED_IN_VAIN
+            if self._spent() < share * self.seconds:
                 self._try(candidate)
             else:
                 self.tried.append(Tried(candidate, None, _UNTRIED))
