@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from localspec.chat.answer import collect
+from localspec.bench.plan import BenchPlan, Variant
 from localspec.chat.stats import SourceStats
 from localspec.core.compute import COMPUTE
 from localspec.core.errors import LocalspecError
@@ -50,14 +50,11 @@ class _Pair:
         models = [each for each in (self.engine.target, self.engine.draft) if each is not None]
         return {
             "memory": sum(each.memory.total for each in models),
-            "drafts": self.engine.draft is not None,
-            "notes": self.engine.notes,
         }
 
     def _passes(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Costs by width on empty caches, and seconds of the target for a token of a prompt."""
         engine = self.engine
-        self._forget()
         found = calibrate(engine.target, engine.draft, time.perf_counter, asked["seconds"])
         width = min(
             _READ_BY_GPU if engine.target.options.gpu_layers else _READ, engine.target.n_ctx
@@ -66,20 +63,18 @@ class _Pair:
         began = time.perf_counter()
         engine.target.decode(tokens, 1)
         reading = (time.perf_counter() - began) / width
-        self._forget()
         return as_json(found) | {"target_reading": reading}
 
     def _answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """One greedy answer from empty caches."""
-        engine = self.engine
-        self._forget()
-        options = GenerateOptions(
-            _GREEDY,
-            asked["draft_tokens"],
-            prompt_lookup=asked["prompt_lookup"],
-            max_tokens=asked["max_tokens"],
-        ).allowed(engine, ("", ""))
-        stats = collect(engine.stream(engine.encode_chat(asked["messages"]), options)).stats
+        engine, asked_for = (
+            self.engine,
+            GenerateOptions(_GREEDY, asked["draft_tokens"], prompt_lookup=asked["prompt_lookup"]),
+        )
+        length = asked_for.allowed(engine, ("", "")).draft_tokens
+        plan = BenchPlan(_GREEDY, (length,), 1, asked["max_tokens"], asked["prompt_lookup"])
+        side = Variant("trial", engine, plan, length)
+        stats = side.answer(engine.encode_chat(asked["messages"])).stats
         drafted = stats.sources.get(DRAFT, SourceStats())
         is_block = engine.draft is not None and engine.draft.block_size is not None
         return {
@@ -93,17 +88,8 @@ class _Pair:
             "read": stats.read_tokens,
         }
 
-    def _forget(self) -> None:
-        """Empty the caches: each answer begins as the first one does."""
-        engine = self.engine
-        engine.target.truncate(0)
-        if engine.draft is not None:
-            engine.draft.truncate(0)
-        engine.prompt_lookup.update([])
-        engine.conversations.clear()
-
     def _end(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Save what was learnt: the first answer with these settings starts from it."""
+        """Save the profile, with which the first answer with these settings starts."""
         self.engine.close()
         return {}
 

@@ -73,7 +73,7 @@ class Trial:
         models = [asdict(each) for each in pair.with_values(values) if each is not None]
         self._worker = Worker(_CHILD, _LIMITS, _MOST_REPLY)
         loaded = self._ask(kind="load", models=[_plain(each) for each in models])
-        self.memory, self.notes = int(loaded["memory"]), list(loaded["notes"])
+        self.memory = int(loaded["memory"])
 
     def costs(self, seconds: float) -> Costs:
         """The costs of passes, measured for about so long."""
