@@ -11,7 +11,7 @@ from localspec.self_draft.making import MadeDraft
 
 
 def result(found: MadeDraft, output: Path | None) -> None:
-    """Print what was made, where it is, and how to know whether it pays."""
+    """Print the recipe, the place of the file, and the command that measures it."""
     out = make_console(stderr=False)
     draft = "self" if found.stored is not None else str(output)
     command = ["localspec", "tune", "--target", str(found.target.path), "--draft", draft]

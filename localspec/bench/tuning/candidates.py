@@ -83,7 +83,7 @@ class PairFiles:
 def candidates(
     pair: PairFiles, cores: Sequence[int], *, has_kernels: bool, layers: int
 ) -> list[Candidate]:
-    """What is tried for a pair, the most promising first.
+    """The candidates for a pair, the most promising first.
 
     ``cores`` are numbers of threads that may be best here, first the default; ``layers`` are those
     of the target that could be on GPUs, 0 without one. Cache types and contexts stay: they change

@@ -26,7 +26,7 @@ from localspec.bench.tuning.trial import Answered, Costs, Trials, added
 from localspec.chat.stats import Interval
 from localspec.core.errors import LocalspecError
 
-OnStep = Callable[[str, float], None]  # what is tried, seconds spent
+OnStep = Callable[[str, float], None]  # the step under way, seconds spent
 _RECORDED = 0.3  # of the time, for answers with the current settings
 _TRIED = 0.6  # of the time, until when candidates are measured
 _TRIED_IN_VAIN = 0.9  # while none has gained: no time is needed to prove it
@@ -196,7 +196,7 @@ class Search:
         for prompt in self.recorded:
             if answers[shown(NOW)] and self._spent() > _RECORDED * self.seconds:
                 break
-            ways.reverse()  # what is learnt, and noise, favour no mode
+            ways.reverse()  # a mode that came last each time would profit from a learnt profile
             for values in ways:
                 self._step(f"answering, {shown(values)}")
                 answers[shown(values)].append(self.answer(values, prompt))

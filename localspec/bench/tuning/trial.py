@@ -35,7 +35,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """One answer or several added up: what was computed, and the seconds that it took.
+    """One answer or several added up: counts of passes, and seconds.
 
     ``passes`` counts those of the target by width, ``steps`` those of the draft, ``read`` the
     tokens of prompts. ``seconds`` are those of all rounds with the draft's reading, ``reading``
@@ -100,7 +100,7 @@ class Trial:
         return Answered(passes=passes, **found)
 
     def close(self) -> None:
-        """End the child; it saves what it learnt about the pair."""
+        """End the child, which saves the pair's profile."""
         if not self._worker.ended:
             self._ask(kind="end")
         self._worker.close()

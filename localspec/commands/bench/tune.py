@@ -120,7 +120,7 @@ def tune(
 
 
 def _keep(request: "PairRequest", outcome: "Outcome") -> str:
-    """Keep what is faster, on top of what was found before; returns the model's name."""
+    """Add faster settings to those kept before; returns the model's name."""
     model, draft = _name(request), request.models.draft_options().model
     if outcome.best is not outcome.now:
         before, _ = tuned.tuned_values(read_settings(), model, draft, ())
@@ -159,7 +159,7 @@ def _seconds(text: str) -> float:
 
 
 def _candidates(request: "PairRequest", *, types: bool) -> "tuple[PairFiles, list[Candidate]]":
-    """The pair with its files, checked, and what is tried for it."""
+    """The pair with its files, checked, and its candidates."""
     from localspec.bench.tuning.candidates import PairFiles, candidates
     from localspec.engine.loading.pair import usable_pair
     from localspec.library.local_models import find_models

@@ -34,7 +34,7 @@ def this_machine() -> str:
 def tuned_values(
     settings: Settings, model: str | None, draft: str | None, taken: Collection[str]
 ) -> tuple[dict[str, Any], str]:
-    """What was found for a model and the ``draft`` that a flag names, and a note on it.
+    """The settings kept for a model with the ``draft`` that a flag names, and a note on them.
 
     The names that are ``taken`` are set otherwise. Another draft is another pair. A draft that was
     found to be faster replaces none that is named.
@@ -85,7 +85,7 @@ def keep(model: str, draft: str | None, values: Mapping[str, Any]) -> None:
 
 
 def undo(model: str) -> bool:
-    """Forget what was found for a model; whether there was something."""
+    """Remove the settings kept for a model; False if there were none."""
     if read_settings().tuned_for(model) is None:
         return False
     document = settings_document()
