@@ -42,8 +42,8 @@ def figures_line(
 ) -> str:
     """The last line of an answer; ``status`` is that of its end.
 
-    ``filled`` is the share of the context that prompt and answer take. Without ``full``, speed and
-    gain alone; without ``estimate`` no gain, as it will be measured.
+    ``filled`` is the share of the context that prompt and answer take. Without ``full``, speed,
+    gain and acceptance alone; without ``estimate`` no gain, as it will be measured.
     """
     if stats.rounds == 0 and finish_reason == "cancelled":
         return "cancelled while reading the prompt"
@@ -64,7 +64,7 @@ def figures_line(
 def _generated(
     stats: GenerationStats, status: DraftStatus, *, full: bool, estimate: bool = True
 ) -> list[str]:
-    """Speed and gain; with ``full`` acceptance too, and a reason if drafting is off."""
+    """Speed, gain and acceptance; a reason if drafting is off; with ``full`` tokens a round."""
     found, off = [], []
     if estimate and stats.estimated_speedup is not None:
         found.append(f"about {stats.estimated_speedup:.2f}x plain")
@@ -81,7 +81,7 @@ def _generated(
         off.append("nothing drafted")
     speed = f"{number(stats.generation_tps)} tok/s"
     if not full:
-        return [speed, *found[:1], *(off if is_unused or not found else [])]
+        return [speed, *found, *(off if is_unused or not found else [])]
     rounds = [f"{number(stats.mean_accepted_length, 2)} tokens/round"] if stats.drafted else []
     return [speed, *found, *off, *rounds]
 

@@ -118,14 +118,15 @@ def test_what_drafted_and_what_is_off(
     assert f" tok/s · {expected} · " in streams.read()[1]
 
 
-def test_by_default_speed_and_gain(streams: Streams) -> None:
+def test_by_default_speed_gain_and_acceptance(streams: Streams) -> None:
     stats = made_stats(40, 30)
     stats.plain_seconds = 1.62 * stats.seconds
     note(figures_line(stats, "length", 7, full=False))
     note(figures_line(stats, "stop", 7, full=False, estimate=False))  # which is measured next
     note(figures_line(made_stats(), "stop", None, DraftStatus.OFF, full=False))  # as asked for
     assert streams.read()[1].splitlines() == [
-        "32.0 tok/s · about 1.62x plain · stopped at --max-tokens",
+        "32.0 tok/s · about 1.62x plain · 30 of 40 drafted tokens accepted · stopped at "
+        "--max-tokens",
         "32.0 tok/s · 30 of 40 drafted tokens accepted",
         "2.0 tok/s",
     ]
@@ -200,7 +201,8 @@ def test_neither_wins_within_the_noise_of_passes_without_drafts(
 @pytest.mark.parametrize(
     ("width", "full", "expected"),
     [
-        (80, False, "32.0 tok/s · about 1.62x plain"),
+        (80, False, "32.0 tok/s · about 1.62x plain · 30 of 40 drafted tokens accepted"),
+        (60, False, "32.0 tok/s · about 1.62x plain"),
         (29, False, "32.0 tok/s"),
         (
             90,
