@@ -1,29 +1,44 @@
-"""Compares the speeds that `localspec tune` predicts with those that are measured.
+"""Compares the speeds that `localspec tune` predicts with those that are measured, and its result.
 
-    python benchmarks/tuning.py TARGET.gguf DRAFT.gguf [--combinations 20] [--prompts 2]
+    python benchmarks/tuning.py TARGET.gguf DRAFT.gguf [--combinations 20] [--prompts 3]
+    python benchmarks/tuning.py TARGET.gguf DRAFT.gguf --found 180 [--others DRAFT.gguf ...]
 
 Candidates are tried as the command does. Then combinations of them, evenly spaced from the best to
-the worst, answer prompts that were not recorded, each in turn with the current settings. Speeds are
-those of whole answers over the current settings.
+the worst, answer the prompts that were recorded, each twice in turn with the current settings, and
+the quicker answer counts. Speeds are those of whole answers over the current settings. ``--found``
+lets the search run for so many seconds as the command does; then the settings found and the
+current ones answer prompts of five tasks of `localspec bench`, which the search has not seen.
 """
 
 import statistics
 from pathlib import Path
 
-from common import Parser, conditions
+from common import Parser, conditions, span
 
-from localspec.bench.prompts import by_task, in_turn, read_prompts
+from localspec.bench.prompts import BenchPrompt, by_task, in_turn, read_prompts
 from localspec.bench.tuning import candidates as settings
-from localspec.bench.tuning.candidates import NOW, PairFiles, candidates, merged, shown
+from localspec.bench.tuning.candidates import NOW, PairFiles, Values, candidates, merged, shown
 from localspec.bench.tuning.search import Search
 from localspec.core import machine
 from localspec.core.options.load_options import LoadOptions
 
 RECORDED = 3
+TURNS = 2
+TASKS = 5
 ANSWERS = {"draft_tokens": "auto", "prompt_lookup": True}
 
 
-def compare(search: Search, combinations: int, prompts: int) -> None:
+def speedup(search: Search, values: Values, prompts: list[BenchPrompt]) -> float:
+    """Times as fast as the current settings, with the quicker of two answers to each prompt."""
+    pace = [0.0, 0.0]
+    for prompt in prompts:
+        answers = [[search.answer(own, prompt) for own in (NOW, values)] for _ in range(TURNS)]
+        for side, each in enumerate(zip(*answers, strict=True)):
+            pace[side] += min(found.whole / found.tokens for found in each)
+    return pace[0] / pace[1]
+
+
+def compare(search: Search, combinations: int) -> None:
     """Print a line for each combination, then the mean of the errors."""
     with search.trials():
         search.measure()
@@ -33,15 +48,28 @@ def compare(search: Search, combinations: int, prompts: int) -> None:
         errors = []
         print("predicted  measured   error  settings")
         for each, expected in chosen:
-            values, seconds = merged(each), [0.0, 0.0]
-            for prompt in search.held[:prompts]:
-                for side, own in enumerate((NOW, values)):
-                    found = search.answer(own, prompt)
-                    seconds[side] += found.whole / found.tokens
-            measured = seconds[0] / seconds[1]
+            measured = speedup(search, merged(each), [*search.recorded])
             errors.append(abs(expected / measured - 1))
-            print(f"{expected:9.2f}{measured:10.2f}{errors[-1]:8.0%}  {shown(values)}", flush=True)
+            shown_as = shown(merged(each))
+            print(f"{expected:9.2f}{measured:10.2f}{errors[-1]:8.0%}  {shown_as}", flush=True)
         print(f"mean error {statistics.mean(errors):.1%}, median {statistics.median(errors):.1%}")
+
+
+def try_found(search: Search) -> None:
+    """Let the search run, then print the speedup of its result on each task."""
+    outcome = search.run()
+    for tried in outcome.tried:
+        print(f"{tried.speedup or 0:9.2f}  {tried.candidate.shown} {tried.reason}")
+    values = outcome.best.values
+    print(f"{shown(values)}, found in {outcome.seconds:.0f} s", flush=True)
+    if not values:
+        return
+    gains = []
+    with search.trials():
+        for task, prompts in [*by_task(read_prompts()).items()][:TASKS]:
+            gains.append(speedup(search, values, prompts[:1]))
+            print(f"{gains[-1]:9.2f}  {task}", flush=True)
+    print(f"mean {statistics.mean(gains):.2f} ({span(gains, 2)})")
 
 
 def main() -> None:
@@ -49,9 +77,11 @@ def main() -> None:
     parser = Parser(__doc__)
     parser.add_argument("target", type=Path)
     parser.add_argument("draft", type=Path)
-    parser.integers(combinations=20, prompts=2)
+    parser.add_argument("--others", type=Path, nargs="*", default=[], help="other drafts to try")
+    parser.integers(combinations=20, prompts=RECORDED, found=None)
     args = parser.parse_args()
-    pair = PairFiles({}, LoadOptions(args.target), LoadOptions(args.draft), ANSWERS)
+    options = LoadOptions(args.target), LoadOptions(args.draft)
+    pair = PairFiles({}, *options, ANSWERS, tuple(args.others))
     usual, every = machine.physical_cores(), machine.logical_cores()
     cores = list(dict.fromkeys((usual, max(1, usual - 1), every)))
     found = candidates(pair, cores, has_kernels=True, layers=0)
@@ -59,10 +89,13 @@ def main() -> None:
     (texts,) = in_turn(by_task(read_prompts(own))).values()
     print(conditions(None, args.target.name, args.draft.name))
     search = Search(
-        pair, found, texts[:RECORDED], texts[RECORDED:], 600.0, 2,
+        pair, found, texts[: args.prompts], texts[args.prompts :], args.found or 900.0, 2,
         lambda what, spent: print(f"{spent:6.0f} s  {what}", flush=True),
     )  # fmt: skip
-    compare(search, args.combinations, args.prompts)
+    if args.found is None:
+        compare(search, args.combinations)
+    else:
+        try_found(search)
 
 
 if __name__ == "__main__":

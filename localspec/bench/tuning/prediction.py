@@ -53,8 +53,8 @@ def ratio(now: Costs, other: Costs) -> Ratio:
 def priced(recorded: Answered, costs: Costs, ratios: Sequence[Ratio] = ()) -> float:
     """Seconds of recorded answers, prompts included, at these costs times all ratios.
 
-    What was drafted stays as it was recorded, though automatic lengths would adapt. Longer contexts
-    and our own code between passes are left out: they are alike for all settings.
+    What was drafted stays as it was recorded. Longer contexts and our own code between passes are
+    left out: they are alike for all settings.
     """
     together = reduce(Ratio.__mul__, ratios, Ratio())
     widest = len(WIDTHS) - 1

@@ -33,12 +33,14 @@ _TRIED_IN_VAIN = 0.9  # while none has gained: no time is needed to prove it
 _LATEST = 1.2  # times the time, for the prompts without which there is no interval
 _TURNS = 3  # of passes, in turn with the current ones: other programs delay some of them
 _PASSES_SECONDS = 0.8  # of one turn
+_SLOWED = 1.3  # times the least cost of the current settings: another program ran in this turn
 LEAST_GAIN = 1.02  # times as fast: what gains less is noise, and not worth a setting
 _EACH = 1.005  # times the seconds for each setting: of equals, those with fewer are taken
 _FINALISTS = 3
 LENGTHS = (4,)  # a fixed length, which has less to decide than auto
 _SHORT, _LONG = 16, 64  # tokens of an answer
 _ANSWERS = 30  # of the longest fit into the time, or none is left for candidates
+_PLAIN = shown({"draft_tokens": "off"})
 _UNTRIED = "not tried for lack of time: give a longer --time"
 
 
@@ -210,11 +212,7 @@ class Search:
         """Measure a candidate's passes in turn with the current ones; another draft answers too."""
         self._step(candidate.shown)
         try:
-            other = list[Costs]()
-            for _ in range(_TURNS):
-                other.append(self._trials.of(candidate.values).costs(_PASSES_SECONDS))
-                self._costs.append(self._trials.of(NOW).costs(_PASSES_SECONDS))
-            self._ratios[candidate.shown] = ratio(least(self._costs[-_TURNS:]), least(other))
+            self._ratios[candidate.shown] = self._ratio(candidate)
             if candidate.knob == "draft":  # it proposes other tokens
                 prompts = self.recorded[: self._prompts]
                 answers = [self.answer(candidate.values, prompt) for prompt in prompts]
@@ -225,16 +223,33 @@ class Search:
         with suppress(LocalspecError):
             self._trials.end(candidate.values)
 
+    def _ratio(self, candidate: Candidate) -> Ratio:
+        """Its costs over the current ones, in turn; turns that were slowed are repeated."""
+        turns, slowed = list[tuple[Costs, Costs]](), list[tuple[Costs, Costs]]()
+        while len(turns) < _TURNS and len(slowed) <= _TURNS:
+            other = self._trials.of(candidate.values).costs(_PASSES_SECONDS)
+            self._costs.append(self._trials.of(NOW).costs(_PASSES_SECONDS))
+            is_slowed = self._costs[-1].passes[0] > _SLOWED * least(self._costs).passes[0]
+            (slowed if is_slowed else turns).append((self._costs[-1], other))
+        now, others = zip(*(turns or slowed), strict=True)
+        return ratio(least(now), least(others))
+
     def _note(self, candidate: Candidate) -> None:
         self.tried.append(Tried(candidate, self._speedup([candidate])))
 
     def _speedup(self, chosen: Sequence[Candidate]) -> float:
         """The predicted speed of several candidates together over the current one."""
         draft = next((each.shown for each in chosen if each.knob == "draft"), None)
-        record = self._records[draft or shown(_of_answers(chosen))]
-        costs, now = least(self._costs), self._records[shown(NOW)]
-        tokens = record.tokens / now.tokens  # texts may end apart
-        return tokens * priced(now, costs) / priced(record, costs, self._ratios_of(chosen))
+        settings, now = _of_answers(chosen), self._records[shown(NOW)]
+        record, plain = self._records[draft or shown(settings)], self._records.get(_PLAIN)
+        costs, ratios = least(self._costs), self._ratios_of(chosen)
+        before = priced(now, costs) / now.tokens
+        after = priced(record, costs, ratios) / record.tokens
+        if plain is not None and {**self.pair.answers, **settings}["draft_tokens"] == "auto":
+            # Lengths adapt: where drafting costs more than before, it ends.
+            loses = max(1.0, before / (priced(plain, costs) / plain.tokens))
+            after = min(after, loses * priced(plain, costs, ratios) / plain.tokens)
+        return before / after
 
     def predictions(self, least: float = LEAST_GAIN) -> list[tuple[tuple[Candidate, ...], float]]:
         """Combinations of what gained by itself, with their predicted speed, best first."""

@@ -18,10 +18,15 @@ from localspec.core.options.load_options import LoadOptions
 PROMPTS = [BenchPrompt("code", ({"role": "user", "content": str(i)},)) for i in range(20)]
 ANSWERS = {"draft_tokens": "auto", "prompt_lookup": True}
 THREADS = Candidate("threads", {"threads": 1})
+SLOW_DRAFT = Candidate("draft threads", {"draft_threads": 1})
 KERNELS = Candidate("kernels", {"row_kernels": False}, rounds=True)
 OTHER = Candidate("draft", {"draft_model": "/m/other.gguf"})
 # Seconds of a pass and of a step, times those now.
-SPEEDS: Mapping[str, tuple[float, float]] = {"threads": (0.5, 1.0), "row_kernels": (2.0, 1.0)}
+SPEEDS: Mapping[str, tuple[float, float]] = {
+    "threads": (0.5, 1.0),
+    "row_kernels": (2.0, 1.0),
+    "draft_threads": (1.0, 5.0),
+}
 
 
 class Clock:
@@ -54,12 +59,12 @@ class Trial:
         return Costs(tuple(passes * width for width in WIDTHS), step, passes, 0.0)
 
     def answer(self, values: Values, messages: Sequence[Any], tokens: int) -> Answered:
-        """Four plain passes, or one of two tokens and two steps; the prompt has one token."""
+        """Eight plain passes, or one of two tokens and two steps; the prompt has one token."""
         passes, step = self._scale()
         drafted = values["draft_tokens"] != "off"
         steps = 0 if not drafted else 1 if "draft_model" in values else 2
-        seconds = passes * (2 if drafted else 4) + steps * step
-        counts = {2: 1} if drafted else {1: 4}
+        seconds = passes * (2 if drafted else 8) + steps * step
+        counts = {2: 1} if drafted else {1: 8}
         found = Answered(10, 9, seconds, passes, 1.0, counts, steps, 1)
         self.clock.now += found.whole
         return found
@@ -128,7 +133,7 @@ def test_a_faster_setting_is_found_predicted_and_proven(trials: type[Trials]) ->
     assert outcome.best.by_costs.times == pytest.approx(outcome.best.predicted)
     by_name = {each.candidate.shown: each.speedup for each in outcome.tried}
     assert by_name["row_kernels=off"] == pytest.approx(5 / 8)
-    assert by_name["draft_tokens=off"] == pytest.approx(5 / 5)
+    assert by_name["draft_tokens=off"] == pytest.approx(5 / 9)
     assert all(trial.ended[-1] == "closed" for trial in trials.started)
 
 
@@ -150,6 +155,29 @@ def test_a_candidate_that_crashes_is_reported_and_left_out(trials: type[Trials])
     failed = {each.candidate.knob: each.reason for each in outcome.tried if each.speedup is None}
     assert failed == {"kernels": "It crashed."}
     assert outcome.best.values == {"threads": 1}
+
+
+def test_automatic_lengths_stop_where_the_draft_gets_too_slow(trials: type[Trials]) -> None:
+    outcome = run(trials, SLOW_DRAFT)
+    # What was drafted would take 2 + 2 * 5 + 1, plain decoding 8 + 1 as before.
+    assert outcome.tried[-1].speedup == pytest.approx(5 / 9)
+
+
+def test_a_turn_that_other_programs_slowed_is_repeated(
+    trials: type[Trials], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, asked = Trial.costs, list[Values]()
+
+    def slowed(trial: Trial, seconds: float) -> Costs:
+        found = usual(trial, seconds)
+        asked.append(trial.values)
+        busy = 4.0 if len(asked) in (3, 5) else 1.0  # the current settings, in two turns
+        return Costs(tuple(each * busy for each in found.passes), found.step, found.reading, 0.0)
+
+    monkeypatch.setattr(Trial, "costs", slowed)
+    outcome = run(trials, THREADS)
+    assert len(asked) == 1 + 2 * 5
+    assert outcome.tried[-1].speedup == pytest.approx(5 / 3.5)
 
 
 def test_another_type_of_the_target_is_only_reported(trials: type[Trials]) -> None:
