@@ -1,8 +1,11 @@
 """How a terminal passes on what is typed: echoed or hidden, as lines or key by key."""
 
+import os
+import select
 import sys
 import termios
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -32,21 +35,39 @@ class Echo:
         _restore(before)
 
 
-def of_any_length() -> AbstractContextManager[None]:
+def of_any_length() -> AbstractContextManager[bool]:
     """Pass on keys rather than lines, which the terminal would cut, until the block ends."""
     return _changed(off=termios.ICANON)
 
 
-def as_lines() -> AbstractContextManager[None]:
+def as_lines() -> AbstractContextManager[bool]:
     """Let the terminal echo and edit what is typed in the block, for a question."""
     return _changed(on=termios.ICANON | termios.ECHO)
 
 
 @contextmanager
-def _changed(**modes: int) -> Iterator[None]:
+def single_keys() -> Iterator[Callable[[float], str]]:
+    """A function that waits up to so many seconds for a key, which is not echoed; "" for none."""
+    with _changed(off=termios.ICANON | termios.ECHO) as is_terminal:
+        yield _key if is_terminal else _no_key
+
+
+def _key(seconds: float) -> str:
+    ready, _, _ = select.select([sys.stdin], [], [], seconds)
+    return os.read(sys.stdin.fileno(), 1).decode("latin-1") if ready else ""
+
+
+def _no_key(seconds: float) -> str:
+    time.sleep(seconds)
+    return ""
+
+
+@contextmanager
+def _changed(**modes: int) -> Iterator[bool]:
+    """Change local modes in the block; whether stdin is a terminal."""
     before = _change(**modes)
     try:
-        yield
+        yield before is not None
     finally:
         _restore(before)
 
