@@ -101,11 +101,11 @@ def prove(model: ModelFile) -> None:
 
 def _announce(placed: Placed, on_device: bool, say: Callable[[str], None]) -> bool:
     """One note for all that the first start does and later ones do not; whether there is one."""
-    n_bytes, tests = _n_bytes(placed), "in a separate process and measured, only once"
+    n_bytes, tests = _n_bytes(placed), "tested and measured once, for up to a minute"
     if on_device:
-        say(f"New on this device: tested {tests}, as drivers may crash. It may take a minute.")
+        say(f"New on this device: {tests}, in a process that a driver may crash.")
     elif n_bytes >= _WORTH_TELLING:
-        say(f"New on this machine: {size(n_bytes)}, tested {tests}. It may take a minute.")
+        say(f"New on this machine: {size(n_bytes)}, {tests}.")
     elif placed.draft is not None and _measures(placed, on_device):
         say(MEASURING)
     else:

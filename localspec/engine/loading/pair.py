@@ -162,7 +162,7 @@ def _place(
         draft = replace(draft, shared_ctx=target.shared_ctx)
     second = None if draft is None else ModelFile(draft_header or header, draft)
     sharing = target.parallel if target.kv_unified else 1
-    first, loading = ModelFile(header, target), announcement(plan, free, draft, sharing)
+    first, loading = ModelFile(header, target), announcement(plan, free, sharing)
     return Placed(first, second, plan.use.total, chain, notes, plan.notes, loading)
 
 

@@ -60,10 +60,6 @@ class MemoryEstimate:
         weights = self.embedding + sum(self.layers) + self.output
         return MemoryUse(weights + self.repacked, sum(self.kv) + self.anchors, self.compute)
 
-    @property
-    def heads_kv(self) -> int:
-        return sum(self.kv[len(self.kv) - self.heads :])
-
     def on_gpu(self, n_layers: int) -> int:
         """Bytes on the GPU with the last ``n_layers`` there, the output counted as one more layer.
 

@@ -82,7 +82,6 @@ class MemoryPlan:
 
     ``gpu_layers`` counts the output as one layer more, as llama.cpp does; without GPUs to place
     layers on it is the number asked for. Without ``window_copies`` sliding windows are not copied.
-    ``draft_kv`` are the bytes of the KV cache of the draft or the heads.
     """
 
     ctx_size: int
@@ -93,7 +92,6 @@ class MemoryPlan:
     in_ram: int
     weights_in_ram: int
     on_gpu: int
-    draft_kv: int
     notes: tuple[str, ...] = ()
     window_copies: bool = True
 
@@ -193,7 +191,6 @@ def _place(
         sum(model.in_ram(n) for model, n in placed),
         sum(model.weights_in_ram(n) for model, n in placed),
         sum(model.on_gpu(n) for model, n in placed),
-        draft.use.kv if draft else target.heads_kv,
     )
 
 

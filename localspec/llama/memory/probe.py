@@ -179,27 +179,18 @@ def _placeable(free: FreeMemory, target: LoadOptions, draft: LoadOptions | None)
     return free
 
 
-def announcement(
-    chosen: MemoryPlan,
-    free: FreeMemory,
-    draft: LoadOptions | None = None,
-    sharing: int = 1,
-) -> str | None:
+def announcement(chosen: MemoryPlan, free: FreeMemory, sharing: int = 1) -> str | None:
     """A line to print before the weights are read, if reading them takes a while.
 
-    ``draft`` is how the draft or the heads are loaded, ``sharing`` how many slots share it all.
+    ``sharing`` is how many slots share the context.
     """
     if chosen.use.total < _WORTH_TELLING:
         return None
     where = f", {size(chosen.on_gpu)} of it on {free.where}" if chosen.on_gpu else ""
     shared = f" that {sharing} slots share" if sharing > 1 else ""
-    cache = ""
-    if draft is not None and chosen.draft_kv:
-        types = " and ".join(dict.fromkeys((draft.cache_type_k, draft.cache_type_v)))
-        cache = f" ({size(chosen.draft_kv)} of KV the draft's, {types})"
     return (
-        f"Loading {size(chosen.use.total)}{where}: {chosen.use.parts}{cache} for a context of "
-        f"{chosen.ctx_size:,} tokens{shared}; {size(free.ram)} of RAM free."
+        f"Loading {size(chosen.use.total)}{where}, context of {chosen.ctx_size:,} tokens{shared}; "
+        f"{size(free.ram)} of RAM free."
     )
 
 
