@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,6 +89,7 @@ def test_a_page_may_load_nothing_from_elsewhere(toy_server: Site, path: str) -> 
     headers = toy_server.get(path).headers
     rules = dict(rule.split(" ", 1) for rule in headers["content-security-policy"].split("; "))
     assert rules.pop("img-src") == "'self' data:"
+    assert rules.pop("require-trusted-types-for") == "'script'"
     assert {name for name, value in rules.items() if value == "'self'"} == {
         "script-src", "style-src", "connect-src",
     }  # fmt: skip
@@ -103,6 +105,16 @@ def test_nothing_is_made_of_html_and_nothing_is_in_line() -> None:
     assert not re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval", scripts)
     html = (FOLDER / "index.html").read_text("utf-8")
     assert not re.findall(r"<style|<script>|\s(?:style|on\w+)=", html)
+
+
+def test_files_of_others_are_those_of_their_packages() -> None:
+    notes = (FOLDER / "vendor/README.md").read_text("utf-8")
+    rows = dict(re.findall(r"\|`([\w.-]+\.js)`\|.*`(\w{64})`\|", notes))
+    files = list((FOLDER / "vendor").glob("*.js"))
+    assert {file.name: sha256(file.read_bytes()).hexdigest() for file in files} == rows
+    for file in files:
+        licence = file.with_name(file.name.replace(".min.js", ".LICENSE.txt"))
+        assert "Copyright" in licence.read_text("utf-8")
 
 
 def test_the_words_are_the_terminals() -> None:
@@ -552,10 +564,7 @@ def test_a_chosen_model_is_asked(page: Page) -> None:
 
 def test_code_and_answers_are_copied(page: Page) -> None:
     text = "Some **code**:\n\n```python\ndef f():\n    pass\n```\n"
-    turns = [{"text": "hello"}, {"runs": [{"text": text, "origin": "draft"}], "figures": {}}]
-    page.run(f"localStorage['localspec conversation 1'] = {json.dumps(json.dumps(turns))}")
-    page.run("sessionStorage['localspec conversation'] = '1'")
-    page.load()
+    page.open_answer(text)
     assert page.all("strong")[0].text == "code" and page.all(".language")[0].text == "python"
     page.run("navigator.clipboard.writeText = async (text) => void (window.copied = text)")
     for button, expected in zip(page.all(".copy"), ["def f():\n    pass", text], strict=True):
@@ -686,13 +695,35 @@ def test_origins_differ_in_more_than_colour_and_can_be_hidden(page: Page) -> Non
     assert not page.all("#legend ul")[0].is_displayed()
 
 
+def test_formulas_are_set_and_by_origin_their_source(page: Page) -> None:
+    block = "$$\n\\color{red} \\rule{9999em}{1em} \\mathbb{R}\n$$\n"
+    page.open_answer(f"So $\\frac{{a}}{{2}}$ costs $5 or $10:\n\n{block}")
+    math, sources = page.all("math"), page.all(".formula .source")
+    over, under = page.all("mfrac > *")
+    assert over.rect["y"] < under.rect["y"] and len(math) == 2
+    assert not any(source.is_displayed() for source in sources)
+    assert page.run("return document.documentElement.scrollWidth <= innerWidth")
+    page.click("show-origins")
+    assert [source.text.split("\n")[0] for source in sources] == ["$\\frac{a}{2}$", "$$"]
+    assert not any(formula.is_displayed() for formula in math)
+
+
+def test_head_and_field_are_in_view_where_there_is_room(page: Page) -> None:
+    page.open_answer("a\n\n" * 100)
+    for height, places in ((600, [0, 600]), (380, [0, 0])):
+        page.look(400, "light", height)
+        page.run("scrollTo(0, 900)")
+        top, bottom = page.run(
+            "const place = (e) => document.querySelector(e).getBoundingClientRect();"
+            "return [place('header').top, place('footer').bottom]"
+        )
+        assert ([top, bottom] == places) == (height == 600)
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_code_is_coloured_where_origins_are_not(page: Page, scheme: str) -> None:
     text = "```python\n# <b>one</b>\ndef f():\n    return 'a' + 1\n```\n"
-    turns = [{"text": "hello"}, {"runs": [{"text": text, "origin": "draft"}], "figures": {}}]
-    page.run(f"localStorage['localspec conversation 1'] = {json.dumps(json.dumps(turns))}")
-    page.run("sessionStorage['localspec conversation'] = '1'")
-    page.load()
+    page.open_answer(text)
     page.look(400, scheme)
     kinds = ["comment", "keyword", "keyword", "string", "number"]
     assert [span.get_attribute("class") for span in page.all("pre code > span:has(span)")] == kinds

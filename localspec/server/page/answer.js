@@ -1,7 +1,8 @@
 // An answer on the page: its text by origin, its thoughts, its figures.
 
 import { textOf } from "./conversations.js";
-import { copyButton, element, MarkdownView } from "./markdown.js";
+import { copyButton, element } from "./elements.js";
+import { MarkdownView } from "./markdown.js";
 
 // Why nothing is drafted, by the controller's status; as the terminal's meter says it.
 const STATUS = {

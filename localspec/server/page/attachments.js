@@ -1,6 +1,6 @@
 // Text files that begin the next question.
 
-import { element } from "./markdown.js";
+import { element } from "./elements.js";
 
 const LARGEST = 4 * 2 ** 20; // bytes, as of /read in the terminal
 

@@ -4,7 +4,7 @@ import { AnswerView, noteFigures } from "./answer.js";
 import { answer, Failure, readModels, readProps, readQueue } from "./api.js";
 import { Attachments, fileView } from "./attachments.js";
 import * as conversations from "./conversations.js";
-import { element } from "./markdown.js";
+import { element } from "./elements.js";
 import { ModelChooser, Settings } from "./settings.js";
 
 const CURRENT = "localspec conversation"; // the id of the one that is open in this tab

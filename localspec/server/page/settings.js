@@ -1,6 +1,6 @@
 // What is asked for besides the messages, in a dialog; kept as long as the tab.
 
-import { element } from "./markdown.js";
+import { element } from "./elements.js";
 
 const STORE = "localspec settings";
 const MODEL = "localspec model";

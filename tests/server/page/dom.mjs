@@ -25,6 +25,9 @@ class Node extends EventTarget {
   get lastElementChild() {
     return this.children.at(-1) ?? null;
   }
+  get lastChild() {
+    return this.childNodes.at(-1) ?? null;
+  }
   hasChildNodes = () => this.childNodes.length > 0;
   append(...nodes) {
     for (const node of nodes) this.appendChild(node instanceof Node ? node : new Text(node));
@@ -41,6 +44,13 @@ class Node extends EventTarget {
   replaceChildren(...nodes) {
     for (const node of [...this.childNodes]) node.remove();
     this.append(...nodes);
+  }
+  replaceWith(node) {
+    const { parentNode: parent } = this;
+    parent.replaceChildren(...parent.childNodes.map((child) => (child === this ? node : child)));
+  }
+  closest(name) {
+    return this.tagName === name.toUpperCase() ? this : (this.parentNode?.closest?.(name) ?? null);
   }
   remove() {
     const siblings = this.parentNode?.childNodes ?? [];
@@ -90,6 +100,7 @@ class Element extends Node {
     Object.assign(this, { className: "", value: "", id: "", name: "", href: "" }, attributes);
     for (const flag of ["hidden", "disabled", "checked", "open"]) this[flag] = flag in attributes;
   }
+  style = {};
   setAttribute = (name, value) => void (this.attributes[name] = value);
   getAttribute = (name) => this.attributes[name] ?? null;
   classList = {
@@ -109,7 +120,7 @@ class Element extends Node {
   showModal = () => void (this.open = true);
   /** [name, attributes that matter, children], a text as it is. */
   tree() {
-    const seen = { class: this.className, href: this.href, rel: this.rel, value: this.value };
+    const seen = { class: this.className, href: this.href, rel: this.rel, start: this.start };
     const attributes = Object.fromEntries(Object.entries(seen).filter(([, value]) => value));
     const children = this.childNodes.map((node) => (node instanceof Text ? node.data : node.tree()));
     return [this.tagName.toLowerCase(), attributes, ...children];
@@ -141,7 +152,10 @@ export function browse(html = "<body></body>", url = "http://127.0.0.1") {
   const made = {
     document: Object.assign(root, {
       body, documentElement: { scrollHeight: 0 }, activeElement: body,
+      compatMode: "CSS1Compat",
       createElement: (name) => new Element(name),
+      createElementNS: (_, name) => new Element(name),
+      createTextNode: (text) => new Text(text),
       getElementById: (id) => root.querySelector(`#${id}`),
     }),
     window: { scrollTo() {}, innerHeight: 800, scrollY: 0 },

@@ -21,7 +21,8 @@ from tests.support.served import Site, gated_toy, serving
 FOLDER = Path(app.__file__).parent / "page"
 Run = Callable[..., Any]
 SHOW = """
-const { MarkdownView, element } = await load("markdown.js");
+const { MarkdownView } = await load("markdown.js");
+const { element } = await load("elements.js");
 const parent = element("div"), view = new MarkdownView(parent);
 for (const part of given) view.add([part]);
 return parent.tree();
@@ -29,7 +30,7 @@ return parent.tree();
 ALLOWED = {
     "div",
     "p", "h3", "h4", "h5", "h6", "hr", "blockquote", "ul", "ol", "li", "pre", "code",
-    "table", "tr", "th", "td", "strong", "em", "del", "a", "span", "button",
+    "table", "thead", "tbody", "tr", "th", "td", "strong", "em", "del", "a", "span", "button",
 }  # fmt: skip
 SNIPPETS = [
     "\n", "\n\n", "  ", "    ", "a", "wörd ", "1. ", "- ", "* ", "> ", "# ", "```", "```py\n",
@@ -38,7 +39,8 @@ SNIPPETS = [
     "|---|\n", "a | b\n", "--- | ---\n", "---\n", "<script>alert(1)</script>",
     "<img src=x onerror=alert(1)>",
     "&lt;", "javascript:alert(1)", "data:text/html,x", "https://a.b/c", "http://",
-    "[x](https://a.b)", "[y](javascript:x)", "'", '"', "//", "/*", "#", "def f",
+    "[x](https://a.b)", "[y](javascript:x)", "$", "$$", "$$\n", "\\(", "\\)", "\\[", "\\]",
+    "'", '"', "//", "/*", "#", "def f",
     "0x1f", "\0", "\ud800", "\r", "\t",
 ]  # fmt: skip
 
@@ -91,19 +93,22 @@ def elements(tree: Any) -> Iterator[Any]:
     ("source", "expected"),
     [
         ("# A *b* #\ntext", "<h3>A <em>b</em></h3><p>text</p>"),
-        ("***a*** __b__ x_y_z 2 * 3 ~~c~~", "<p><strong><em>a</em></strong> <strong>b</strong> "
+        ("***a*** __b__ x_y_z 2 * 3 ~~c~~", "<p><em><strong>a</strong></em> <strong>b</strong> "
          "x_y_z 2 * 3 <del>c</del></p>"),
-        ("**`**k` [0, 1)** \\*d\\* \\(e\\)", "<p><strong><code>**k</code> [0, 1)</strong> "
-         "*d* \\(e\\)</p>"),
+        ("**`**k` [0, 1)** \\*d\\* **e:**f", "<p><strong><code>**k</code> [0, 1)</strong> "
+         "*d* <strong>e:</strong>f</p>"),
         ("- a\n- b\n  - c\n\n3. d", "<ul><li><p>a</p></li><li><p>b</p><ul><li><p>c</p></li></ul>"
-         "</li></ul><ol><li value=3><p>d</p></li></ol>"),
+         "</li></ul><ol start=3><li><p>d</p></li></ol>"),
         ("> a\n> b\n\n---", "<blockquote><p>a\nb</p></blockquote><hr></hr>"),
-        ("x\n|a|b|\n|-|-|\n|1|\\||", "<p>x</p><div class=table><table><tr><th>a</th>"
-         "<th>b</th></tr><tr><td>1</td><td>|</td></tr></table></div>"),
+        ("x\n|a|b|\n|-|-:|\n|1|\\||", "<p>x</p><div class=table><table><thead><tr>"
+         "<th>a</th><th class=right>b</th></tr></thead><tbody><tr><td>1</td>"
+         "<td class=right>|</td></tr></tbody></table></div>"),
         ("```py\nif *a*:\n\n  b\n```\nc", "<div class=code><div class=bar>"
          "<p class=language>py</p></div><pre><code>if *a*:\n\n  b</code></pre></div><p>c</p>"),
         ("[a](https://b.c/d_(e)) ![f](http://g) https://h.i.", "<p><a href=https://b.c/d_(e)>a</a> "
          "<a href=http://g>f</a> <a href=https://h.i>https://h.i</a>.</p>"),
+        ("[![a](https://b)](https://c) <d@e.f>", "<p><a href=https://c>a</a> "
+         "<a href=mailto:d@e.f>d@e.f</a></p>"),
         ("\\``` a", "<p>``` a</p>"),
         ("[a](javascript:b) <b>&lt;", "<p>[a](javascript:b) <b>&lt;</p>"),
     ],
@@ -119,15 +124,16 @@ def test_hostile_markdown_is_safe_and_the_same_in_parts(run: Run, parts: list[st
     tree = shown(run, source)
     assert shown(run, *parts) == tree  # streamed in parts, and at once
     for name, attributes, *_ in elements(tree):
-        assert name in ALLOWED
-        assert attributes.keys() <= {"class", "href", "rel", "value"}
+        assert name in ALLOWED | MATH
+        assert attributes.keys() <= {"class", "href", "rel", "start"}
         if name == "a":
-            assert re.match("https?://", attributes["href"])
+            assert re.match("https?://|mailto:", attributes["href"])
             assert attributes["rel"] == "noopener noreferrer"
 
 
 @given(
-    st.lists(st.sampled_from([s for s in SNIPPETS if "(" not in s and "1" not in s]), max_size=40)
+    # But for formulas, addresses, numbers of items, and cells that a row has more than its table.
+    st.lists(st.sampled_from([s for s in SNIPPETS if not re.search(r"[($1]|--", s)]), max_size=40)
 )
 @settings(max_examples=150, deadline=None)
 def test_no_word_is_lost(run: Run, parts: list[str]) -> None:
@@ -173,20 +179,154 @@ def test_long_hostile_code_ends(run: Run, mark: str, language: str) -> None:
     shown(run, f"```{language}\n" + mark * 20_000)
 
 
-def test_only_the_last_two_blocks_are_made_again(run: Run) -> None:
+def test_code_that_was_shown_is_not_made_again(run: Run) -> None:
     script = """
-    const { MarkdownView, element } = await load("markdown.js");
+    const { MarkdownView } = await load("markdown.js");
+    const { element } = await load("elements.js");
     const parent = element("div"), view = new MarkdownView(parent);
-    view.add([{ text: given, origin: "draft" }]);
-    const before = [...parent];
-    view.add([{ text: " more", origin: "plain" }]);
-    const after = [...parent];
-    return before.map((e) => after.includes(e) || e.tagName);
+    view.add([{ text: given[0] }]);
+    const before = [...parent.querySelector("code")];
+    view.add([{ text: given[1] }]);
+    const after = [...parent.querySelector("code")];
+    return before.filter((e) => !after.includes(e)).map((e) => e.textContent);
     """
-    assert run(script, "a\n\nb\n\n# c\n\nd") == [True] * 4 + ["H3", "SPAN", "P", "SPAN"]
+    assert run(script, ["```py\nif a:\n  b = 'c'\n  d", "e"]) == ["  ", "d"]
 
 
-@pytest.mark.parametrize("mark", ["*a ", "[", "`a ``", "> ", "[a](", "| ", "/*", "**a_ ", "- "])
+KEPT = """
+const { MarkdownView } = await load("markdown.js");
+const { element } = await load("elements.js");
+const parent = element("div"), view = new MarkdownView(parent);
+view.add([{ text: given[0], origin: "draft" }]);
+const before = [...parent].filter((e) => e.tagName !== "SPAN");
+view.add([{ text: given[1], origin: "plain" }]);
+const after = [...parent];
+return before.filter((e) => !after.includes(e)).map((e) => e.tagName);
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "more"),
+    [
+        ("a\n\nb\n\n# c\n\nd", " more"),
+        ("- a\n- *b*\n  1. c", "d\n  2. e"),
+        ("> *a*\n>\n> b", "c"),
+        ("|a|\n|-|\n|*b*|\n", "|c|\n|d|"),
+        ("```py\na", "b\nc"),
+    ],
+)
+def test_elements_of_what_goes_on_stay(run: Run, source: str, more: str) -> None:
+    assert run(KEPT, [source, more]) == []
+
+
+def test_finished_blocks_are_not_parsed_again(run: Run) -> None:
+    script = """
+    const { MarkdownView } = await load("markdown.js");
+    const { element } = await load("elements.js");
+    const view = new MarkdownView(element("div"));
+    for (const text of given) view.add([{ text }]);
+    return view.text.text;
+    """
+    assert run(script, ["a\n\nb\r\n\r\n# c\n\nd", " more"]) == "# c\n\nd more"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "a *b* `c` \\* [d](https://e) ~~f~~ **g** https://h.i j\n  k",
+        "- a\n  > 1. b\n  >    c\n\n# d #",
+        "|a|b\n|-|-\n|a|*a*",
+        "  ```\n  a\n   b\n  ```",
+        "a $b$ \\(c\\)\n\n$$\nd\n$$",
+    ],
+)
+def test_each_character_has_its_origin(run: Run, source: str) -> None:
+    parts = [{"text": c, "origin": f"o{at}"} for at, c in enumerate(source)]
+    found = [
+        (source[int(e[1]["class"][1:])], e[2].rstrip("\n"))
+        for e in elements(run(SHOW, parts))
+        if e[0] == "span" and re.fullmatch(r"o\d+", e[1].get("class", ""))
+    ]
+    assert found and all(here == shown for here, shown in found)
+
+
+# -- formulas -------------------------------------------------------------------------------
+
+
+def formulas(run: Run, *parts: str) -> list[tuple[str, str]]:
+    """Each formula: how it is shown, and its TeX; of one that is not set, its source."""
+    found = []
+    for e in elements(shown(run, *parts)):
+        if e[0] == "span" and e[1].get("class", "").startswith("formula"):
+            tex = [inner[-1] for inner in elements(e) if inner[0] == "annotation"]
+            found.append((e[1]["class"], tex[0] if tex else html(e[-1])))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("a $x^2$, $n$ and $5$.", ["x^2", "n", "5"]),
+        ("\\(x\\) \\[ y \\] $$z$$", ["x", " y ", "z"]),
+        ("$a_1 * b_2 * c$ $\\$5$", ["a_1 * b_2 * c", "\\$5"]),
+        ("- a\n  $$\n  x\n  + y\n  $$\n- b", ["\nx\n+ y\n"]),
+        ("so\n\\[\nx\n\\]\nis", ["\nx\n"]),
+        ("> $$x$$\n> a", ["x"]),
+        ("| a |\n|-|\n| $x$ |", ["x"]),
+        # No formulas: prices, variables of a shell, code, brackets that are escaped.
+        ("$5 and $10, $5-$10, US$5, or A$7, from $5 (US$) to 9$", []),
+        ("$HOME/$USER, `$x$`, ```$x$```, \\$x$, $ x $, $$", []),
+        ("\\[1\\] and \\[a\\](b), \\(", []),
+        ("```\n$$\nx\n$$\n```", []),
+        ("$$ are\n\ndollars $$", []),
+    ],
+)
+def test_formulas_are_found(run: Run, source: str, expected: list[str]) -> None:
+    assert [tex for _, tex in formulas(run, source)] == expected
+    assert [tex for _, tex in formulas(run, *source)] == expected
+
+
+def test_a_formula_that_is_not_complete_is_its_source(run: Run) -> None:
+    shown = "formula displayed"
+    assert formulas(run, "a\n\n$$\n\\frac{1") == [(shown, "<code class=source>$$\n\\frac{1</code>")]
+    assert formulas(run, "a\n\n$$\n\\frac{1", "}{2}\n$$") == [(shown, "\n\\frac{1}{2}\n")]
+    wrong = "$$\\frac{1$$"
+    assert formulas(run, wrong) == [(shown, f"<code class=source>{wrong}</code>")]
+
+
+def test_letters_of_an_alphabet_are_its_own(run: Run) -> None:
+    tree = shown(run, "$\\mathbb{RA} \\mathcal{LAe} \\mathfrak{Cb} \\mathrm{d}$")
+    (math,) = (e for e in elements(tree) if e[0] == "math")
+    (row,) = (e for e in elements(math) if e[0] == "semantics")
+    assert "".join(t for e in elements(row[2]) for t in e[2:] if isinstance(t, str)) == "ℝ𝔸ℒ𝒜ℯℭ𝔟d"
+
+
+MATH = {
+    "math", "semantics", "annotation", "mrow", "mi", "mn", "mo", "mtext", "ms", "mspace", "mstyle",
+    "mfrac", "msqrt", "mroot", "msub", "msup", "msubsup", "munder", "mover", "munderover", "mtable",
+    "mtr", "mtd", "mpadded", "mphantom", "menclose",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "tex",
+    [
+        "\\href{javascript:alert(1)}{x}", "\\url{https://a.b}", "\\htmlClass{a}{x}",
+        "\\includegraphics[width=1em]{https://a.b/c.png}", "\\htmlStyle{color:red}{x}",
+        "<script>alert(1)</script>", "\\text{<img src=x>}", "\\rule{9999em}{9999em}",
+        "\\def\\a{\\a\\a}\\a", "\\unknown", "{" * 900, "\\frac" * 300, "^" * 900, "\\sqrt{" * 150,
+    ],
+)  # fmt: skip
+def test_hostile_formulas_are_safe(run: Run, tex: str) -> None:
+    for name, attributes, *_ in elements(shown(run, f"$${tex}$$")):
+        assert name in ALLOWED | MATH
+        assert attributes.keys() <= {"class"}
+
+
+@pytest.mark.parametrize(
+    "mark",
+    ["*a ", "[", "`a ``", "> ", "[a](", "| ", "/*", "**a_ ", "- ", "$a ", "\\(", "$$\n", "http://"],
+)
 def test_long_hostile_text_ends(run: Run, mark: str) -> None:
     shown(run, mark * 5000)
 

@@ -54,6 +54,7 @@ def chromium(profile: Path) -> Iterator[webdriver.Chrome]:
     options.binary_location = program
     for flag in ("headless=new", "disable-dev-shm-usage", "disable-gpu", "no-first-run"):
         options.add_argument(f"--{flag}")
+    options.add_argument("--window-size=800,1600")  # what is clicked is not under the page's head
     options.add_argument(f"--user-data-dir={profile}")
     options.add_argument("--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1")
     if os.geteuid() == 0:
@@ -89,6 +90,13 @@ class Page:
         """Load it, again if it was."""
         self.browser.get(self.url)
         self.wait(lambda: self["model"].text or self["key"].is_displayed())
+
+    def open_answer(self, text: str) -> None:
+        """Show a conversation with this answer."""
+        turns = [{"text": "hello"}, {"runs": [{"text": text, "origin": "draft"}], "figures": {}}]
+        self.run(f"localStorage['localspec conversation 1'] = {json.dumps(json.dumps(turns))}")
+        self.run("sessionStorage['localspec conversation'] = '1'")
+        self.load()
 
     def __getitem__(self, name: str) -> WebElement:
         return self.browser.find_element(By.ID, name)
