@@ -720,6 +720,18 @@ def test_head_and_field_are_in_view_where_there_is_room(page: Page) -> None:
         assert ([top, bottom] == places) == (height == 600)
 
 
+def test_figures_that_are_opened_are_seen_next_to_the_versions(page: Page) -> None:
+    page.look(400, "light", 600)
+    page.ask("hello")
+    for _ in range(2):
+        page.click("again")
+        page.wait(lambda: not page.busy)
+    page.all(".meter summary")[-1].click()
+    place = "const place = (e) => document.querySelector(e).getBoundingClientRect();"
+    page.wait(lambda: page.run(place + "return place('.meter p').bottom < place('footer').top"))
+    assert page.run(place + "return place('.versions').height") < 40
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_code_is_coloured_where_origins_are_not(page: Page, scheme: str) -> None:
     text = "```python\n# <b>one</b>\ndef f():\n    return 'a' + 1\n```\n"

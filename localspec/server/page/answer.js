@@ -56,8 +56,8 @@ export class AnswerView {
 /** The figures of an answer in the terminal meter's words: speed, gain, acceptance, why it ended. */
 function words(figures) {
   const { speed, ended } = figures;
-  if (speed === undefined) return [ended ?? waiting(figures)];
   const end = ENDS[ended] ?? ended;
+  if (speed === undefined) return [end ?? waiting(figures)];
   return [`${speed.toFixed(1)} tok/s`, ...drafting(figures).slice(0, figures.gain ? 2 : 1), ...(end ? [end] : [])];
 }
 

@@ -99,7 +99,7 @@ export function without(turns, place) {
 
 /** A conversation of a file as the page or /save writes it, with its system message; throws if it is none. */
 export function imported(text) {
-  const { messages, system } = JSON.parse(text);
+  const { messages, system } = parsed(text);
   const turns = messages.map(({ role, content, reasoning_content: thoughts }) => {
     if (typeof content !== "string") throw new Error("a message has no text");
     if (role === "user") return { text: content };
@@ -109,6 +109,14 @@ export function imported(text) {
   });
   if (!turns.length || turns[0].runs) throw new Error("it does not begin with a question");
   return { system: system || "", conversation: { ...newConversation(), turns } };
+}
+
+function parsed(text) {
+  try {
+    const found = JSON.parse(text);
+    if (Array.isArray(found.messages)) return found;
+  } catch {} // the same refusal
+  throw new Error("it is no conversation saved as JSON");
 }
 
 /** The text of an answer, or that of its thoughts. */

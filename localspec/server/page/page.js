@@ -172,7 +172,7 @@ function change(turns) {
   if (!turns.length) conversations.remove(conversation.id);
   conversation = { ...conversation, turns };
   store();
-  redraw();
+  following(redraw);
 }
 
 function question(turn) {
@@ -422,6 +422,8 @@ $("key-form").addEventListener("submit", (event) => {
   $("question").focus();
   meet();
 });
+// What is opened is seen; these events do not bubble.
+$("turns").addEventListener("toggle", ({ target }) => target.open && target.scrollIntoView({ block: "nearest" }), true);
 $("files").addEventListener("change", async () => {
   await attachments.add([...$("files").files]);
   $("files").value = "";

@@ -455,9 +455,10 @@ def test_what_the_page_exports_is_imported(run: Run) -> None:
     browse();
     const { imported, messages } = await load("conversations.js");
     const { system, conversation } = imported(JSON.stringify(given));
-    const refused = ["{}", "[]", '{"messages": [{"role": "assistant", "content": "a"}]}',
+    const refused = ["{}", "[]", "null", "hello",
+      '{"messages": [{"role": "assistant", "content": "a"}]}',
       '{"messages": [{"role": "user", "content": 3}]}'].map((text) => {
-      try { return imported(text); } catch (error) { return "refused"; }
+      try { return imported(text); } catch (error) { return error.message; }
     });
     return [{ system, messages: messages(conversation) }, refused];
     """
@@ -468,7 +469,24 @@ def test_what_the_page_exports_is_imported(run: Run) -> None:
             {"role": "assistant", "content": "Yes.", "reasoning_content": "Well."},
         ],
     }
-    assert run(script, saved) == [saved, ["refused"] * 4]
+    assert run(script, saved) == [
+        saved,
+        [
+            *["it is no conversation saved as JSON"] * 4,
+            "it does not begin with a question",
+            "a message has no text",
+        ],
+    ]
+
+
+def test_an_imported_answer_has_no_figures(run: Run) -> None:
+    script = """
+    browse();
+    const { AnswerView } = await load("answer.js");
+    const meter = (figures) => new AnswerView({ runs: [], figures }).meter.textContent;
+    return [meter({ ended: "stop" }), meter({ ended: "cut off" }), meter({})];
+    """
+    assert run(script) == ["", "cut off", "waiting for the first token"]
 
 
 def test_a_waiting_question_says_how_many_come_first_and_escape_ends_it(run: Run) -> None:
