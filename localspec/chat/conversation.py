@@ -62,8 +62,8 @@ class ChatUI(Protocol):
     def show_stats(self, stats: GenerationStats) -> None:
         """Show the figures of the whole conversation."""
 
-    def follow(self, what: str, total: int) -> AbstractContextManager[Callable[[Piece], None]]:
-        """Show the progress of an answer of about ``total`` tokens (0: unknown) that is unseen."""
+    def follow(self, what: str) -> AbstractContextManager[Callable[[Piece], None]]:
+        """Show the progress of an answer whose pieces are not shown."""
 
     def compare(self, drafted: Answer, plain: Answer, text: str) -> None:
         """Show the speed of two answers to one question, and whether their texts agree."""

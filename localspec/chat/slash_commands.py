@@ -102,8 +102,7 @@ def _compare(chat: Chat, rest: str) -> None:
     chat.ui.say("Answering the last question twice, drafted and plain; Ctrl-C stops.")
     plain = drafted = _answered(chat, prompt, options, "drafted")
     if drafted.finish_reason != "cancelled":
-        alone = replace(options, draft_tokens=0)
-        plain = _answered(chat, prompt, alone, "plain", total=drafted.stats.tokens)
+        plain = _answered(chat, prompt, replace(options, draft_tokens=0), "plain")
     if plain.finish_reason == "cancelled":
         chat.ui.say("Stopped.")
         return
@@ -130,12 +129,11 @@ def _answered(
     options: GenerateOptions,
     what: str,
     keep: Callable[[Piece], None] = lambda piece: None,
-    total: int = 0,
 ) -> Answer:
-    """The last answer again, of about ``total`` tokens, not shown; ``keep`` gets its pieces."""
+    """The last answer again, whose text is not shown; ``keep`` is called with its pieces."""
     history, chat.engine.history = chat.engine.history, None  # it holds this very answer
     try:
-        with chat.ui.follow(what, total) as show:
+        with chat.ui.follow(what) as show:
 
             def on_piece(piece: Piece) -> None:
                 show(piece)

@@ -65,7 +65,7 @@ def open_screen(
         screen.close()
 
 
-def kept_whole(*, markdown: bool) -> AbstractContextManager[object]:
+def kept_whole(*, markdown: bool) -> AbstractContextManager[None]:
     """A block in which the terminal cuts nothing that is pasted, also before there is a screen."""
     is_dumb = not console.is_dialogue() or console.make_console(stderr=False).is_dumb_terminal
     return nullcontext() if is_dumb or not _redraws(markdown) else of_any_length()
@@ -84,9 +84,9 @@ class _Screen:
     def _settle(self) -> None:
         raise NotImplementedError
 
-    def follow(self, what: str, total: int) -> AbstractContextManager[Callable[[Piece], None]]:
+    def follow(self, what: str) -> AbstractContextManager[Callable[[Piece], None]]:
         """A line on how far an answer is whose text is not shown."""
-        return unseen_answer(what, total)
+        return unseen_answer(what)
 
     def compare(self, drafted: Answer, plain: Answer, text: str) -> None:
         self._show(drafted, estimate=False)

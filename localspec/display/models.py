@@ -150,7 +150,7 @@ def pairs(
     table(
         ("PAIR", "SIZE", "HERE", "FITS", "GAIN", "FAMILY", "LICENCES"),
         (_pair_cells(row, row is best) for row in rows),
-        ("LICENCES", "FAMILY", "HERE", "GAIN"),
+        ("LICENCES", "FAMILY", "GAIN"),
         header=header,
     )
     if best is not None:

@@ -132,11 +132,8 @@ class AnswerWriter:
 
 
 @contextmanager
-def unseen_answer(what: str, total: int = 0) -> "Iterator[Callable[[Piece], None]]":
-    """Show on a terminal how far an answer is whose text is not shown; the end removes the line.
-
-    ``total`` tokens are expected, 0 for an unknown number.
-    """
+def unseen_answer(what: str) -> "Iterator[Callable[[Piece], None]]":
+    """Show on a terminal how far an answer is whose text is not shown; the end removes the line."""
     drawn_at = -math.inf
 
     def show(piece: "Piece") -> None:
@@ -145,8 +142,7 @@ def unseen_answer(what: str, total: int = 0) -> "Iterator[Callable[[Piece], None
             return
         at = piece.progress
         tokens = piece.stats.tokens
-        expected = f" of about {total}" if total else ""
-        written = f"{tokens}{expected} token{'' if max(tokens, total) == 1 else 's'}"
+        written = f"{tokens} token{'' if tokens == 1 else 's'}"
         far = reading(at.read, at.total, at.seconds_left) if at else written
         console.redraw_line(f"{what}: {far}")
         drawn_at = time.monotonic()

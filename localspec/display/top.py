@@ -1,5 +1,6 @@
 """Running servers: a block of lines for each model, refreshed on a terminal, once elsewhere."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,6 @@ from localspec.core.formatting import number, one_line, percent, size
 from localspec.core.origins import ORIGINS
 from localspec.display.answer import reading
 from localspec.display.terminal.console import make_console, note
-from localspec.display.terminal.keys import single_keys
 
 if TYPE_CHECKING:
     from localspec.server.watch import ModelFigures, ServerFigures
@@ -25,7 +25,7 @@ _UNKNOWN = "unknown: set LOCALSPEC_API_KEY"
 
 
 def watch(look: "Look", interval: float) -> None:
-    """Show all servers every ``interval`` seconds, until q, Ctrl-C or none is left; else once."""
+    """Show all servers every ``interval`` seconds, until Ctrl-C or none is left; else once."""
     out = make_console(stderr=False)
     before: Tokens = {}
     now = look()
@@ -34,12 +34,11 @@ def watch(look: "Look", interval: float) -> None:
             out.print(text, style="")
         return
     try:
-        with single_keys() as key, Live(console=out, auto_refresh=False) as live:
+        with Live(console=out, auto_refresh=False) as live:
             while now:
                 live.update(_block(now, before, out.width), refresh=True)
                 before = _tokens(now)
-                if key(interval) == "q":
-                    return
+                time.sleep(interval)
                 now = look()
     except KeyboardInterrupt:
         return
@@ -91,8 +90,6 @@ def _rows(model: "ModelFigures", speed: float | None) -> Iterator[tuple[str, str
         yield "slots", f"{model.busy} of {model.slots} busy"
     for prompt in model.prompts:
         yield "prompt", reading(*prompt).removeprefix("reading the prompt: ")
-    if not model.prompts:  # a line that comes and goes would move those below it
-        yield "prompt", "none"
     speeds = [f"{number(speed)} now"] if speed is not None else []
     if model.generation_tps is not None:
         speeds.append(f"average {number(model.generation_tps)}")

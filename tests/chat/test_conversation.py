@@ -48,7 +48,6 @@ class Person:
     compared: list[tuple[Answer, Answer]] = field(default_factory=list)
     copied: list[str] = field(default_factory=list)
     followed: list[tuple[str, int]] = field(default_factory=list)
-    expected: list[int] = field(default_factory=list)  # tokens
     traced: list[tuple[Path, list[Piece], Answer]] = field(default_factory=list)
 
     def read(self) -> str:
@@ -69,9 +68,8 @@ class Person:
                 raise KeyboardInterrupt
 
     @contextmanager
-    def follow(self, what: str, total: int) -> Iterator[Callable[[Piece], None]]:
+    def follow(self, what: str) -> Iterator[Callable[[Piece], None]]:
         self.followed.append((what, 0))
-        self.expected.append(total)
         yield lambda piece: self.followed.append((what, piece.stats.tokens))
 
     def recall(self, answer: str) -> None:
@@ -541,7 +539,6 @@ def test_compare_answers_twice_and_leaves_the_conversation() -> None:
     followed = [(what, at) for what, at in person.followed if at == 0 or at == len(plain.tokens)]
     assert [what for what, _ in followed[:1] + followed[-1:]] == ["drafted", "plain"]
     assert dict(followed) == {"drafted": len(drafted.tokens), "plain": len(plain.tokens)}
-    assert person.expected == [0, len(drafted.tokens)]
     assert drafted.tokens == plain.tokens == person.answers[0].tokens
     assert drafted.stats.drafted and not plain.stats.drafted
     assert len(chat.turns) == 2 and chat.total.answers == 1

@@ -345,7 +345,3 @@ def test_how_far_an_unseen_answer_is(monkeypatch: pytest.MonkeyPatch) -> None:
             now[0] = after
             show(piece)
     assert drawn == ["plain: reading the prompt: 3 of 9 tokens", "plain: 7 tokens", ""]
-    with unseen_answer("plain", 40) as show:
-        now[0] = 1.0
-        show(Piece((), (5,), GenerationStats(tokens=7), None, 0))
-    assert drawn[-2:] == ["plain: 7 of about 40 tokens", ""]

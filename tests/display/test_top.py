@@ -1,10 +1,7 @@
 """Servers on a terminal: one block for each model that fits, and plain lines in a pipe."""
 
-import os
-import pty
 import re
 import sys
-import termios
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -83,26 +80,6 @@ def test_long_names_are_cut_and_escaped(streams: Streams, monkeypatch: pytest.Mo
     hostile = replace(SERVER, models=(replace(MODEL, model="\x1b[2J" + "x" * 90),))
     out, _ = watched(streams, monkeypatch, 40, [hostile])
     assert "\\x1b[2Jxxx" in out and "\x1b[2J" not in out and "…" in out
-
-
-def test_q_ends_it(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
-    user, terminal = pty.openpty()
-    with os.fdopen(terminal) as stdin:
-        monkeypatch.setattr(sys, "stdin", stdin)
-        before = termios.tcgetattr(stdin)
-        os.write(user, b"xq")  # any other key is a look at once
-        _, err = watched(streams, monkeypatch, 80, [SERVER], [SERVER])
-        assert err == "" and termios.tcgetattr(stdin) == before
-        os.set_blocking(user, False)
-        with pytest.raises(BlockingIOError):
-            os.read(user, 1)  # nothing was echoed
-    os.close(user)
-
-
-def test_the_line_of_prompts_stays(streams: Streams) -> None:
-    top.watch(lambda: [replace(SERVER, models=(replace(MODEL, prompts=()),))], 1.0)
-    shown = streams.read()[0].splitlines()
-    assert "  prompt    none" in shown and len(shown) == len(LINES)
 
 
 def test_it_ends_with_the_last_server(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,8 @@
 """How a terminal passes on what is typed: echoed or hidden, as lines or key by key."""
 
-import os
-import select
 import sys
 import termios
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -35,39 +32,21 @@ class Echo:
         _restore(before)
 
 
-def of_any_length() -> AbstractContextManager[bool]:
+def of_any_length() -> AbstractContextManager[None]:
     """Pass on keys rather than lines, which the terminal would cut, until the block ends."""
     return _changed(off=termios.ICANON)
 
 
-def as_lines() -> AbstractContextManager[bool]:
+def as_lines() -> AbstractContextManager[None]:
     """Let the terminal echo and edit what is typed in the block, for a question."""
     return _changed(on=termios.ICANON | termios.ECHO)
 
 
 @contextmanager
-def single_keys() -> Iterator[Callable[[float], str]]:
-    """A function that waits up to so many seconds for a key, which is not echoed; "" for none."""
-    with _changed(off=termios.ICANON | termios.ECHO) as is_terminal:
-        yield _key if is_terminal else _no_key
-
-
-def _key(seconds: float) -> str:
-    ready, _, _ = select.select([sys.stdin], [], [], seconds)
-    return os.read(sys.stdin.fileno(), 1).decode("latin-1") if ready else ""
-
-
-def _no_key(seconds: float) -> str:
-    time.sleep(seconds)
-    return ""
-
-
-@contextmanager
-def _changed(**modes: int) -> Iterator[bool]:
-    """Change local modes in the block; whether stdin is a terminal."""
+def _changed(**modes: int) -> Iterator[None]:
     before = _change(**modes)
     try:
-        yield before is not None
+        yield
     finally:
         _restore(before)
 
