@@ -708,6 +708,13 @@ def test_formulas_are_set_and_by_origin_their_source(page: Page) -> None:
     assert not any(formula.is_displayed() for formula in math)
 
 
+def test_long_names_leave_the_head_low(page: Page) -> None:
+    page.ask("hello")
+    page.look(900, "light")
+    page.run(f"document.getElementById('model').textContent = '{'a-model-of-7B' * 7}'")
+    assert page.run("return document.querySelector('header').offsetHeight") < 90
+
+
 def test_head_and_field_are_in_view_where_there_is_room(page: Page) -> None:
     page.open_answer("a\n\n" * 100)
     for height, places in ((600, [0, 600]), (380, [0, 0])):
