@@ -115,6 +115,13 @@ def test_generated_pages_are_up_to_date() -> None:
     assert found == write_reference.pages()
 
 
+def test_the_long_prompt_fits_into_the_context_of_the_demo() -> None:
+    """Of 2,048 tokens; one is more than two bytes of English text."""
+    example = section(DOCS / "use" / "scripting.md", "A long prompt, read once")
+    pages = set(re.findall(r"\(cat (\S+); echo", example))
+    assert [(ROOT / page).stat().st_size < 2 * 2048 for page in pages] == [True]
+
+
 def test_links_lead_somewhere() -> None:
     missing = [
         f"{page.name}: {target.name}#{at}"
