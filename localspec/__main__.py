@@ -11,6 +11,9 @@ def main() -> NoReturn:
     """Import the program, which takes a moment that Ctrl-C may end, and run it."""
     try:
         with leaving_at_interrupt():
+            from localspec.display.terminal import console
+
+            console.sign_of_life()
             from localspec import cli
             from localspec.core.compute import COMPUTE
     except REFUSALS as problem:

@@ -62,8 +62,10 @@ class ChatUI(Protocol):
     def show_stats(self, stats: GenerationStats) -> None:
         """Show the figures of the whole conversation."""
 
-    def follow(self, what: str) -> AbstractContextManager[Callable[[Piece], None]]:
-        """Show the progress of an answer whose pieces are not shown."""
+    def follow(
+        self, what: str, expected: int | None, limit: int | None
+    ) -> AbstractContextManager[Callable[[Piece], None]]:
+        """Show the progress of an answer whose pieces are not shown, by its tokens."""
 
     def compare(self, drafted: Answer, plain: Answer, text: str) -> None:
         """Show the speed of two answers to one question, and whether their texts agree."""

@@ -20,16 +20,18 @@ from localspec.core.files import read_at_most
 from localspec.core.formatting import one_line, percent, printable
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.model_options import parse_draft_tokens
+from localspec.core.options.option import options
 from localspec.core.options.sampling_choice import (
     change_sampling,
     described,
     sampling_field,
     written,
 )
-from localspec.core.options.sampling_params import MAX_SEED, sampling_fields
+from localspec.core.options.sampling_params import MAX_SEED, SamplingParams, sampling_fields
 
 _PAGE = "Name a file that ends in .html."
 _MOST_READ = 4 * 2**20  # bytes of a file for a message
+_LONGEST_VALUE = 40  # characters of one setting in a list
 _FENCE = re.compile(r"(?ms)^ *(`{3,}|~{3,})[^\n]*\n(.*?)(?:^ *\1[`~]*[ \t]*$|\Z)")
 
 
@@ -102,7 +104,8 @@ def _compare(chat: Chat, rest: str) -> None:
     chat.ui.say("Answering the last question twice, drafted and plain; Ctrl-C stops.")
     plain = drafted = _answered(chat, prompt, options, "drafted")
     if drafted.finish_reason != "cancelled":
-        plain = _answered(chat, prompt, replace(options, draft_tokens=0), "plain")
+        options_plain = replace(options, draft_tokens=0)
+        plain = _answered(chat, prompt, options_plain, "plain", expected=len(drafted.tokens))
     if plain.finish_reason == "cancelled":
         chat.ui.say("Stopped.")
         return
@@ -129,11 +132,12 @@ def _answered(
     options: GenerateOptions,
     what: str,
     keep: Callable[[Piece], None] = lambda piece: None,
+    expected: int | None = None,
 ) -> Answer:
     """The last answer again, whose text is not shown; ``keep`` is called with its pieces."""
     history, chat.engine.history = chat.engine.history, None  # it holds this very answer
     try:
-        with chat.ui.follow(what) as show:
+        with chat.ui.follow(what, expected, options.max_tokens) as show:
 
             def on_piece(piece: Piece) -> None:
                 show(piece)
@@ -280,9 +284,8 @@ def _say_ignored(chat: Chat) -> None:
 
 
 def _set(chat: Chat, rest: str) -> None:
-    if not rest:
-        params = chat.options.sampling  # in one paragraph: as a list it is longer than a window
-        chat.ui.say(" · ".join(f"{name} {written(params, name)}" for name in sampling_fields()))
+    if rest in ("", "all"):
+        _list_settings(chat, everything=rest == "all")
         return
     name, _, value = rest.removeprefix("parameter ").partition(" ")
     if command := COMMANDS.get(f"/{name}"):  # /set system TEXT
@@ -297,6 +300,27 @@ def _set(chat: Chat, rest: str) -> None:
     chat.engine.token_rules(params)  # refuses a bias of no token
     chat.options = options
     chat.ui.say(f"{name} {written(chat.options.sampling, name)}")
+
+
+def _list_settings(chat: Chat, *, everything: bool) -> None:
+    """Show the usual settings, each with its meaning; others in a paragraph, as a list is long."""
+    params, usual = chat.options.sampling, SamplingParams()
+    rows = {name: options(SamplingParams)[name] for name in sampling_fields()}
+    for name in (name for name, row in rows.items() if row.everyday):
+        chat.ui.say(described(params, name))
+    others = [
+        f"{name} {_cut(written(params, name))}"
+        for name, row in rows.items()
+        if not row.everyday and (everything or getattr(params, name) != getattr(usual, name))
+    ]
+    if others:
+        chat.ui.say(" · ".join(others))
+    if not everything:
+        chat.ui.say("The other settings have their defaults: /set all lists them.")
+
+
+def _cut(value: str) -> str:
+    return value if len(value) <= _LONGEST_VALUE else value[: _LONGEST_VALUE - 1] + "…"
 
 
 def _save(chat: Chat, rest: str) -> None:
@@ -362,7 +386,7 @@ COMMANDS = {
     "/draft": Command("N|auto|off", "change the draft length", _draft),
     "/system": Command("TEXT|off", "change the system message", _system),
     "/set": Command(
-        "NAME [VALUE]",
+        "[NAME [VALUE]|all]",
         "show or change sampling: /set temperature 0.7",
         _set,
         lambda: (f"{name} " for name in sampling_fields()),

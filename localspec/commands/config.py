@@ -45,6 +45,10 @@ _Model = Annotated[
     ),
 ]
 _SECRET = ("api_key",)
+_SWITCHES = {
+    **dict.fromkeys(("1", "true", "t", "yes", "y", "on"), True),
+    **dict.fromkeys(("0", "false", "f", "no", "n", "off"), False),
+}  # of a variable
 _ANY_SPELLING = {"ignore_unknown_options": True}  # temperature, or --temp
 config_app = typer.Typer(
     help="Settings that stay: list them, set and unset them.", invoke_without_command=True
@@ -73,7 +77,7 @@ def config(
         if everything or place != "default"
     ]
     if as_json:
-        named = [dict(zip(("name", "value", "from"), row, strict=True)) for row in rows]
+        named = [{"name": n, "value": _plain(n, v), "from": place} for n, v, place in rows]
         console.json_line({"settings": named})
     elif rows:
         cells = [(n, _shown(v), place) for n, v, place in rows]
@@ -99,7 +103,7 @@ def _listed() -> Iterator[tuple[str, Any, str]]:
     for name, row in setting_rows().items():
         variable = variable_of(row)
         if variable in os.environ:
-            yield name, os.environ[variable], variable
+            yield name, _from_variable(name, os.environ[variable], variable), variable
         elif name in settings.shared:
             yield name, settings.shared[name], str(settings.path)
         else:
@@ -110,6 +114,29 @@ def _listed() -> Iterator[tuple[str, Any, str]]:
     for model, found in settings.tuned.items():
         for name, value in found.values.items():
             yield name, value, f"localspec tune, {model}, {origin(found)}"
+
+
+def _from_variable(name: str, text: str, variable: str) -> Any:
+    """The value as a flag would have it, so that a setting has one type wherever it is set."""
+    row = setting_rows()[name]
+    given: object = text
+    if row.many:
+        given = text.split(os.pathsep if row.item is Path else None)  # as the parser of flags does
+    elif row.item is bool and not row.words:
+        given = _SWITCHES.get(text.strip().lower(), text)
+    try:
+        return setting_value(name, given)
+    except UsageError as problem:
+        raise UsageError(problem.message, f"The variable {variable} sets it.") from None
+
+
+def _plain(name: str, value: object) -> object:
+    """The value as data, of one type for each setting: numbers, switches and lists, else text."""
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return [_plain(name, each) for each in value]
+    if value == "auto" and name in setting_rows() and setting_rows()[name].item is int:
+        return -1  # which such a setting reads as auto
+    return value if value is None or isinstance(value, bool | int | float) else str(value)
 
 
 def _shown(value: object) -> str:
@@ -164,7 +191,8 @@ def config_unset(name: _Name, model: _Model = None) -> None:
     if name not in table:  # names that no version knows can be unset too
         name = setting_name(name)
     if name not in table:
-        raise UsageError(f"{name} is not set.", "List the settings: localspec config")
+        console.note(f"Nothing to unset: {name} is not set.")
+        return
     del table[name]
     if model is not None and not table:
         del document[MODELS][model]

@@ -169,6 +169,17 @@ def reading(read: int, total: int, seconds_left: float | None) -> str:
     return f"reading the prompt: {read:,} of {total:,} tokens{left}"
 
 
+def writing(stats: GenerationStats, expected: int | None, limit: int | None) -> str:
+    """How many tokens of an answer are written, of how many if that is known or limited."""
+    n = stats.tokens
+    if expected is None or n > expected:
+        most = "" if limit is None else f" of at most {limit:,}"
+        return f"{n:,}{most} token{'' if n == 1 and not most else 's'}"
+    rest = (expected - n) * stats.seconds / max(1, n)
+    left = f", about {duration(rest)} left" if rest else ""
+    return f"{n:,} of {expected:,} tokens{left}"
+
+
 def meter(
     stats: GenerationStats,
     width: int,

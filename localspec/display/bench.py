@@ -14,7 +14,7 @@ from localspec.bench.figures import Figures
 from localspec.chat.stats import Interval, SameText
 from localspec.core.formatting import count, duration, number, one_line, percent, size
 from localspec.display.answer import by_position
-from localspec.display.terminal.console import labelled_rows, make_console, note
+from localspec.display.terminal.console import labelled_rows, make_console, note, sentence
 from localspec.llama.memory.use import MemoryUse
 
 if TYPE_CHECKING:
@@ -161,8 +161,8 @@ def summary(out: Console, comparison: Comparison, *, verbose: bool = False) -> N
     figures = comparison.figures()
     sentences = [fastest(figures, comparison.plain_noise())] if figures else []
     sentences += _differences(comparison, verbose=verbose)
-    for sentence in sentences:
-        out.print(sentence, markup=False)
+    for each in sentences:
+        sentence(out, each)
     if verbose and figures:
         _details(out, comparison, figures)
 
@@ -258,5 +258,5 @@ def demo_result(result: "DemoResult", *, verbose: bool = False) -> None:
     Scoreboard(out, [comparison.task]).add(comparison)
     if verbose:
         _details(out, comparison, comparison.figures())
-    for sentence in _differences(comparison, verbose=verbose):
-        out.print(sentence, markup=False)
+    for each in _differences(comparison, verbose=verbose):
+        sentence(out, each)

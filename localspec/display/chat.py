@@ -67,7 +67,7 @@ def open_screen(
 
 def kept_whole(*, markdown: bool) -> AbstractContextManager[None]:
     """A block in which the terminal cuts nothing that is pasted, also before there is a screen."""
-    is_dumb = not console.is_dialogue() or console.make_console(stderr=False).is_dumb_terminal
+    is_dumb = not console.is_dialogue() or console.is_dumb()
     return nullcontext() if is_dumb or not _redraws(markdown) else of_any_length()
 
 
@@ -84,9 +84,11 @@ class _Screen:
     def _settle(self) -> None:
         raise NotImplementedError
 
-    def follow(self, what: str) -> AbstractContextManager[Callable[[Piece], None]]:
+    def follow(
+        self, what: str, expected: int | None, limit: int | None
+    ) -> AbstractContextManager[Callable[[Piece], None]]:
         """A line on how far an answer is whose text is not shown."""
-        return unseen_answer(what)
+        return unseen_answer(what, expected, limit)
 
     def compare(self, drafted: Answer, plain: Answer, text: str) -> None:
         self._show(drafted, estimate=False)

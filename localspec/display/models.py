@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from localspec.core.formatting import one_line, size
-from localspec.display.terminal.console import labelled, labelled_rows, make_console, note
+from localspec.display.terminal.console import labelled, labelled_rows, make_console, note, sentence
 from localspec.hub.client import RemoteModel
 from localspec.hub.provenance import Verification
 from localspec.library.local_models import Inventory, LocalModel
@@ -100,8 +100,8 @@ def models(inventory: Inventory, *, header: bool = True) -> None:
     else:
         folders = ", ".join(str(folder) for folder in inventory.folders)
         note(f"There are no GGUF models in the folders searched: {folders}.")
-    for sentence in (*_unverified(inventory), *inventory.notes):
-        note(sentence)
+    for each in (*_unverified(inventory), *inventory.notes):
+        note(each)
 
 
 def _unverified(inventory: Inventory) -> list[str]:
@@ -150,7 +150,7 @@ def pairs(
     table(
         ("PAIR", "SIZE", "HERE", "FITS", "GAIN", "FAMILY", "LICENCES"),
         (_pair_cells(row, row is best) for row in rows),
-        ("LICENCES", "FAMILY", "GAIN"),
+        ("LICENCES", "FAMILY", "HERE", "SIZE"),
         header=header,
     )
     if best is not None:
@@ -235,15 +235,15 @@ def suggestions(found: Suggestions, target: str) -> None:
         _line("   " + shlex.join(["localspec", "chat", "--target", target, "--draft", MTP]))
     for i, draft in enumerate(found.drafts, 1):
         _headline(f"{i}. {draft.name}")
-        _line(f"   {'; '.join(draft.reasons)}", wrap=True)
+        _line(f"   {'; '.join(draft.reasons)}")
         _line(f"   {draft.command(target)}")
     if not found.drafts and not found.own_heads:
         _line("No model on this disk can draft for it in its own vocabulary.")
         for refusal in found.refused[:_SHOWN_REFUSALS]:
-            _line(f"   {refusal.name}: {refusal.reason}", wrap=True)
+            _line(f"   {refusal.name}: {refusal.reason}")
         for draft in found.by_text[:_SHOWN_BY_TEXT]:
             _headline(draft.name)
-            _line(f"   {'; '.join(draft.reasons)}", wrap=True)
+            _line(f"   {'; '.join(draft.reasons)}")
             _line(f"   {draft.command(target)}")
     if found.refused and not found.drafts and found.refused[0].harmless:
         note("The nearest runs with --lenient: its differences cannot corrupt text.")
@@ -257,13 +257,11 @@ def suggestions(found: Suggestions, target: str) -> None:
 
 
 def _headline(text: str) -> None:
-    make_console(stderr=False).print(one_line(text), style="bold", markup=False)
+    sentence(make_console(stderr=False), text, "bold")
 
 
-def _line(text: str, *, wrap: bool = False) -> None:
-    """A line on stdout, on a terminal wrapped at words, or else whole: a command is copied."""
-    soft = None if wrap else True  # in a pipe nothing is wrapped
-    make_console(stderr=False).print(one_line(text), markup=False, soft_wrap=soft)
+def _line(text: str) -> None:
+    sentence(make_console(stderr=False), text)
 
 
 def _draft_of(known: PairSpec) -> str:

@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Literal
 
 from localspec.core.origins import ORIGINS
-from localspec.display.answer import reading
+from localspec.display.answer import reading, writing
 from localspec.display.terminal import console
 
 if TYPE_CHECKING:
@@ -132,8 +132,13 @@ class AnswerWriter:
 
 
 @contextmanager
-def unseen_answer(what: str) -> "Iterator[Callable[[Piece], None]]":
-    """Show on a terminal how far an answer is whose text is not shown; the end removes the line."""
+def unseen_answer(
+    what: str, expected: int | None = None, limit: int | None = None
+) -> "Iterator[Callable[[Piece], None]]":
+    """Show on a terminal how far an answer is whose text is not shown; the end removes the line.
+
+    ``expected`` is the number of its tokens if it is likely to be an earlier answer again.
+    """
     drawn_at = -math.inf
 
     def show(piece: "Piece") -> None:
@@ -141,9 +146,10 @@ def unseen_answer(what: str) -> "Iterator[Callable[[Piece], None]]":
         if time.monotonic() - drawn_at < _REDRAW_SECONDS:
             return
         at = piece.progress
-        tokens = piece.stats.tokens
-        written = f"{tokens} token{'' if tokens == 1 else 's'}"
-        far = reading(at.read, at.total, at.seconds_left) if at else written
+        far = (
+            reading(at.read, at.total, at.seconds_left) if at
+            else writing(piece.stats, expected, limit)
+        )  # fmt: skip
         console.redraw_line(f"{what}: {far}")
         drawn_at = time.monotonic()
 

@@ -23,7 +23,7 @@ def pair_report(report: "PairReport", target: "ModelHeader", draft: "ModelHeader
 
     out = make_console(stderr=False)
     for role, header in (("target", target), ("draft", draft))[: 1 if target is draft else 2]:
-        out.print(one_line(f"{role:<7} {_headline(header)}"), markup=False)
+        sentence(out, f"{role:<7} {_headline(header)}")
     _findings(out, report.findings)
     verdict = "compatible" if report.compatible else "not compatible"
     theirs = "accepts" if report.llama_cpp_accepts else f"refuses ({report.llama_cpp_rule})"

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from localspec.chat.answer import Piece
-from localspec.core.formatting import number, printable
+from localspec.core.formatting import printable
 from localspec.core.options.load_options import DraftTokens
 from localspec.display.pieces import AnswerStyle, ShownPieces, legend, visible_origins
 from localspec.display.terminal import console
@@ -51,7 +51,10 @@ def side_by_side(lengths: Sequence[DraftTokens]) -> Iterator[Show]:
 
 
 class _Column:
-    """One answer so far, with its speed above it."""
+    """One answer so far, with the number of its tokens above it.
+
+    No speed: one answer on a busy machine says little, and the result of the demo rests on more.
+    """
 
     def __init__(self, length: DraftTokens, look: AnswerStyle) -> None:
         self.name = f"drafted ({length})" if length else "plain"
@@ -61,7 +64,7 @@ class _Column:
     def add(self, piece: Piece) -> None:
         for text, style in self._shown.styled(piece):
             self.text.append(printable(text), style)
-        self.title = Text(f"{self.name}: {number(piece.stats.generation_tps)} tok/s", "bold")
+        self.title = Text(f"{self.name}: {piece.stats.tokens} tokens", "bold")
 
 
 def _table(columns: Sequence[_Column]) -> Table:

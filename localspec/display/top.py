@@ -1,6 +1,5 @@
 """Running servers: a block of lines for each model, refreshed on a terminal, once elsewhere."""
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from localspec.core.formatting import number, one_line, percent, size
 from localspec.core.origins import ORIGINS
 from localspec.display.answer import reading
 from localspec.display.terminal.console import make_console, note
+from localspec.display.terminal.keys import pressed
 
 if TYPE_CHECKING:
     from localspec.server.watch import ModelFigures, ServerFigures
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 Tokens = Mapping[tuple[str, str], tuple[float, int]]  # time and count, by address and model
 
 _LABEL, _LONGEST_BAR, _SHARE = 18, 24, 5  # columns
+_FIGURE, _COUNT = 6, 3  # columns of figures that grow: the words after them keep their places
 _POSITIONS = 8  # of a draft, whose acceptance is shown
 _UNKNOWN = "unknown: set LOCALSPEC_API_KEY"
 
 
 def watch(look: "Look", interval: float) -> None:
-    """Show all servers every ``interval`` seconds, until Ctrl-C or none is left; else once."""
+    """Show all servers every ``interval`` seconds, until q, Ctrl-C or none is left; else once."""
     out = make_console(stderr=False)
     before: Tokens = {}
     now = look()
@@ -38,7 +39,8 @@ def watch(look: "Look", interval: float) -> None:
             while now:
                 live.update(_block(now, before, out.width), refresh=True)
                 before = _tokens(now)
-                time.sleep(interval)
+                if pressed("q", interval):
+                    return
                 now = look()
     except KeyboardInterrupt:
         return
@@ -79,28 +81,29 @@ def _lines(servers: "Sequence[ServerFigures]", before: Tokens, bars: int) -> Ite
 
 
 def _rows(model: "ModelFigures", speed: float | None) -> Iterator[tuple[str, str]]:
+    """Labels and figures; an unknown figure has a row too, so that no row moves."""
     if not model.known:
         from localspec.server.watch import LOADING, UNANSWERED
 
         if model.state not in (LOADING, *UNANSWERED):
             yield "requests", _UNKNOWN
         return
-    yield "requests", f"{model.running} running, {model.waiting} waiting"
+    yield "requests", f"{model.running:>{_FIGURE}} running, {model.waiting:>{_COUNT}} waiting"
     if model.slots:
-        yield "slots", f"{model.busy} of {model.slots} busy"
-    for prompt in model.prompts:
-        yield "prompt", reading(*prompt).removeprefix("reading the prompt: ")
-    speeds = [f"{number(speed)} now"] if speed is not None else []
-    if model.generation_tps is not None:
-        speeds.append(f"average {number(model.generation_tps)}")
-    if speeds:
-        yield "tok/s", ", ".join(speeds)
-    a_round = f", {model.answered / model.rounds:.2f} a round" if model.rounds else ""
-    yield "tokens", f"{model.tokens:,}{a_round}"
+        yield "slots", f"{model.busy:>{_FIGURE}} of {model.slots} busy"
+    first, *more = [
+        reading(*each).removeprefix("reading the prompt: ") for each in model.prompts
+    ] or ["–"]
+    yield "prompt", f"{first}{f'; {len(more)} more' if more else ''}"
+    average = number(model.generation_tps)
+    yield "tok/s", f"{number(speed):>{_FIGURE}} now, average {average:>{_FIGURE}}"
+    a_round = f", {model.answered / model.rounds:5.2f} a round" if model.rounds else ""
+    yield "tokens", f"{model.tokens:>{_FIGURE},}{a_round}"
     if model.drafted:
         if model.times_plain is not None:
             yield "gain", f"about {model.times_plain:.2f}x plain"
-        yield "accepted", f"{percent(model.accepted / model.drafted)} of {model.drafted:,} drafted"
+        accepted = f"{percent(model.accepted / model.drafted):>{_FIGURE}}"
+        yield "accepted", f"{accepted} of {model.drafted:,} drafted"
 
 
 def _shares(model: "ModelFigures") -> Iterator[tuple[str, float]]:

@@ -48,6 +48,7 @@ class Person:
     compared: list[tuple[Answer, Answer]] = field(default_factory=list)
     copied: list[str] = field(default_factory=list)
     followed: list[tuple[str, int]] = field(default_factory=list)
+    expected: list[tuple[int | None, int | None]] = field(default_factory=list)
     traced: list[tuple[Path, list[Piece], Answer]] = field(default_factory=list)
 
     def read(self) -> str:
@@ -68,8 +69,11 @@ class Person:
                 raise KeyboardInterrupt
 
     @contextmanager
-    def follow(self, what: str) -> Iterator[Callable[[Piece], None]]:
+    def follow(
+        self, what: str, expected: int | None, limit: int | None
+    ) -> Iterator[Callable[[Piece], None]]:
         self.followed.append((what, 0))
+        self.expected.append((expected, limit))
         yield lambda piece: self.followed.append((what, piece.stats.tokens))
 
     def recall(self, answer: str) -> None:
@@ -536,6 +540,7 @@ def test_retry_at_a_temperature_once() -> None:
 def test_compare_answers_twice_and_leaves_the_conversation() -> None:
     chat, person, engine = talked("one", "/compare")
     ((drafted, plain),) = person.compared
+    assert person.expected == [(None, 12), (len(drafted.tokens), 12)]
     followed = [(what, at) for what, at in person.followed if at == 0 or at == len(plain.tokens)]
     assert [what for what, _ in followed[:1] + followed[-1:]] == ["drafted", "plain"]
     assert dict(followed) == {"drafted": len(drafted.tokens), "plain": len(plain.tokens)}
@@ -699,6 +704,20 @@ def test_system() -> None:
     assert all(turn["role"] != "system" for turn in chat.turns)
 
 
+def test_set_alone_lists_what_is_used_most_in_a_window_of_24_rows() -> None:
+    chat, person, _ = talked("/set")
+    *usual, rest = person.said
+    names = [each.split()[0] for each in usual]
+    assert names == ["temperature", "top_k", "top_p", "min_p", "seed"] and "/set all" in rest
+    changed = ("/set dry_multiplier 0.8", f"/set logit_bias {' '.join(['5+1'] * 99)}", "/set")
+    chat, person, _ = talked(*changed)
+    assert "dry_multiplier 0.8 · logit_bias 5+1 5+1" in person.said[-2]
+    assert sum(1 + len(each) // 70 for each in person.said[2:]) <= 22  # of 80 columns
+    chat, person, _ = talked("/set all")
+    listed = [*usual, *person.said[-1].split(" · ")]
+    assert {each.split()[0] for each in listed} == {*SamplingParams.__dataclass_fields__}
+
+
 def test_set() -> None:
     chat, person, _ = talked("/set temp 0.5", "/set parameter top-k 3", "/set seed  9", "/set")
     assert (
@@ -707,11 +726,9 @@ def test_set() -> None:
         chat.options.sampling.seed,
     ) == (0.5, 3, 9)
     assert person.said[:3] == ["temperature 0.5", "top_k 3", "seed 9"]
-    names = [each.split()[0] for each in person.said[3].split(" · ")]
     _, alone, _ = talked("/set top_p", "/set acceptance")
     assert alone.said[0].startswith("top_p 0.95 ") and "0 to 1" in alone.said[0]
     assert "coupled, match, rejection" in alone.said[1]
-    assert names == [*SamplingParams.__dataclass_fields__]
     greedy, person, _ = talked("/set temperature 0", "one", "/regen", max_tokens=30)
     assert len({answer.text for answer in person.answers}) == 1
 

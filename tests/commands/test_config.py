@@ -78,7 +78,7 @@ def test_values_are_set_listed_and_forgotten(
         "temperature": (0.5, place),
         "stop": (["a", "1"], place),
         "prompt_lookup": (False, place),
-        "top_k": ("3", "LOCALSPEC_TOP_K"),
+        "top_k": (3, "LOCALSPEC_TOP_K"),
         "api_key": ("(hidden)", "LOCALSPEC_API_KEY"),
         "system": ("Be brief", f"{place}, models.demo"),
     }
@@ -91,6 +91,42 @@ def test_values_are_set_listed_and_forgotten(
     assert localspec("config", "list").out == localspec("config").out
     assert file.read_text().startswith("# mine\n") and "models" not in file.read_text()
     assert localspec("config", "path").out == f"{file}\n"
+
+
+def test_a_setting_has_one_type_wherever_it_is_set(
+    localspec: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values: dict[str, tuple[str, object]] = {
+        "temperature": ("1", 1.0),
+        "mmap": ("false", False),
+        "draft_tokens": ("4", "4"),
+        "gpu_layers": ("auto", -1),
+        "models_dir": (f"{tmp_path}", f"{tmp_path}"),
+        "stop": ("a", ["a"]),
+        "lookup_files": (f"{tmp_path}/a b", [f"{tmp_path}/a b"]),
+        "lora_scaled": ("/a.gguf:0.5", ["/a.gguf:0.5"]),
+        "override_kv": ("a=bool:true", ["a=bool:true"]),
+        "tensor_split": ("1,2", [1.0, 2.0]),
+    }
+    for name, (text, _) in values.items():
+        assert localspec("config", "set", name, text).code == 0
+    wanted = {name: value for name, (_, value) in values.items()}
+    in_file = {name: value for name, (value, _) in listed(localspec).items()}
+    for name, (text, _) in values.items():
+        monkeypatch.setenv(f"LOCALSPEC_{name.upper()}", text)
+    by_variable = {name: value for name, (value, _) in listed(localspec).items()}
+    assert in_file == by_variable == wanted
+    assert all(type(in_file[name]) is type(value) for name, value in wanted.items())
+    monkeypatch.setenv("LOCALSPEC_MMAP", "Off")  # as flags read a variable
+    assert listed(localspec)["mmap"] == (False, "LOCALSPEC_MMAP")
+    monkeypatch.setenv("LOCALSPEC_TOP_K", "many")
+    done = localspec("config", "--json")
+    assert done.code == 2 and "LOCALSPEC_TOP_K sets it" in done.err
+
+
+def test_unset_of_nothing_is_said_and_no_error(localspec: Command, file: Path) -> None:
+    done = localspec("config", "unset", "temperature")
+    assert done.code == 0 and "temperature is not set." in done.err and not file.exists()
 
 
 def test_a_model_that_is_not_here_is_said(localspec: Command) -> None:
@@ -136,7 +172,6 @@ def test_a_path_from_this_folder_counts_in_every_folder(
         (["set", "temperature", "true"], "temperature: this is not a switch"),
         (["set", "temperature", "1", "2"], "temperature takes one value."),
         (["set", "mmap", "maybe"], "mmap: 'maybe' is neither true nor false"),
-        (["unset", "temperature"], "temperature is not set."),
     ],
 )
 def test_what_cannot_be_is_refused(

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -46,22 +47,21 @@ def test_json_tells_all_that_was_made(localspec: Command, silent_target: Path) -
 
 
 def test_what_was_made_is_said_with_the_next_command(
-    localspec: Command, silent_target: Path, tmp_path: Path
+    localspec: Command, silent_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    output = tmp_path / "draft.gguf"
-    flags = ("--layers", "3", "--type", "q4_0", "-t", "1", "-o", output)
+    output = tmp_path / "my draft.gguf"
+    flags = ("--layers", "3", "--type", "q4_0", "-t", "1", "-o", output.name)
+    monkeypatch.chdir(tmp_path)
     done = localspec("draft", "make", silent_target, *flags)
     kept = store.find(read_header(silent_target))
     assert done.code == 0 and kept is not None
     size, stored, written, judged = done.out.splitlines()
     assert size.startswith("Made: the first 3 of 6 layers in Q4_0, ") and size.endswith("B.")
     assert stored == f"Stored for --draft self: {kept}."
-    assert written == f"Written to {output}."
-    assert judged == (
-        f"Whether it pays: localspec tune --target '{silent_target}' --draft self"
-        if " " in str(silent_target)
-        else f"Whether it pays: localspec tune --target {silent_target} --draft self"
-    )
+    assert written == f"Written to {output.name}."
+    command = ["localspec", "tune", "--target", f"{silent_target}", "--draft", f"{output}"]
+    assert judged == f"Whether it pays: {shlex.join(command)}"  # which any folder may type
+    assert "--draft self" in localspec("draft", "make", silent_target, *flags[:-2]).out
     assert output.read_bytes() == kept.read_bytes()
     assert read_header(output).block_count == 3
 

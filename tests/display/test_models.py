@@ -171,11 +171,13 @@ def test_pairs_in_a_pipe(streams: Streams) -> None:
     assert "localspec pair show NAME" in err and "localspec download NAME" in err
 
 
-@pytest.mark.parametrize("columns", [80, 100])
+@pytest.mark.parametrize("columns", [60, 80, 100])
 def test_a_narrow_terminal_shows_the_gain_of_each_pair(columns: int) -> None:
     rows = pair_rows([])
     head, *lines = shown(drawn(columns, lambda: lists.pairs(rows, None, "this machine")))
-    assert head.split()[:5] == ["PAIR", "SIZE", "HERE", "FITS", "GAIN"]
+    dropped = ("SIZE", "HERE") if columns == 60 else ()
+    names = [each for each in ("PAIR", "SIZE", "HERE", "FITS", "GAIN") if each not in dropped]
+    assert head.split()[: len(names)] == names
     for row, line in zip(rows, lines, strict=False):
         assert row.gain is None or line[head.index("GAIN") :].strip(), line
         assert "…" not in line

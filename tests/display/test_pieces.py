@@ -345,3 +345,23 @@ def test_how_far_an_unseen_answer_is(monkeypatch: pytest.MonkeyPatch) -> None:
             now[0] = after
             show(piece)
     assert drawn == ["plain: reading the prompt: 3 of 9 tokens", "plain: 7 tokens", ""]
+
+
+@pytest.mark.parametrize(
+    ("expected", "limit", "shown"),
+    [
+        (None, None, "1,500 tokens"),
+        (None, 4000, "1,500 of at most 4,000 tokens"),
+        (2000, 4000, "1,500 of 2,000 tokens, about 20 seconds left"),
+        (1500, 4000, "1,500 of 1,500 tokens"),
+        (1400, None, "1,500 tokens"),  # another text than before
+    ],
+)
+def test_how_long_an_unseen_answer_takes(
+    monkeypatch: pytest.MonkeyPatch, expected: int | None, limit: int | None, shown: str
+) -> None:
+    drawn = list[str]()
+    monkeypatch.setattr("localspec.display.terminal.console.redraw_line", drawn.append)
+    with unseen_answer("plain", expected, limit) as show:
+        show(Piece((), (5,), GenerationStats(tokens=1500, seconds=60.0), None, 0))
+    assert drawn == [f"plain: {shown}", ""]

@@ -30,5 +30,6 @@ def test_answers_grow_in_their_columns_and_race(
     window.write(streams.read()[0].replace("\n", "\r\n"))
     legend, title, text, *rest = window.text.splitlines()
     assert "prompt lookup" in legend and not any(rest)
-    assert title.split() == ["plain:", "0.5", "tok/s", "drafted", "(auto):", "1.0", "tok/s"]
+    # No rates: the result of the demo rests on more than this answer, and may not name any.
+    assert title.split() == ["plain:", "4", "tokens", "drafted", "(auto):", "2", "tokens"]
     assert text.split() == ["one", "two", "one\u241btwo"]

@@ -11,6 +11,7 @@ import pytest
 from localspec.display import top
 from localspec.server.watch import ModelFigures, ServerFigures
 from tests.support.programs.streams import Streams
+from tests.support.programs.terminal import Terminal
 
 MODEL = ModelFigures(
     "qwen", "ready", True, running=2, waiting=1, slots=4, busy=2, tokens=12345,
@@ -21,12 +22,12 @@ MODEL = ModelFigures(
 SERVER = ServerFigures("http://127.0.0.1:8080", 7, 100.0, 3 * 2**30, (MODEL,))
 LINES = [
     "qwen at http://127.0.0.1:8080: ready",
-    "  requests  2 running, 1 waiting",
-    "  slots     2 of 4 busy",
+    "  requests       2 running,   1 waiting",
+    "  slots          2 of 4 busy",
     "  prompt    312 of 1,024 tokens, about 2 minutes left",
-    "  tok/s     average 38.0",
-    "  tokens    12,345, 2.00 a round",
-    "  accepted  62% of 8,000 drafted",
+    "  tok/s          – now, average   38.0",
+    "  tokens    12,345,  2.00 a round",
+    "  accepted     62% of 8,000 drafted",
     "    draft model     40%",
     "    prompt lookup   10%",
     "    position 1      75%",
@@ -71,9 +72,42 @@ def test_each_line_fits_and_the_speed_is_that_since_the_last_look(
     assert err == "" and "\x1b[3" not in out
     lines = [re.sub(r"\x1b\[[\d;?]*[A-Za-z]|\r", "", line) for line in out.splitlines()]
     assert all(len(line) <= columns for line in lines)
-    assert "  tok/s     50.0 now, average 38.0" in lines
+    assert "  tok/s       50.0 now, average   38.0" in lines
     (bar,) = {line for line in lines if line.startswith("    position 1")}
     assert bar.count("█") == (18 if columns == 80 else 12) and bar.endswith(" 75%")
+
+
+def test_rows_and_words_keep_their_places(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idle = replace(MODEL, running=0, waiting=12, busy=0, tokens=7, prompts=(), generation_tps=None)
+    busy = replace(idle, running=12, tokens=1200, prompts=(*MODEL.prompts, (1, 9, None)))
+    shown = []
+    for models in (idle, busy):
+        top.watch(lambda models=models: [replace(SERVER, models=(models,))], 1.0)  # type: ignore[misc]
+        shown.append(streams.read()[0].splitlines())
+    assert "  prompt    312 of 1,024 tokens, about 2 minutes left; 1 more" in shown[1]
+    words = re.compile("running|waiting|of 4|now|average|a round|memory|[a-z/]+  ")
+    places = [[[found.span() for found in words.finditer(line)] for line in one] for one in shown]
+    assert places[0] == places[1]
+
+
+@pytest.mark.parametrize("key", ["xq", "\x03"])
+def test_q_and_ctrl_c_end_it(key: str) -> None:
+    code = (
+        "from localspec.display.top import watch\n"
+        "from localspec.server.watch import ModelFigures, ServerFigures\n"
+        "server = ServerFigures('http://a', 7, 1.0, 0, (ModelFigures('qwen', 'stuck'),))\n"
+        "watch(lambda: [server], 60)\n"
+        "print('ended', input())\n"
+    )
+    with Terminal(code) as terminal:
+        terminal.wait(lambda window: "qwen at" in window.text)
+        terminal.type(key)
+        time.sleep(0.3)
+        terminal.type("by line\n")
+        terminal.wait(lambda window: "ended by line" in window.text, 20)
+        assert "xq" not in terminal.window.text
 
 
 def test_long_names_are_cut_and_escaped(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,11 +130,10 @@ def _keep(request: "PairRequest", outcome: "Outcome") -> str:
 
 def _undo(request: "PairRequest") -> None:
     model = _name(request)
-    if not tuned.undo(model):
-        raise UsageError(
-            f"tune has kept nothing for {model}.", "List what is set: localspec config"
-        )
-    console.note(f"The settings that tune found for {model} are forgotten.")
+    if tuned.undo(model):
+        console.note(f"The settings that tune found for {model} are forgotten.")
+    else:
+        console.note(f"Nothing to undo: tune has kept no settings for {model}.")
 
 
 def _name(request: "PairRequest") -> str:
@@ -227,10 +226,10 @@ def _shown_progress(seconds: float) -> "Iterator[OnStep]":
     at, ended, began = ["loading"], Event(), monotonic()
 
     def draw() -> None:
-        shown = ""
+        shown = at[0]
         while not ended.wait(_DRAWN_EVERY):
             spent = round(monotonic() - began)
-            if shown and shown != at[0]:
+            if shown != at[0]:
                 on_progress(shown, 1, 1)
             shown = at[0]
             on_progress(shown, spent, max(round(seconds), spent + 1))
@@ -242,6 +241,7 @@ def _shown_progress(seconds: float) -> "Iterator[OnStep]":
         at[0] = what
 
     with progress(in_seconds=True) as on_progress:
+        on_progress(at[0], 0, round(seconds))  # in this thread, which handles signals
         drawing = Thread(target=draw, daemon=True)
         drawing.start()
         try:

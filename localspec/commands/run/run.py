@@ -106,7 +106,7 @@ def run(
         plain = None
         if compare and answer.finish_reason != "cancelled":
             stream = engine.stream(ids, replace(options, draft_tokens=0), reports_progress=True)
-            with unseen_answer("plain") as show:
+            with unseen_answer("plain", expected=len(answer.tokens)) as show:
                 plain = collect(stream, show)
         if as_json:
             settings = _settings(engine, options, prompting.raw)

@@ -89,7 +89,7 @@ def top(
 ) -> None:
     """Watch the servers that run on this machine: requests, speed, acceptance, memory.
 
-    Ctrl-C ends it. Without a terminal they are listed once. If they need a key, set
+    q or Ctrl-C ends it. Without a terminal they are listed once. If they need a key, set
     LOCALSPEC_API_KEY.
     """
     from localspec.display.top import watch

@@ -35,12 +35,19 @@ class KeyValue(NamedTuple):
     key: str
     value: int | float | bool | str
 
+    def __str__(self) -> str:
+        value = str(self.value).lower() if isinstance(self.value, bool) else self.value
+        return f"{self.key}={type(self.value).__name__}:{value}"
+
 
 class Lora(NamedTuple):
     """A LoRA adapter's file, and its weight."""
 
     path: Path
     scale: float = 1.0
+
+    def __str__(self) -> str:
+        return f"{self.path}" if self.scale == 1 else f"{self.path}:{self.scale:g}"
 
 
 class Shares(tuple[float, ...]):

@@ -3,6 +3,7 @@
 Colour goes to a terminal only; control sequences in text are shown there, not obeyed.
 """
 
+import atexit
 import io
 import json
 import os
@@ -22,7 +23,14 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 _CUTTING = ("linux", "screen", "st")  # terminals that cut long lines in a narrower window
+# What a line on a terminal is not broken in: a command, a flag with its value, a word.
+_UNBROKEN = re.compile(
+    r"(?:(?<=: )|(?<=  ))localspec [a-z].*?(?:[.;,](?= |$)|(?= \()|$)|--?[a-z][\w-]* [^\s-]\S*|\S+"
+)
+_LOADING = ("run", "chat", "serve", "bench", "tune", "demo")  # commands that load models
+_NOTHING_BEFORE = ("-h", "--help", "--help-all", "-q", "--quiet")
 _quiet = False
+_is_starting = False  # whether the line of `sign_of_life` stands there
 _below: "Console | None" = None  # draws a block on stderr, which notes must not hit
 _redrawn = ""  # the line that `redraw_line` drew last
 
@@ -34,10 +42,40 @@ def make_console(stderr: bool) -> "Console":
     """
     from rich.console import Console
 
+    _end_start()
     stream = sys.stderr if stderr else sys.stdout
     made = Console(stderr=stderr, highlight=False, emoji=False, force_terminal=stream.isatty())
     made.soft_wrap = not made.is_terminal
     return made
+
+
+def sign_of_life() -> None:
+    """Say on a terminal that a command starts which loads models; the next output removes it.
+
+    Imports alone may take seconds. The cursor stays at the beginning of the line, so that output
+    which does not come from here covers it.
+    """
+    global _is_starting
+    command, *rest = sys.argv[1:] or [""]
+    is_shown = command in _LOADING and not {*rest} & {*_NOTHING_BEFORE}
+    if is_shown and sys.stderr is not None and sys.stderr.isatty() and not is_dumb():
+        sys.stderr.write(f"\x1b[2mStarting {command} ...\x1b[0m\r")
+        sys.stderr.flush()
+        _is_starting = True
+        atexit.register(_end_start)
+
+
+def _end_start() -> None:
+    global _is_starting
+    if _is_starting:
+        _is_starting = False
+        sys.stderr.write("\x1b[2K")
+        sys.stderr.flush()
+
+
+def is_dumb() -> bool:
+    """Whether the terminal cannot redraw a line."""
+    return os.environ.get("TERM", "").lower() in ("dumb", "unknown")
 
 
 def prepare_streams() -> None:
@@ -82,6 +120,7 @@ def is_dialogue() -> bool:
 
 def text(piece: str) -> None:
     """Write generated text; on a terminal control sequences are shown, not obeyed."""
+    _end_start()
     sys.stdout.write(printable(piece) if sys.stdout.isatty() else piece)
     sys.stdout.flush()
 
@@ -106,6 +145,7 @@ def json_line(document: Mapping[str, object]) -> None:
     except UnicodeEncodeError:  # a narrow encoding, or a name that is not Unicode
         line = json.dumps(document)
     line = line.replace("\x7f", "\\u007f")
+    _end_start()
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
@@ -174,6 +214,8 @@ def be_quiet(wanted: bool) -> None:
     """Show no notes and no progress from here on: nothing but results and errors."""
     global _quiet
     _quiet = wanted
+    if wanted:
+        _end_start()
 
 
 def is_quiet() -> bool:
@@ -191,23 +233,23 @@ def notes_above(out: "Console") -> Iterator[None]:
         _below = None
 
 
-def note(sentence: str, *, asked: bool = False) -> None:
+def note(words: str, *, asked: bool = False) -> None:
     """A sentence for the user, dimmed, on stderr; ``asked`` for, it is shown with --quiet too."""
     if _quiet and not asked:
         return
-    out = _below or make_console(stderr=True)
-    out.print(one_line(sentence), style="dim", markup=False)
+    sentence(_below or make_console(stderr=True), words, "dim")
 
 
 def note_other_work() -> bool:
     """Warn, next to speeds, that other programs use this machine; whether they do."""
-    if (sentence := machine.other_work()) is not None:
-        note(sentence)
-    return sentence is not None
+    if (words := machine.other_work()) is not None:
+        note(words)
+    return words is not None
 
 
 def prompt(words: str) -> None:
     """Ask for a line on stderr, where stdout is a pipe."""
+    _end_start()
     sys.stderr.write(words)
     sys.stderr.flush()
 
@@ -223,9 +265,41 @@ def ask(question: str) -> bool:
 
 def error(problem: LocalspecError) -> None:
     out = make_console(stderr=True)
-    out.print("Error: " + one_line(problem.message), style="bold red", markup=False)
+    sentence(out, f"Error: {problem.message}", "bold red")
     if problem.hint:
-        out.print(one_line(problem.hint), markup=False)
+        sentence(out, problem.hint)
+
+
+def sentence(out: "Console", words: str, style: str = "") -> None:
+    """Print words on one line, or on a terminal wrapped so that commands can be copied."""
+    line = one_line(words)
+    shown = _wrapped(line, out.width) if out.is_terminal else line
+    out.print(shown, style=style, markup=False, soft_wrap=True)
+
+
+def _wrapped(line: str, width: int) -> str:
+    """Lines at most so wide; commands, and flags with their value, are not broken if they fit.
+
+    A longer command continues after a backslash, as a shell reads it. A longer word is left to the
+    terminal, which joins it again when it is copied.
+    """
+    from rich.cells import cell_len
+
+    rows, end = [""], 0
+    indent = line[: len(line) - len(line.lstrip())]
+    for found in _UNBROKEN.finditer(line):
+        gap, part, end = line[end : found.start()], found.group(), found.end()
+        fits = cell_len(indent + part) <= width
+        pieces = [part] if fits or "'" in part else re.split(" (?=--?[a-z])", part)
+        for i, piece in enumerate(pieces):
+            more = 2 if i + 1 < len(pieces) else 0  # columns of a backslash
+            if rows[-1].strip() and gap and cell_len(rows[-1] + gap + piece) + more > width:
+                rows[-1] += " \\" if i else ""
+                rows.append(indent)
+                gap = "  " if i else ""
+            rows[-1] += gap + piece
+            gap = " "
+    return "\n".join(rows)
 
 
 def labelled_rows(out: "Console", rows: Sequence[tuple[str, str]]) -> None:
@@ -241,11 +315,14 @@ def labelled_rows(out: "Console", rows: Sequence[tuple[str, str]]) -> None:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     for label, words in rows:
-        grid.add_row(Text(label), Text(one_line(words.rstrip())))
+        grid.add_row(Text(label), Text(_wrapped(one_line(words.rstrip()), out.width - width - 2)))
     out.print(grid)
 
 
 def labelled(out: "Console", label: str, style: str, words: str) -> None:
     from rich.text import Text
 
-    out.print(Text(label, style) + Text(one_line(words.rstrip())))
+    line = one_line(label + words.rstrip())
+    shown = Text(_wrapped(line, out.width) if out.is_terminal else line)
+    shown.stylize(style, 0, len(label))
+    out.print(shown, soft_wrap=True)

@@ -1,9 +1,12 @@
 """How a terminal passes on what is typed: echoed or hidden, as lines or key by key."""
 
+import os
 import sys
 import termios
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from select import select
 from typing import Any
 
 from localspec.core.errors import UsageError
@@ -40,6 +43,23 @@ def of_any_length() -> AbstractContextManager[None]:
 def as_lines() -> AbstractContextManager[None]:
     """Let the terminal echo and edit what is typed in the block, for a question."""
     return _changed(on=termios.ICANON | termios.ECHO)
+
+
+def pressed(key: str, seconds: float) -> bool:
+    """Wait, at most until a key is pressed; other keys are dropped, unseen."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        time.sleep(seconds)
+        return False
+    until = time.monotonic() + seconds
+    with _changed(off=termios.ICANON | termios.ECHO):
+        while (left := until - time.monotonic()) > 0:
+            if select([sys.stdin], [], [], left)[0]:
+                typed = os.read(sys.stdin.fileno(), 99)
+                if key.encode() in typed:
+                    return True
+                if not typed:  # the terminal is gone
+                    until = time.monotonic()
+    return False
 
 
 @contextmanager

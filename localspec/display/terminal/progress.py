@@ -1,7 +1,7 @@
 """The progress bar on stderr, for steps or for bytes; silent without a terminal."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -28,8 +28,23 @@ def progress(
 
     It shows the time left, which ``in_seconds`` is the rest, and ``in_bytes`` sizes and speed. The
     lines ``above`` it are drawn again with it. A full bar is removed with them, so that the next
-    output does not land on its line.
+    output does not land on its line. The first update draws it: with none nothing changes.
     """
+    draw: OnProgress | None = None
+
+    def report(label: str, done: int, total: int) -> None:
+        nonlocal draw
+        draw = draw or drawn.enter_context(_bar(in_bytes, in_seconds, above))
+        draw(label, done, total)
+
+    with ExitStack() as drawn:
+        yield report
+
+
+@contextmanager
+def _bar(
+    in_bytes: bool, in_seconds: bool, above: "Callable[[], Iterable[Text]]"
+) -> Iterator[OnProgress]:
     from rich.progress import Progress, TaskID
 
     class Bar(Progress):

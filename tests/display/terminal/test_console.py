@@ -5,6 +5,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -19,6 +20,7 @@ from localspec.metadata.header import read_header
 from localspec.pairing import check_pair
 from tests.support.answers import made_demo, made_stats
 from tests.support.programs.streams import COLOUR, Streams
+from tests.support.programs.terminal import Terminal
 from tests.support.real_pair import TinyFiles
 
 # -- text ----------------------------------------------------------------------------------
@@ -56,6 +58,93 @@ def test_sentences_are_never_cut_nor_interpreted(
     console.error(LocalspecError("It is so."))
     expected = f"{SENTENCE}\nError: {SENTENCE}\nHint: {SENTENCE}\nError: It is so.\n"
     assert streams.read() == ("", expected)
+
+
+LONG = "/models/" + "x" * 60 + ".gguf"
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        ("See all facts with: localspec pair show NAME; or not.",
+         ["See all facts with:", "localspec pair show NAME; or not."]),
+        ("It is the other draft that fits: --draft a.gguf uses it.",
+         ["It is the other draft that fits:", "--draft a.gguf uses it."]),
+        (f"Type: localspec tune {LONG} --draft '{LONG} b'",
+         ["Type:", f"localspec tune {LONG} --draft '{LONG} b'"]),
+        (f"   localspec chat --target {LONG} --draft self -n 3",
+         ["   localspec chat \\", f"     --target {LONG} \\", "     --draft self -n 3"]),
+        ("   Indented words that go on in the next line, with the same indent.",
+         ["   Indented words that go on in the next", "   line, with the same indent."]),
+        ("The settings of localspec tune of yesterday are not used: measure again.",
+         ["The settings of localspec tune of", "yesterday are not used: measure again."]),
+    ],
+)  # fmt: skip
+def test_what_is_copied_is_not_broken(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch, words: str, lines: list[str]
+) -> None:
+    streams.make_terminals(monkeypatch, sys.stderr)
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("NO_COLOR", "1")
+    console.note(words)
+    err = re.sub(r"\x1b\[[\d;]*m", "", streams.read()[1])
+    assert err.splitlines() == lines
+
+
+# -- the first sign of life ----------------------------------------------------------------
+
+START = (
+    "import sys; sys.argv = ['localspec', *sys.argv[1:]]\n"
+    "from localspec.__main__ import main\n"
+)  # fmt: skip
+
+
+def test_a_command_that_loads_models_says_at_once_that_it_starts() -> None:
+    unloadable = START + "sys.modules['localspec.cli'] = None\nmain()"
+    with Terminal(unloadable, "run", "no.gguf", "hi") as terminal:  # before the long imports
+        terminal.wait(lambda window: "Starting run" in terminal.raw)
+    with Terminal(START + "main()", "run", "no.gguf", "hi") as terminal:
+        terminal.wait(lambda window: "Error: " in window.text)
+        assert "Starting run" in terminal.raw and "Starting" not in terminal.window.text
+
+
+@pytest.mark.parametrize("words", [["run", "--help"], ["chat", "a", "-q"], ["config"], []])
+def test_others_say_nothing_before_their_output(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    streams.make_terminals(monkeypatch, sys.stderr)
+    monkeypatch.setattr(sys, "argv", ["localspec", *words])
+    console.sign_of_life()
+    assert streams.read() == ("", "")
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        lambda: console.text("a"),
+        lambda: console.json_line({}),
+        lambda: console.prompt("a"),
+        lambda: console.note("a"),
+        lambda: console.be_quiet(True),
+    ],
+)
+def test_the_first_output_removes_the_sign_of_life(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch, output: Callable[[], None]
+) -> None:
+    streams.make_terminals(monkeypatch, sys.stderr)
+    monkeypatch.setattr(sys, "argv", ["localspec", "chat"])
+    monkeypatch.setattr(console, "_quiet", False)
+    monkeypatch.setenv("TERM", "xterm")
+    console.sign_of_life()
+    assert streams.read()[1] == "\x1b[2mStarting chat ...\x1b[0m\r"
+    output()
+    assert streams.read()[1].startswith("\x1b[2K")
+
+
+def test_a_pipe_gets_no_sign_of_life(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["localspec", "chat"])
+    console.sign_of_life()
+    assert streams.read() == ("", "")
 
 
 def test_names_cannot_steer_the_terminal(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,15 @@ def test_progress_is_a_bar_on_stderr(streams: Streams, monkeypatch: pytest.Monke
     assert out == "" and "padding" in err and "50%" in err
 
 
+def test_a_bar_that_was_never_updated_writes_nothing(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams.make_terminals(monkeypatch, sys.stdout, sys.stderr)
+    with progress():
+        pass
+    assert streams.read() == ("", "")
+
+
 @pytest.mark.parametrize(("done", "left"), [(0, []), (60, ["0:03:30"])])
 def test_a_bar_of_seconds_says_how_many_are_left(
     streams: Streams, monkeypatch: pytest.MonkeyPatch, done: int, left: list[str]
