@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from localspec.core.formatting import one_line, size
-from localspec.display.terminal.console import labelled, labelled_rows, make_console
+from localspec.core.formatting import size
+from localspec.display.terminal.console import labelled, labelled_rows, make_console, sentence
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -84,5 +84,5 @@ def doctor_report(result: "DoctorReport") -> None:
         shown = size(value) if name.startswith("memory") and isinstance(value, int) else value
         rows.append((name.replace("_", " "), str(shown)))
     labelled_rows(out, rows)
-    for sentence in result.advice:
-        out.print(f"advice: {one_line(sentence)}", style="yellow", markup=False)
+    for each in result.advice:
+        sentence(out, f"advice: {each}", "yellow")
