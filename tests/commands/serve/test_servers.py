@@ -82,7 +82,7 @@ def test_running_servers_are_watched(localspec: Command) -> None:
     (model,) = server["models"]
     assert (model["model"], model["state"], model["tokens"]) == ("toy", "ready", 8)
     assert server["url"] == site.url and server["memory"] > 0
-    assert shown[0] == f"toy at {site.url}: ready" and "  slots     0 of 1 busy" in shown
+    assert shown[0] == f"toy at {site.url}: ready" and "  slots          0 of 1 busy" in shown
     assert refused.code == 2 and "No server is called 'other'" in refused.sentences
     assert localspec("top").err.startswith("No server is running.")
     assert json.loads(localspec("top", "--json").out) == {"servers": []}
