@@ -48,9 +48,7 @@ class _Pair:
         # No trial in another child: this is one.
         self._engine = Engine.load(*map(load_options, asked["models"]), trial=False)
         models = [each for each in (self.engine.target, self.engine.draft) if each is not None]
-        return {
-            "memory": sum(each.memory.total for each in models),
-        }
+        return {"memory": sum(each.memory.total for each in models)}
 
     def _passes(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Costs by width on empty caches, and seconds of the target for a token of a prompt."""
@@ -67,12 +65,10 @@ class _Pair:
 
     def _answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """One greedy answer from empty caches."""
-        engine, asked_for = (
-            self.engine,
-            GenerateOptions(_GREEDY, asked["draft_tokens"], prompt_lookup=asked["prompt_lookup"]),
-        )
-        length = asked_for.allowed(engine, ("", "")).draft_tokens
-        plan = BenchPlan(_GREEDY, (length,), 1, asked["max_tokens"], asked["prompt_lookup"])
+        engine, lookup = self.engine, asked["prompt_lookup"]
+        options = GenerateOptions(_GREEDY, asked["draft_tokens"], prompt_lookup=lookup)
+        length = options.allowed(engine, ("", "")).draft_tokens
+        plan = BenchPlan(_GREEDY, (length,), 1, asked["max_tokens"], lookup)
         side = Variant("trial", engine, plan, length)
         stats = side.answer(engine.encode_chat(asked["messages"])).stats
         drafted = stats.sources.get(DRAFT, SourceStats())

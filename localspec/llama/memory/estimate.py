@@ -39,8 +39,8 @@ class MemoryEstimate:
 
     ``embedding`` stays in RAM; ``output`` is the part after the last layer. A model whose output
     matrix is its embedding again needs a copy of it on a GPU, of ``copied`` bytes. ``anchors`` are
-    copies of states and windows, in RAM wherever the layers are. The last ``heads`` layers are
-    prediction heads in addition to the model's own. ``repacked`` weights are copies whose mapped
+    copies of states and windows, in RAM wherever the layers are. Prediction heads
+    that are loaded come after the model's own layers. ``repacked`` weights are copies whose mapped
     originals are not read again, so that only `use` counts both.
     """
 
@@ -51,7 +51,6 @@ class MemoryEstimate:
     compute: int
     copied: int = 0
     anchors: int = 0
-    heads: int = 0
     repacked: int = 0
 
     @property
@@ -194,13 +193,10 @@ def estimate_memory(
             output_width(header) or 0
         )
     layers = tuple(sum(tensor.n_bytes for tensor in block) for block in blocks)
-    in_heads = len(kv) - own if with_heads and not alone else 0
     outputs = [tensor for tensor in header.tensors if tensor.name == "output.weight"]
     repacked = sum(map(_repacked, itertools.chain(*blocks, outputs)))
     repacked *= options.mmap and not (options.row_kernels or options.gpu_layers)
-    return MemoryEstimate(
-        embedding, layers, output, kv, compute, copied, heads=in_heads, repacked=repacked
-    )
+    return MemoryEstimate(embedding, layers, output, kv, compute, copied, repacked=repacked)
 
 
 def _repacked(tensor: TensorInfo) -> int:
