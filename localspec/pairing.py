@@ -20,9 +20,9 @@ from localspec.metadata.checks.model import (
     loads_without_texts,
 )
 from localspec.metadata.draft_kind import DraftKind, draft_kind
+from localspec.metadata.checks.names import PRE_GROUPS
 from localspec.metadata.findings import (
     LENIENT,
-    PRE_GROUPS,
     REFUSED_BY_LLAMA_CPP,
     VOCABULARY,
     Level,

@@ -16,8 +16,7 @@ from pathlib import Path
 from localspec.llama.heads.hidden_states import FUNCTIONS
 from localspec.llama.rpc.handshake import PROTOCOL
 from localspec.metadata import vocab
-from localspec.metadata.checks.names import ARCHITECTURES
-from localspec.metadata.findings import PRE_GROUPS
+from localspec.metadata.checks.names import ARCHITECTURES, PRE_GROUPS
 from localspec.metadata.gguf_file import GGML_TYPES
 from localspec.metadata.header import DIFFUSION, FILE_TYPES
 

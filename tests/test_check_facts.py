@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.metadata.checks.names import ARCHITECTURES
-from localspec.metadata.findings import PRE_GROUPS
+from localspec.metadata.checks.names import ARCHITECTURES, PRE_GROUPS
 from localspec.metadata.gguf_file import GGML_TYPES
 from localspec.metadata.header import DIFFUSION, FILE_TYPES
 from localspec.metadata.vocab import PRE_ADDS_BOS

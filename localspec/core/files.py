@@ -8,6 +8,7 @@ import re
 import secrets
 import shutil
 import stat
+import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
@@ -41,6 +42,11 @@ def _open_regular(path: str, flags: int) -> int:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     raise OSError(errno.EINVAL, "it is a pipe or a device, not a regular file", path)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A table of this program, in a file next to the module that needs it."""
+    return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
 def size_of(path: Path) -> int | None:

@@ -8,9 +8,9 @@ from typing import Literal
 
 from localspec.core.formatting import one_line
 from localspec.metadata.checks.heads import check_heads, heads_problem
-from localspec.metadata.checks.names import architecture_faults, tensor_faults
+from localspec.metadata.checks.names import PRE_GROUPS, architecture_faults, tensor_faults
 from localspec.metadata.draft_kind import draft_kind
-from localspec.metadata.findings import PRE_GROUPS, Finding, Level, counted, make_finding, show_text
+from localspec.metadata.findings import Finding, Level, counted, make_finding, show_text
 from localspec.metadata.header import ModelHeader
 from localspec.metadata.vocab import Vocab
 
