@@ -19,8 +19,8 @@ from localspec.metadata.checks.model import (
     find_sidecar,
     loads_without_texts,
 )
-from localspec.metadata.draft_kind import DraftKind, draft_kind
 from localspec.metadata.checks.names import PRE_GROUPS
+from localspec.metadata.draft_kind import DraftKind, draft_kind
 from localspec.metadata.findings import (
     LENIENT,
     REFUSED_BY_LLAMA_CPP,

@@ -1,13 +1,14 @@
-"""Each engine's names of drafts, settings and sampling parameters, as of a version."""
+"""Each engine's names of drafts, settings and sampling parameters: `dialects.toml`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from localspec.core.errors import IncompatiblePair
+from localspec.core.files import read_toml
 from localspec.core.options.option import option, options
 from localspec.core.options.sampling_params import SamplingParams, sampling_fields
-from localspec.metadata.filenames import HEADS
 
 if TYPE_CHECKING:  # the command line imports this
     from localspec.metadata.draft_kind import DraftKind
@@ -62,141 +63,36 @@ class Dialect:
         )
 
 
-def _same(*names: str) -> dict[str, str]:
+LM_STUDIO_SPEC = "llama.speculativeDecoding."
+OWN = "python"  # a script that uses this library
+
+_SAMPLING = {  # of ours, that dialects begin with
+    "none": {},
+    "flags": {n: row.flags[0] for n, row in options(SamplingParams).items() if row.llama_cpp},
+    "fields": {name: name for name in sampling_fields()},
+}
+
+
+def _same(names: Iterable[str]) -> dict[str, str]:
     return {name: name for name in names}
 
 
-_KINDS = ("draft-simple", *(f"draft-{kind}" for kind in HEADS))
+def _dialect(table: Mapping[str, Any]) -> Dialect:
+    """A table of `dialects.toml`."""
+    sampling = _SAMPLING[table.get("sampling_from", "none")]
+    sampling = sampling | _same(table.get("same_sampling", ())) | table.get("sampling", {})
+    return Dialect(
+        table["label"],
+        table["version"],
+        table.get("drafts"),
+        _same(table.get("same_settings", ())) | table.get("settings", {}),
+        {ours: name for ours, name in sampling.items() if name},
+        table.get("vocabulary_rule", False),
+        table.get("on_gpus", False),
+    )
 
-# common/arg.cpp of the llama.cpp inside llama-cpp-python 0.3.36.
-_LLAMA_CPP = "llama.cpp 0c1e570 (October 2026)"
-_LLAMA_SETTINGS = {
-    "draft_tokens": "--spec-draft-n-max",
-    "ctx_size": "-c",
-    "gpu_layers": "-ngl",
-    "draft_gpu_layers": "-ngld",
-    "cpu_moe_layers": "--n-cpu-moe",
-    "threads": "-t",
-    "threads_batch": "-tb",
-    "draft_threads": "--spec-draft-threads",
-    "flash_attention": "-fa",
-    "cache_type_k": "-ctk",
-    "cache_type_v": "-ctv",
-    "draft_cache_type_k": "-ctkd",
-    "draft_cache_type_v": "-ctvd",
-}
-_LLAMA_SAMPLING = {
-    name: row.flags[0] for name, row in options(SamplingParams).items() if row.llama_cpp
-}
 
-# common/common.cpp and the help of ik_llama.cpp's llama-server, read in November 2026. The length
-# stands in its --spec-type; --dry-sequence-breaker takes each character of a text as one.
-_IK_SETTINGS = _LLAMA_SETTINGS | {"draft_threads": "-td", "draft_ctx_size": "-cd"}
-_IK_SAMPLING = _LLAMA_SAMPLING | {"typical_p": "--typical"}
-for _name in ("draft_tokens", "draft_cache_type_k", "draft_cache_type_v"):
-    del _IK_SETTINGS[_name]
-del _IK_SAMPLING["dry_sequence_breakers"]
-
-_GENERATION_CONFIG = {  # generation_config.json of Hugging Face
-    **_same("temperature", "top_k", "top_p", "min_p"),
-    "repeat_penalty": "repetition_penalty",
-}
-
-# packages/lms-kv-config of lmstudio-ai/lmstudio-js, read in November 2026.
-LM_STUDIO_SPEC = "llama.speculativeDecoding."
-_LM_STUDIO_SAMPLING = {
-    "temperature": "temperature",
-    "top_k": "topKSampling",
-    "top_p": "topPSampling",
-    "min_p": "minPSampling",
-    "repeat_penalty": "repeatPenalty",
-    "seed": "seed",
-    "presence_penalty": "llama.presencePenalty",
-    "frequency_penalty": "llama.frequencyPenalty",
-    "xtc_probability": "llama.xtcProbability",
-    "xtc_threshold": "llama.xtcThreshold",
-}
-
-OWN = "python"  # a script that uses this library
-
-DIALECTS: Mapping[str, Dialect] = {
-    **{
-        program: Dialect(
-            program,
-            f"{program} of {_LLAMA_CPP}",
-            None,
-            _LLAMA_SETTINGS,
-            _LLAMA_SAMPLING,
-            vocabulary_rule=True,
-        )
-        for program in ("llama-server", "llama-cli")
-    },
-    "ik_llama": Dialect(
-        "ik_llama.cpp",
-        "llama-server of ik_llama.cpp (September 2026)",
-        {"draft-simple": "draft", "draft-mtp": "mtp", "draft-dflash": "dflash"},
-        _IK_SETTINGS,
-        _IK_SAMPLING,
-    ),
-    # Its own parser took these arguments: 0.33.0, November 2026.
-    "vllm": Dialect(
-        "vLLM",
-        "vLLM 0.33",
-        dict(zip(_KINDS, ("draft_model", "mtp", "eagle3", "dflash"), strict=False)),
-        {},
-        _GENERATION_CONFIG,
-        on_gpus=True,
-    ),
-    # Its own parser took these arguments: 0.5.23, November 2026.
-    "sglang": Dialect(
-        "SGLang",
-        "SGLang 0.5.23",
-        dict(zip(_KINDS, ("STANDALONE", "NEXTN", "EAGLE3", "DFLASH"), strict=False)),
-        {},
-        _GENERATION_CONFIG | _same("presence_penalty", "frequency_penalty"),
-        on_gpus=True,
-    ),
-    "lmstudio": Dialect(
-        "LM Studio",
-        "LM Studio (November 2026)",
-        {
-            "draft-simple": "draftSimple",
-            "draft-mtp": "draftMtp",
-            "draft-dflash": "draftDflashSidecar",
-            "draft-dspark": "draftDsparkSidecar",
-        },
-        {"ctx_size": "contextLength", "draft_tokens": f"{LM_STUDIO_SPEC}draftMaxTokens"},
-        _LM_STUDIO_SAMPLING,
-        vocabulary_rule=True,
-    ),
-    # parser/parser.go, docs/modelfile.mdx and llm/llama_server.go of ollama/ollama. Its DRAFT takes
-    # every file but DFlash for MTP heads, an ordinary draft too.
-    "ollama": Dialect(
-        "Ollama",
-        "Ollama (read in November 2026)",
-        _same("draft-mtp", "draft-dflash"),
-        {
-            "draft_tokens": "draft_num_predict",
-            "ctx_size": "num_ctx",
-            "gpu_layers": "num_gpu",
-            "threads": "num_thread",
-        },
-        _same(
-            *("temperature", "top_k", "top_p", "min_p", "typical_p", "repeat_penalty"),
-            *("repeat_last_n", "presence_penalty", "frequency_penalty", "seed"),
-        ),
-        vocabulary_rule=True,
-    ),
-    OWN: Dialect(
-        "A script",
-        "this library",
-        None,
-        _same(
-            *("flash_attention", "cache_type_k", "cache_type_v", "exact", "gpu_layers"),
-            *("cpu_moe_layers", "threads", "threads_batch"),
-            *("draft_ctx_size", "draft_gpu_layers", "draft_threads"),
-            *("draft_cache_type_k", "draft_cache_type_v"),
-        ),
-        _same(*sampling_fields()),
-    ),
+_TABLES = read_toml(Path(__file__).parent / "dialects.toml")
+DIALECTS = {
+    name: _dialect(_TABLES.get(table.get("like"), {}) | table) for name, table in _TABLES.items()
 }
