@@ -5,82 +5,15 @@ import re
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from functools import cache
+from pathlib import Path
 
 from localspec.core.errors import LocalspecError, UsageError
+from localspec.core.files import read_toml
 from localspec.core.options.load_options import LoadOptions, RopeOptions
 from localspec.core.options.model_options import ModelOptions
 from localspec.core.options.option import options
 from localspec.core.options.sampling_params import SamplingParams
 
-# Names in llama-cpp-python, vLLM, mlx-lm, transformers and Ollama that are no flags of ours.
-_OTHERS = {
-    word: ours
-    for words, ours in (
-        ("n_ctx num_ctx max_model_len", "ctx_size"),
-        ("n_threads", "threads"),
-        ("n_threads_batch", "threads_batch"),
-        ("n_batch", "batch_size"),
-        ("n_ubatch", "ubatch_size"),
-        ("flash_attn", "flash_attention"),
-        ("type_k", "cache_type_k"),
-        ("type_v", "cache_type_v"),
-        ("use_mmap", "mmap"),
-        ("use_mlock", "mlock"),
-        ("lora_path", "loras"),
-        ("kv_overrides", "override_kv"),
-        ("rpc_servers", "rpc"),
-        ("model model_path", "target"),
-        ("messages", "prompt"),
-        ("draft", "draft_tokens"),  # in `Model.generate`: `load` has it
-        ("draft_model speculative_config", "draft"),
-        ("num_draft_tokens num_speculative_tokens", "draft_tokens"),
-        ("num_assistant_tokens num_pred_tokens", "draft_tokens"),
-        ("n_predict num_predict max_new_tokens", "max_tokens"),
-        ("repetition_penalty", "repeat_penalty"),
-        ("response_format guided_json", "json_schema"),
-        ("chat_format", "chat_template"),
-        ("enable_thinking", "thinking"),
-        ("stop_sequences stop_strings", "stop"),
-        ("guided_regex", "regex"),
-    )
-    for word in words.split()
-}
-# Options of other libraries that are calls here.
-_CALLS = {
-    "stream": "Model.stream(prompt) gives the pieces of an answer.",
-    "n": "Model.generate_many([prompt] * n) gives several answers.",
-    "echo": "The prompt is known: print it before the answer.",
-    "return_full_text": "The prompt is known: print it before the answer.",
-}
-# Members of other libraries' models and answers.
-_MEMBERS = {
-    word: hint
-    for words, hint in (
-        ("__call__ create_chat_completion create_completion", "generate(prompt)"),
-        ("chat complete invoke", "generate(prompt)"),
-        ("n_ctx max_model_len", "context_size"),
-        ("encode", "tokenize(text)"),
-        ("decode", "detokenize(ids)"),
-        ("reset", "forget()"),
-        ("choices content message_content outputs output_text response", "text, and message"),
-        ("usage timings", "stats"),
-    )
-    for word in words.split()
-}
-# Flags of the commands whose names or values differ from the arguments.
-_FLAGS = {
-    "--chat-template": "chat_template",
-    "--grammar-file": "grammar",
-    "--json-schema": "json_schema",
-    "--json-schema-file": "json_schema",
-    "--max-tokens": "max_tokens",
-    "--no-think": "thinking=False",
-    "--kv-unified": "kv_unified=True",
-    "--parallel": "parallel",
-    "--raw": "raw=True",
-    "--think": "thinking=True",
-    "--yes": "download_large=True",
-}
 _DRAFTS = ("auto", "find", "mtp", "off", "self")
 # A command line and code stay; a flag may be followed by a value. Commands of a chat are removed.
 _MENTION = re.compile(
@@ -91,17 +24,28 @@ _MENTION = re.compile(
 _VALUE = re.compile(r"[A-Z]{3,}[\w.:]*|\d[\d.:]*")
 
 
+@cache
+def _tables() -> Mapping[str, Mapping[str, str]]:
+    return read_toml(Path(__file__).parent / "names.toml")
+
+
+@cache
+def _here(table: str) -> Mapping[str, str]:
+    """Our name of each name elsewhere."""
+    return {word: ours for ours, words in _tables()[table].items() for word in words.split()}
+
+
 def unknown_option(
     name: str, known: Collection[str], place: str, elsewhere: Collection[str]
 ) -> UsageError:
     """The error for an option that is none of ``known``; ``place`` takes those ``elsewhere``."""
     flag = f"--{name.replace('_', '-')}"
-    meant = _OTHERS.get(name) or _arguments().get(flag, (name,))[0].partition("=")[0]
+    meant = _here("options").get(name) or _arguments().get(flag, (name,))[0].partition("=")[0]
     near = get_close_matches(name, sorted(known), 1)
     if meant in known:
         hint = f"It is {meant} here."
-    elif name in _CALLS:
-        hint = _CALLS[name]
+    elif name in _tables()["calls"]:
+        hint = _tables()["calls"][name]
     elif meant in elsewhere:
         hint = f"It is an option of {place}: {meant}."
     else:
@@ -112,7 +56,8 @@ def unknown_option(
 
 def member_here(name: str) -> str:
     """The name here of a member of another library's model or answer, in a sentence; else ""."""
-    return f"It is {_MEMBERS[name]} here." if name in _MEMBERS else ""
+    members = _here("members")
+    return f"It is {members[name]} here." if name in members else ""
 
 
 def in_python(text: str) -> str:
@@ -149,4 +94,4 @@ def _arguments() -> Mapping[str, tuple[str, Collection[str]]]:
         written = f"{name}={not row.default}" if switches else name
         found |= dict.fromkeys(row.flags, (written, {*row.choices, *row.words}))
     found |= dict.fromkeys(("--draft", "--draft-model"), ("draft", _DRAFTS))
-    return found | {flag: (name, ()) for flag, name in _FLAGS.items()}
+    return found | {flag: (name, ()) for flag, name in _tables()["flags"].items()}
