@@ -6,14 +6,7 @@ import inspect
 import logging
 import sys
 import threading
-from collections.abc import (
-    Callable,
-    Collection,
-    Generator,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import fields, replace
 from functools import wraps
@@ -42,11 +35,7 @@ from localspec.core.formatting import one_line
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.keywords import AnswerKeywords, LoadKeywords
 from localspec.core.options.load_options import DraftTokens, LoadOptions, RopeOptions
-from localspec.core.options.model_options import (
-    ModelOptions,
-    choose_draft,
-    parse_draft_tokens,
-)
+from localspec.core.options.model_options import ModelOptions, choose_draft, parse_draft_tokens
 from localspec.core.options.names import in_python, member_here, reword, unknown_option
 from localspec.core.options.option import Option, options
 from localspec.core.options.sampling_params import SamplingParams, sampling_fields

@@ -7,13 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 
 from localspec.bench.equality import Difference
-from localspec.bench.figures import (
-    Costs,
-    Figures,
-    Side,
-    pass_costs,
-    side_figures,
-)
+from localspec.bench.figures import Costs, Figures, Side, pass_costs, side_figures
 from localspec.chat.answer import Answer
 from localspec.chat.stats import SameText
 

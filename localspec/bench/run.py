@@ -103,9 +103,7 @@ def _measure(
         plain = rows[0][0].tokens
         finder = DifferenceFinder(name, prompt, plain)
         yield _Measured(
-            name,
-            rows,
-            [list(finder.explain(*each)) for each in zip(variants, rows, strict=True)],
+            name, rows, [list(finder.explain(*each)) for each in zip(variants, rows, strict=True)]
         )
 
 

@@ -212,8 +212,7 @@ class Collector:
 
 
 def collect(
-    pieces: Iterator[Piece],
-    on_piece: Callable[[Piece], None] = lambda piece: None,
+    pieces: Iterator[Piece], on_piece: Callable[[Piece], None] = lambda piece: None
 ) -> Answer:
     """Collect a stream, passing each piece on; Ctrl-C ends and closes it, and the part is returned.
 

@@ -56,8 +56,7 @@ def export(
         ),
     ] = None,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Write a new file instead of stdout."),
+        Path | None, typer.Option("--output", "-o", help="Write a new file instead of stdout.")
     ] = None,
 ) -> None:
     """Print the command or configuration that runs a pair in another engine; reads only headers.

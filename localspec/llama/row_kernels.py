@@ -20,11 +20,7 @@ from localspec.metadata.gguf_file import GGML_TYPES, TensorInfo
 _VERSION = 1  # of the C functions: another one may mean other things by the same names
 _SWITCH = "ROW_KERNELS"  # environment variable that the kernels read too
 _MOST_KINDS = 64  # kinds of operations that are asked for; a model has a handful
-_WORDS = {
-    "MUL_MAT": "products",
-    "MUL_MAT_ID": "products of experts",
-    "FLASH_ATTN_EXT": "attention",
-}
+_WORDS = {"MUL_MAT": "products", "MUL_MAT_ID": "products of experts", "FLASH_ATTN_EXT": "attention"}
 _ATTENTION = "FLASH_ATTN_EXT"
 _INT = ctypes.c_int
 _SIGNATURES: tuple[tuple[str, Any, list[Any]], ...] = (

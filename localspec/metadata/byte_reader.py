@@ -70,8 +70,7 @@ def open_file(path: Path) -> Iterator[LocalSource]:
         raise
     except FileNotFoundError:
         raise MissingFile(
-            f"There is no file {shown}.",
-            "Check the path: expected a .gguf file.",
+            f"There is no file {shown}.", "Check the path: expected a .gguf file."
         ) from None
     except PermissionError:
         raise FileProblem(

@@ -160,8 +160,7 @@ def build_vocab(part: PartHeader) -> Vocab | None:
     pre = "gemma4" if model == "gemma4" else part.text("tokenizer.ggml.pre") or "default"
     if default.type == "BPE":
         default = default._replace(
-            add_bos=pre in PRE_ADDS_BOS,
-            bos_id=None if pre in PRE_WITHOUT_BOS else default.bos_id,
+            add_bos=pre in PRE_ADDS_BOS, bos_id=None if pre in PRE_WITHOUT_BOS else default.bos_id
         )
     tokens = [] if default.type == "NONE" else _tokens(part)
     from_file: set[str] = set()

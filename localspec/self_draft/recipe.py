@@ -20,9 +20,7 @@ class SelfDraftOptions:
     """
 
     layers: int | None = _making(
-        "--layers",
-        "Keep the first N layers. Default: all.",
-        bounds=Bounds(1, 512),
+        "--layers", "Keep the first N layers. Default: all.", bounds=Bounds(1, 512)
     )
     type: str | None = _making(
         "--type",
@@ -38,9 +36,7 @@ class SelfDraftOptions:
         bounds=Bounds(1, 2**24),
     )
     source: Path | None = _making(
-        "--draft -md",
-        "With --vocab: trim this draft of the target.",
-        metavar="FILE",
+        "--draft -md", "With --vocab: trim this draft of the target.", metavar="FILE"
     )
     counts: Path | None = _making(
         "--counts",

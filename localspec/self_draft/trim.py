@@ -98,8 +98,7 @@ def require_kept(n_ids: int, size: int, name: str) -> None:
     """Raise IncompatiblePair unless ``n_ids`` is less than ``size``, the number of tokens."""
     if n_ids >= size:
         raise IncompatiblePair(
-            f"{n_ids:,} tokens cannot be kept of {name}, which has {size:,}.",
-            "Keep fewer.",
+            f"{n_ids:,} tokens cannot be kept of {name}, which has {size:,}.", "Keep fewer."
         )
 
 

@@ -20,13 +20,7 @@ from localspec.llama.heads.context import HeadContext, HeadRows
 from localspec.llama.heads.hidden_states import States
 from localspec.llama.model import LlamaModel
 from localspec.llama.vocabulary.trimmed import write_floats
-from localspec.metadata.draft_kind import (
-    ASSISTANTS,
-    draft_kind,
-    has_heads,
-    n_layers,
-    output_width,
-)
+from localspec.metadata.draft_kind import ASSISTANTS, draft_kind, has_heads, n_layers, output_width
 from localspec.metadata.gguf_file import TensorInfo, Value
 from localspec.metadata.gguf_writer import copied, write_copy
 from localspec.metadata.header import ModelHeader, read_header

@@ -98,9 +98,7 @@ def _said(path: Path, number: int, line: str) -> list[str]:
 
 
 def count_tokens(
-    engine: Engine,
-    prompts: Sequence[Conversation],
-    is_over: Callable[[], bool] = lambda: False,
+    engine: Engine, prompts: Sequence[Conversation], is_over: Callable[[], bool] = lambda: False
 ) -> list[Counter[int]]:
     """How often each token occurs in each prompt and the target's greedy answer to it.
 

@@ -105,11 +105,7 @@ def new_app(max_body: int) -> FastAPI:
 
 
 def guarded(
-    app: FastAPI,
-    access: Access,
-    max_body: int,
-    say: Callable[[str], None],
-    metrics: RequestMetrics,
+    app: FastAPI, access: Access, max_body: int, say: Callable[[str], None], metrics: RequestMetrics
 ) -> ASGIApp:
     """The application with the checks of each request; ``say`` gets a log line of each."""
     served: ASGIApp = Guard(BodyLimits(app, max_body), access, max_body)

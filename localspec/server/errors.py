@@ -126,10 +126,7 @@ class ErrorResponse(Response):
 
 
 def refusal(
-    status: int,
-    message: str,
-    headers: Mapping[str, str] | None = None,
-    code: str | None = None,
+    status: int, message: str, headers: Mapping[str, str] | None = None, code: str | None = None
 ) -> ErrorResponse:
     """The reply to a request that is not answered."""
     return ErrorResponse(status, error_body(status, message, code=code), headers)

@@ -10,13 +10,7 @@ from typing import Any
 
 from localspec.chat.message import Message
 from localspec.chat.reasoning import Format, format_between, known_format
-from localspec.chat.templates.arrangement import (
-    Arrangement,
-    made_up,
-    measured,
-    skeleton,
-    texts_in,
-)
+from localspec.chat.templates.arrangement import Arrangement, made_up, measured, skeleton, texts_in
 from localspec.chat.templates.continuation import Continues, continued, goes_on, opened
 from localspec.chat.templates.renderer import SHARED
 from localspec.chat.tools.capabilities import MADE_UP_TOOLS, ToolCapabilities

@@ -56,14 +56,10 @@ class BenchFlags:
         'Own prompts, one a line: text or JSON, {"task": "code", "prompt": "..."}.',
     )
     tasks: str | None = _everyday(
-        None,
-        "--tasks",
-        "Only these: answer, code, edit, maths, summarise, translate, write.",
+        None, "--tasks", "Only these: answer, code, edit, maths, summarise, translate, write."
     )
     thorough: bool = _everyday(
-        False,
-        "--thorough",
-        "Every prompt, 3 times, with the lengths 2, 4, 8 and auto.",
+        False, "--thorough", "Every prompt, 3 times, with the lengths 2, 4, 8 and auto."
     )
     repeats: int | None = option(
         None,
@@ -72,10 +68,7 @@ class BenchFlags:
         bounds=Bounds(1, 10**6),
     )
     max_tokens: int | None = _everyday(
-        None,
-        "--max-tokens -n",
-        "Longest answer in tokens. Default: 64.",
-        bounds=Bounds(1, 2**31),
+        None, "--max-tokens -n", "Longest answer in tokens. Default: 64.", bounds=Bounds(1, 2**31)
     )
     output: Path | None = _everyday(None, "--output -o", "Save the JSON document to this file.")
     report: Path | None = _everyday(
@@ -90,8 +83,7 @@ def bench(
     templating: TemplateFlags,
     name: NameArgument = None,
     as_json: Annotated[
-        bool,
-        typer.Option("--json", help="JSON document on stdout, table on stderr."),
+        bool, typer.Option("--json", help="JSON document on stdout, table on stderr.")
     ] = False,
 ) -> None:
     """Measure draft lengths against plain decoding, and compare the texts.

@@ -39,8 +39,7 @@ def demo(
         bool, typer.Option("--all", help="F16 and Q4_0; default: F16 alone, about a minute.")
     ] = False,
     verbose: Annotated[
-        bool,
-        typer.Option("--verbose", "-v", help="Also the cost of a round."),
+        bool, typer.Option("--verbose", "-v", help="Also the cost of a round.")
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:

@@ -86,9 +86,7 @@ class ServingFlags:
         bounds=Bounds(1, 100_000),
     )
     queue_timeout: float = _seconds(
-        600.0,
-        "--queue-timeout",
-        "Longest time that an answer waits for a slot.",
+        600.0, "--queue-timeout", "Longest time that an answer waits for a slot."
     )
     timeout: float = _seconds(3600.0, "--timeout", "Longest time for an answer.")
     prompt_share: float | None = _server(

@@ -45,8 +45,7 @@ def check(
     draft_name: Annotated[
         str | None,
         model_argument(
-            "DRAFT",
-            "The small model, named likewise; or mtp, the prediction heads of the target.",
+            "DRAFT", "The small model, named likewise; or mtp, the prediction heads of the target."
         ),
     ] = None,
     target: TargetOption = None,
@@ -98,8 +97,7 @@ def _judge(given: list[str], target: str | None, lenient: bool) -> "PairCheck":
         lenient = lenient or bool(named.settings.get("lenient"))
     if len(given) != 2:
         raise UsageError(
-            f"check compares two models, not {len(given)}.",
-            "Type: localspec check TARGET DRAFT",
+            f"check compares two models, not {len(given)}.", "Type: localspec check TARGET DRAFT"
         )
     first = target or given[0]
     given.remove(first)

@@ -28,10 +28,7 @@ class PromptFlags:
     """The prompt of one answer, in a chat template or as it is."""
 
     prompt: tuple[str, ...] = option(
-        (),
-        text="Piped text is added below it; -: that alone.",
-        metavar="PROMPT",
-        everyday=True,
+        (), text="Piped text is added below it; -: that alone.", metavar="PROMPT", everyday=True
     )
     prompt_option: str | None = _prompt(
         None, "--prompt -p", "The prompt, as the argument.", metavar="PROMPT"

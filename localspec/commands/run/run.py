@@ -51,11 +51,7 @@ def run(
     ] = False,
     trace: Annotated[
         Path | None,
-        typer.Option(
-            "--trace",
-            metavar="FILE",
-            help="Write a page, .html: answer by origin.",
-        ),
+        typer.Option("--trace", metavar="FILE", help="Write a page, .html: answer by origin."),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:

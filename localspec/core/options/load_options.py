@@ -262,9 +262,7 @@ class LoadOptions:
     )
     mlock: bool = _loading(False, "--mlock", "Lock the models in RAM.", affects_speed=False)
     mmap: bool = _stateless(
-        True,
-        "--no-mmap",
-        "Read the models into memory instead of mapping their files.",
+        True, "--no-mmap", "Read the models into memory instead of mapping their files."
     )
     flash_attention: FlashAttention = _loading(
         "auto",

@@ -8,10 +8,7 @@ from pathlib import Path
 from localspec.core.errors import UsageError
 from localspec.core.options.load_options import BRANCHES, MAX_DRAFT_TOKENS, DraftTokens
 from localspec.core.options.option import DRAFTING, option
-from localspec.core.options.sampling_params import (
-    SamplingParams,
-    require_fixed_length,
-)
+from localspec.core.options.sampling_params import SamplingParams, require_fixed_length
 
 _drafting = partial(option, panel=DRAFTING)
 _everyday = partial(_drafting, everyday=True)

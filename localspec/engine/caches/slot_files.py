@@ -10,11 +10,7 @@ from localspec.core.files import appearing_when_complete, reason_of, remove_aban
 from localspec.engine.engine import Engine
 from localspec.engine.generate import TextEngine
 from localspec.llama.cache.cached_text import CachedText
-from localspec.llama.cache.state_file import (
-    read_state,
-    require_state_file,
-    write_partial,
-)
+from localspec.llama.cache.state_file import read_state, require_state_file, write_partial
 from localspec.llama.model import LlamaModel
 
 _NAME = re.compile(r"(?!.*\.draft$)[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")

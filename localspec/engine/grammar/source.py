@@ -321,10 +321,7 @@ def refused(reason: str, what: str = "grammar") -> GrammarError:
     shown = " ".join(lines)
     if len(shown) > _MOST_CHARACTERS:
         shown = f"{shown[:_MOST_CHARACTERS]}..."
-    return GrammarError(
-        f"The {what} cannot be enforced: {shown.rstrip('.')}.",
-        HINT,
-    )
+    return GrammarError(f"The {what} cannot be enforced: {shown.rstrip('.')}.", HINT)
 
 
 def _require_text(text: object, what: str) -> None:

@@ -169,10 +169,7 @@ def _parameter(
     # The text ends at the first closing tag: a lazy lexeme.
     tag, blank = closed.strip(), closed[len(closed.rstrip()) :]
     lexeme = f"t{place}[lazy]: /(.|\\n)*{_escaped(tag)}/"
-    return [
-        " ".join([f"v{place}: {opened} t{place}", *[json.dumps(blank)] * bool(blank)]),
-        lexeme,
-    ]
+    return [" ".join([f"v{place}: {opened} t{place}", *[json.dumps(blank)] * bool(blank)]), lexeme]
 
 
 def _escaped(text: str) -> str:

@@ -13,14 +13,7 @@ from localspec.engine.loading.pair_file import PairFile, found_of
 from localspec.llama import row_kernels
 from localspec.llama.model import LlamaModel
 from localspec.llama.parameters import uses_devices
-from localspec.llama.pass_class import (
-    NATURAL,
-    STEPS,
-    PassClass,
-    Rounding,
-    all_alike,
-    find_class,
-)
+from localspec.llama.pass_class import NATURAL, STEPS, PassClass, Rounding, all_alike, find_class
 from localspec.metadata.header import ModelHeader
 
 _LEAST_CTX = 128  # tokens: passes that are compared do not fit into less

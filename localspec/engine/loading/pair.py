@@ -38,13 +38,7 @@ from localspec.llama.vocabulary.trimmed import open_draft_model
 from localspec.metadata.adapter import check_adapter
 from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.header import ModelHeader, read_header
-from localspec.pairing import (
-    Finding,
-    check_model,
-    check_own_heads,
-    check_pair,
-    drafts_by_text,
-)
+from localspec.pairing import Finding, check_model, check_own_heads, check_pair, drafts_by_text
 
 _CANNOT_ROLL_BACK = (
     "llama.cpp cannot roll {} back by any known strategy: running plain, the draft is not used."

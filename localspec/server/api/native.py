@@ -20,14 +20,7 @@ from localspec.engine.text_stream import Prompt
 from localspec.server.api.answers import Answers, Choice
 from localspec.server.api.chat import ChatRequest
 from localspec.server.api.completions import Ids, PromptText, prompt_of
-from localspec.server.api.replies import (
-    Json,
-    Reply,
-    event,
-    figures_of,
-    prompt_text,
-    settings_of,
-)
+from localspec.server.api.replies import Json, Reply, event, figures_of, prompt_text, settings_of
 from localspec.server.api.requests import (
     MOST_ANSWERS,
     WHOLE,
@@ -78,8 +71,7 @@ Mixed = Annotated[
     Field(min_length=1, max_length=2**20, fail_fast=True),
 ]
 Several = Annotated[
-    list[PromptText | Ids | PromptObject | Mixed],
-    Field(min_length=1, max_length=MOST_ANSWERS),
+    list[PromptText | Ids | PromptObject | Mixed], Field(min_length=1, max_length=MOST_ANSWERS)
 ]
 
 
@@ -294,10 +286,7 @@ async def slot_changed(
     owned = files.of(owner)
     act = owned.save if action == "save" else owned.restore
     future = service.session.run(
-        slot,
-        lambda engine: act(engine, request.filename),
-        owner,
-        replaces=action == "restore",
+        slot, lambda engine: act(engine, request.filename), owner, replaces=action == "restore"
     )
     tokens, n_bytes = await asyncio.wrap_future(future)
     done, moved = ("saved", "written") if action == "save" else ("restored", "read")

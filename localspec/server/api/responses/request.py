@@ -37,13 +37,7 @@ from localspec.server.api.requests import (
     TokenCount,
     unknown_fields,
 )
-from localspec.server.api.responses.items import (
-    Items,
-    OpenObject,
-    full_name,
-    left_out,
-    messages_of,
-)
+from localspec.server.api.responses.items import Items, OpenObject, full_name, left_out, messages_of
 from localspec.server.api.responses.stored import StoredResponses
 from localspec.server.service import Service
 
