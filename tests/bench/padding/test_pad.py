@@ -11,8 +11,13 @@ import pytest
 
 from localspec.bench.padding.encoder import Quantization
 from localspec.bench.padding.layout import Layout, PaddedShape
-from localspec.bench.padding.pad import DEMO_DRAFT_SHAPE, DEMO_TARGET_SHAPE, pad_model, padded_copy
-from localspec.bench.padding.source import PaddingSource
+from localspec.bench.padding.pad import (
+    DEMO_DRAFT_SHAPE,
+    DEMO_TARGET_SHAPE,
+    PaddingSource,
+    pad_model,
+    padded_copy,
+)
 from localspec.core.errors import FileProblem, LocalspecError, NotAGGUF
 from tests.support.files.gguf_files import write_with_gguf
 from tests.support.files.tiny_models import HEAD_DIMENSION, read_all, write_tiny_model

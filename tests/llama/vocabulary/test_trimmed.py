@@ -15,8 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from localspec.bench.padding.encoder import Quantization
-from localspec.bench.padding.pad import pad_model
-from localspec.bench.padding.source import PaddingSource
+from localspec.bench.padding.pad import PaddingSource, pad_model
 from localspec.core.errors import EngineError, FileProblem, IncompatiblePair
 from localspec.core.options.load_options import MAX_ROWS
 from localspec.core.options.sampling_params import SamplingParams
