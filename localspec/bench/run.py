@@ -38,7 +38,8 @@ def run_bench(
     """
     require_prompts_fit(engine, tasks, plan)
     variants = [Variant(str(length), engine, plan, length) for length in plan.lengths]
-    _warm_up(variants, next(iter(tasks.values()))[0])
+    for variant in variants:
+        variant.warm_up(next(iter(tasks.values()))[0])
     for task, prompts in tasks.items():
         named = {f"{task} {i}": prompt for i, prompt in enumerate(prompts, 1)}
         done: list[_Measured] = []
@@ -80,11 +81,6 @@ class _Measured:
     name: str
     answers: list[list[Answer]]
     differences: list[list[Difference]]
-
-
-def _warm_up(variants: Sequence[Variant], prompt: PromptIds) -> None:
-    for variant in variants:
-        variant.warm_up(prompt)
 
 
 def _measure(

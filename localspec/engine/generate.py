@@ -284,7 +284,7 @@ def _pieces(
             outcome.finish_reason,
             controller.length,
             controller.status,
-            _held(stream),
+            tuple(TextPart(text, "plain", reasoning) for text, reasoning in stream.held),
             () if recorder is None else recorder.take()[: len(outcome.tokens)],
             stream.take_calls(),
             stream.take_deltas(),
@@ -454,10 +454,6 @@ def _read(
         if stream.stopped:
             outcome = replace(outcome, finish_reason="stop")
     return tuple(pieces), outcome
-
-
-def _held(stream: TextStream) -> tuple[TextPart, ...]:
-    return tuple([TextPart(text, "plain", reasoning) for text, reasoning in stream.held])
 
 
 def _origin(outcome: Round, i: int) -> str:

@@ -10,7 +10,8 @@ from localspec.speculative.prefix import SharedPrefix
 
 if TYPE_CHECKING:
     from localspec.speculative.loop import Logits
-    from localspec.speculative.sampling.sampler import Sampler, TokenDistribution
+    from localspec.speculative.sampling.sampler import Sampler
+    from localspec.speculative.sampling.truncation import TokenDistribution
 
 # Groups of candidates: of a draft model, and of a grammar that allows one token only.
 MODEL = f"{DRAFT} model"

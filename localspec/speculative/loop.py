@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # `--help` imports this file, and need not wait for numpy
     import numpy as np
     from numpy.typing import NDArray
 
-    from localspec.speculative.sampling.sampler import TokenDistribution
+    from localspec.speculative.sampling.truncation import TokenDistribution
 
 Logits: TypeAlias = "NDArray[np.float32]"
 Clock = Callable[[], float]

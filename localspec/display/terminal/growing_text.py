@@ -191,14 +191,13 @@ def _clean(tokens: Iterable[Token]) -> None:
     """Replace control characters that entities stand for; let line ends stay line ends."""
     for token in tokens:
         token.content = printable(token.content)
-        token.attrs = {name: _shown(value) for name, value in token.attrs.items()}
+        token.attrs = {
+            name: printable(value) if isinstance(value, str) else value
+            for name, value in token.attrs.items()
+        }
         if token.type == "softbreak":
             token.type = "hardbreak"
         _clean(token.children or [])
-
-
-def _shown(value: str | int | float) -> str | int | float:
-    return printable(value) if isinstance(value, str) else value
 
 
 def _nested(tokens: list[Token]) -> Iterator[list[Token]]:

@@ -132,7 +132,8 @@ class TimedDraft:
     def score_past_tokens(self, context: list[int]) -> None:
         """Learn acceptance from the text emitted meanwhile, without a pass of the target."""
         count = self._to_review(context)
-        if not self._affords(self._profile.reading_seconds(count), max(0.0, self._value.gain)):
+        seconds, gain = self._profile.reading_seconds(count), max(0.0, self._value.gain)
+        if not self._budget.may_spend(seconds, self._value.plain, gain):
             return
         self._since, self._interval = 0, min(2 * self._interval, LONGEST_INTERVAL)
         began = self._clock()
@@ -168,6 +169,3 @@ class TimedDraft:
         if past is not None and share.sequences == 1 and not share.mixed:
             self._profile.observe_step(past, seconds)
             self._value.expire()
-
-    def _affords(self, seconds: float, gain: float) -> bool:
-        return self._budget.may_spend(seconds, self._value.plain, gain)

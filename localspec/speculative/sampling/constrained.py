@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from localspec.core.errors import EngineError, GrammarError
 from localspec.speculative.drafters import FORCED, Candidate, Lookup
-from localspec.speculative.sampling.sampler import Sampler, ScoredToken, TokenDistribution
+from localspec.speculative.sampling.sampler import Sampler, ScoredToken
+from localspec.speculative.sampling.truncation import TokenDistribution
 
 if TYPE_CHECKING:
     from localspec.speculative.loop import Drafted, Logits

@@ -11,7 +11,8 @@ from localspec.speculative.sampling.row import Row
 
 if TYPE_CHECKING:
     from localspec.speculative.loop import Drafted, Logits
-    from localspec.speculative.sampling.sampler import Sampler, TokenDistribution
+    from localspec.speculative.sampling.sampler import Sampler
+    from localspec.speculative.sampling.truncation import TokenDistribution
 
 
 @dataclass(frozen=True, slots=True)

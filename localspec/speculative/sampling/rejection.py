@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from localspec.speculative.sampling.noise import uniform
-from localspec.speculative.sampling.sampler import Sampler, ScoredToken, TokenDistribution
+from localspec.speculative.sampling.sampler import Sampler, ScoredToken
+from localspec.speculative.sampling.truncation import TokenDistribution
 
 if TYPE_CHECKING:
     from localspec.speculative.loop import Drafted, Logits

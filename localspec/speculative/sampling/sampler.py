@@ -4,7 +4,6 @@ import itertools
 import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -12,10 +11,16 @@ import numpy as np
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.speculative.sampling.chain import chain_survivors, needs_chain
 from localspec.speculative.sampling.logit_changes import NO_RULES, LogitChanges, TokenRules
-from localspec.speculative.sampling.noise import gumbel_noise, uniform
+from localspec.speculative.sampling.noise import gumbel_noise
 from localspec.speculative.sampling.penalties import SHORT, Penalties
 from localspec.speculative.sampling.row import Ids, Logits, Row, Scores, require_number
-from localspec.speculative.sampling.truncation import LISTED, Others, Survivors, softmax, survivors
+from localspec.speculative.sampling.truncation import (
+    Others,
+    Survivors,
+    TokenDistribution,
+    softmax,
+    survivors,
+)
 
 if TYPE_CHECKING:
     from localspec.speculative.loop import Drafted
@@ -24,34 +29,6 @@ _BLOCK = 1024  # consecutive ids that share their noise if too many survive
 _BLOCKS = 2**34  # beyond any seed, so that their noise is no token's
 _BEYOND_ROUNDING = 1e-3  # logits
 _SEGMENTS = 16  # of a row, in which its two largest logits are looked for
-
-
-@dataclass(frozen=True, slots=True)
-class TokenDistribution:
-    """Probabilities of the tokens that survive truncation: ``ids``, and theirs, summing to 1."""
-
-    ids: Ids
-    probabilities: Scores
-
-    def of(self, token: int) -> float:
-        """The probability of one token."""
-        return float(self.probabilities[self.ids == token].sum())
-
-    def at(self, ids: Ids) -> Scores:
-        """The probabilities of these tokens, of shape (len(ids),)."""
-        table = np.zeros(1 + max(int(self.ids.max()), int(ids.max())))
-        table[self.ids] = self.probabilities
-        found: Scores = table[ids]
-        return found
-
-    def draw(self, seed: int, position: int) -> int:
-        """A token, by noise that depends on seed and position."""
-        if len(self.ids) > LISTED:
-            mass = self.probabilities.cumsum()
-            return int(self.ids[mass.searchsorted(uniform(seed, position) * mass[-1])])
-        with np.errstate(divide="ignore"):  # a token without probability is never drawn
-            scores = np.log(self.probabilities)
-        return int(self.ids[(scores + gumbel_noise(seed, position, self.ids)).argmax()])
 
 
 class RunnerUp(NamedTuple):

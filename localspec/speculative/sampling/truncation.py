@@ -1,12 +1,14 @@
-"""Truncation: the tokens of a row that survive top-k, top-p and min-p."""
+"""Truncation: the tokens of a row that survive top-k, top-p and min-p, and their distribution."""
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from localspec.core.options.sampling_params import SamplingParams
+from localspec.speculative.sampling.noise import gumbel_noise, uniform
 from localspec.speculative.sampling.row import LOWEST, Ids, Logits, Row, Scores, at_least
 
 LISTED = 1024  # survivors that are listed one by one; if there are more, the rest is kept as a row
@@ -178,3 +180,31 @@ def _weights(logits: Logits, best: float | np.float32) -> Logits:
     weights: Logits = logits - np.float32(best)
     np.exp(weights, out=weights)
     return weights
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDistribution:
+    """Probabilities of the tokens that survive truncation: ``ids``, and theirs, summing to 1."""
+
+    ids: Ids
+    probabilities: Scores
+
+    def of(self, token: int) -> float:
+        """The probability of one token."""
+        return float(self.probabilities[self.ids == token].sum())
+
+    def at(self, ids: Ids) -> Scores:
+        """The probabilities of these tokens, of shape (len(ids),)."""
+        table = np.zeros(1 + max(int(self.ids.max()), int(ids.max())))
+        table[self.ids] = self.probabilities
+        found: Scores = table[ids]
+        return found
+
+    def draw(self, seed: int, position: int) -> int:
+        """A token, by noise that depends on seed and position."""
+        if len(self.ids) > LISTED:
+            mass = self.probabilities.cumsum()
+            return int(self.ids[mass.searchsorted(uniform(seed, position) * mass[-1])])
+        with np.errstate(divide="ignore"):  # a token without probability is never drawn
+            scores = np.log(self.probabilities)
+        return int(self.ids[(scores + gumbel_noise(seed, position, self.ids)).argmax()])

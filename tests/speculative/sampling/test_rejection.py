@@ -26,8 +26,8 @@ from localspec.speculative.sampling.rejection import (
     residual,
 )
 from localspec.speculative.sampling.row import Row
-from localspec.speculative.sampling.sampler import Sampler, TokenDistribution
-from localspec.speculative.sampling.truncation import Survivors, survivors
+from localspec.speculative.sampling.sampler import Sampler
+from localspec.speculative.sampling.truncation import Survivors, TokenDistribution, survivors
 from tests.support.llama.samplers import probabilities
 from tests.support.real_pair import options
 from tests.support.toy.models import ToyModel, emitted, never_stop, start_answer
