@@ -1,9 +1,12 @@
 """Separates the model's reasoning from its answer, by the marks of its chat template."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
+
+from localspec.core.files import read_toml
 
 Part = Literal["answer", "reasoning", "dropped"]
 
@@ -125,7 +128,7 @@ def overlap(text: str, mark: str) -> int:
     return next((n for n in range(most, 0, -1) if mark.startswith(text[-n:])), 0)
 
 
-def tagged(opening: str, closing: str, begin: tuple[str, ...] = (), end: str = "") -> Format:
+def tagged(opening: str, closing: str, begin: Sequence[str] = (), end: str = "") -> Format:
     """Reasoning between two tags before the answer, which may have tags as well.
 
     The opening tag counts only at the beginning, so that an answer may mention it.
@@ -173,33 +176,10 @@ _HARMONY_WITH_CALLS = _harmony("call")
 _KNOWN: Mapping[str, Format] = {
     _HARMONY: _harmony("thinking header"),  # gpt-oss
     "<|channel>": _gemma(),
-    "<response></response>": tagged(  # Granite 3.3
-        "<think>", "</think>", ("<response>",), "</response>"
-    ),
-    "[THINK]": tagged("[THINK]", "[/THINK]"),  # Magistral, Ministral
-    "<seed:think>": tagged("<seed:think>", "</seed:think>"),  # Seed-OSS
-    "<mm:think>": tagged("<mm:think>", "</mm:think>"),  # MiniMax-M3
-    "<|inner_prefix|>": tagged("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
-    "<|START_TEXT|>": tagged(
-        "<|START_THINKING|>", "<|END_THINKING|>", ("<|START_TEXT|>",), "<|END_TEXT|>"
-    ),  # Cohere2
-    "<|START_RESPONSE|>": tagged(
-        "<|START_THINKING|>", "<|END_THINKING|>", ("<|START_RESPONSE|>",), "<|END_RESPONSE|>"
-    ),  # Command R7B
-    "<|begin|>assistant<|think|>": tagged(
-        "<|think|>", "<|end|>", ("<|content|>", "<|begin|>assistant<|content|>"), "<|end|>"
-    ),  # Solar Open
-    "<|end_of_msg|>": tagged(
-        "<|open|>think<|sep|>",
-        "<|close|>think<|sep|>",
-        ("<|open|>response<|sep|>",),
-        "<|close|>response<|sep|>",
-    ),  # Kimi K3
-    "[BEGIN FINAL RESPONSE]": tagged(
-        "Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]", end="[END FINAL RESPONSE]"
-    ),  # Apriel
-    "</think>": tagged("<think>", "</think>"),  # Qwen3, DeepSeek R1 and many more
-    "<think>": tagged("<think>", "</think>"),
+    **{
+        mark: tagged(*known.pop("between"), **known)
+        for mark, known in read_toml(Path(__file__).parent / "thoughts.toml").items()
+    },
 }
 _TAG = r"[<\[][^\s<>\[\]]{1,38}[>\]]"
 

@@ -19,29 +19,7 @@ _FOLDER = "~/.lmstudio/.internal/user-concrete-model-default-config"
 _SHARED = ("flash_attention", "exact")  # by both models
 _OLLAMA_LENGTH = 4  # its own; heads in the target's file draft only if a length is written down
 
-_SCRIPT = '''\
-#!/usr/bin/env python3
-"""Answers the prompt on the command line: {title}."""
-
-import sys
-from pathlib import Path
-
-from localspec import Engine, GenerateOptions, LoadOptions, SamplingParams
-
-TARGET = LoadOptions({target})
-DRAFT = LoadOptions({draft})
-DRAFT_TOKENS = {length}  # {source}
-OPTIONS = GenerateOptions(SamplingParams({sampling}), DRAFT_TOKENS, max_tokens=256)
-
-question = " ".join(sys.argv[1:]) or "Write a function that adds two numbers."
-with Engine.load(TARGET, DRAFT{lenient}) as engine:
-    prompt = engine.encode_chat([{{"role": "user", "content": question}}])
-    for piece in engine.stream(prompt, OPTIONS):
-        print(piece, end="", flush=True)
-    stats = piece.stats
-    report = f"\\n{{stats.accepted}} of {{stats.drafted}} drafted tokens were accepted"
-    print(report, file=sys.stderr)
-'''
+_SCRIPT = Path(__file__).with_name("script.txt")
 
 
 def lm_studio(dialect: Dialect, facts: PairFacts) -> Exported:
@@ -149,7 +127,7 @@ def _path(header: ModelHeader) -> str:
 def python_script(dialect: Dialect, facts: PairFacts) -> Exported:
     """A script that answers one prompt with this library; its length is auto unless given."""
     length, sampling = facts.length, facts.whole_sampling.items()
-    text = _SCRIPT.format(
+    text = _SCRIPT.read_text("utf-8").format(
         # Names of files inside a docstring: without characters that end it or begin an escape.
         title=facts.title.replace("\\", "/").replace('"', "'"),
         target=_load_options(dialect, facts, draft=False),
