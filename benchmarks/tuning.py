@@ -4,8 +4,8 @@
     python benchmarks/tuning.py TARGET.gguf DRAFT.gguf --found 180 [--others DRAFT.gguf ...]
 
 Candidates are tried as the command does. Then combinations of them, evenly spaced from the best to
-the worst, answer the prompts that were recorded, each twice in turn with the current settings, and
-the quicker answer counts. Speeds are those of whole answers over the current settings. ``--found``
+the worst, answer the prompts that were recorded, round by round in turn with the current settings.
+Speeds are those of whole answers over the current settings. ``--found``
 lets the search run for so many seconds as the command does; then the settings found and the
 current ones answer prompts of five tasks of `localspec bench`, which the search has not seen.
 """
@@ -23,18 +23,16 @@ from localspec.core import machine
 from localspec.core.options.load_options import LoadOptions
 
 RECORDED = 3
-TURNS = 2
 TASKS = 5
 ANSWERS = {"draft_tokens": "auto", "prompt_lookup": True}
 
 
 def speedup(search: Search, values: Values, prompts: list[BenchPrompt]) -> float:
-    """Times as fast as the current settings, with the quicker of two answers to each prompt."""
+    """Times as fast as the current settings, by whole answers that both compute in turn."""
     pace = [0.0, 0.0]
     for prompt in prompts:
-        answers = [[search.answer(own, prompt) for own in (NOW, values)] for _ in range(TURNS)]
-        for side, each in enumerate(zip(*answers, strict=True)):
-            pace[side] += min(found.whole / found.tokens for found in each)
+        for side, found in enumerate(search.answers((NOW, values), prompt)):
+            pace[side] += found.whole / found.tokens
     return pace[0] / pace[1]
 
 

@@ -34,9 +34,9 @@ def result(outcome: Outcome, said: str) -> None:
     table(("TRIED", "PREDICTED", ""), tried)
     console.text("\n")
     table(
-        ("SETTINGS", "TOK/S", "SPEEDUP", "90% CI", "BY COSTS", "90% CI ", "TTFT", "MEMORY"),
+        ("SETTINGS", "TOK/S", "SPEEDUP", "90% CI", "TTFT", "MEMORY"),
         [_row(each) for each in outcome.finalists],
-        first_to_go=("MEMORY", "TTFT", "90% CI ", "90% CI"),
+        first_to_go=("MEMORY", "TTFT", "90% CI"),
     )
     console.note(said)
 
@@ -46,7 +46,6 @@ def _row(each: Finalist) -> tuple[str, ...]:
         shown(each.values),
         number(each.answered.per_second),
         *_cells(each.speedup),
-        *_cells(each.by_costs),
         f"{each.answered.ttft:.2f} s",
         size(each.memory),
     )
@@ -63,7 +62,7 @@ def sentence(outcome: Outcome, model: str) -> str:
     if best is outcome.now:
         return f"Nothing that was tried is clearly faster than the current settings ({spent})."
     rounds = ", which may round otherwise" if best.rounds else ""
-    faster = f"{best.by_costs.times:.2f}"
+    faster = f"{best.speedup.times:.2f}"
     return (
         f"Kept for {model}: {shown(best.values)}{rounds}. Whole answers come {faster} "
         f"times as fast (measured for {spent}). Back: localspec tune --undo {model}"
@@ -93,8 +92,6 @@ def as_json(outcome: Outcome, model: str) -> dict[str, Any]:
                 "predicted_speedup": each.predicted,
                 "speedup": each.speedup.times,
                 "speedup_interval": each.speedup.interval,
-                "by_costs": each.by_costs.times,
-                "by_costs_interval": each.by_costs.interval,
                 "generation_tps": each.answered.per_second,
                 "ttft_s": each.answered.ttft,
                 "memory": each.memory,

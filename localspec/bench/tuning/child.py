@@ -1,11 +1,13 @@
 """The child process of `trial`: loads a pair with some settings, measures passes, answers."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from localspec.bench.plan import BenchPlan, Variant
-from localspec.chat.stats import SourceStats
+from localspec.chat.answer import Piece
+from localspec.chat.stats import GenerationStats, SourceStats
 from localspec.core.compute import COMPUTE
 from localspec.core.errors import LocalspecError
 from localspec.core.options.generate_options import GenerateOptions
@@ -14,30 +16,55 @@ from localspec.core.options.sampling_params import SamplingParams
 from localspec.core.origins import DRAFT
 from localspec.core.worker import Channel
 from localspec.engine.engine import Engine
-from localspec.engine.profile_store import as_json
-from localspec.speculative.control.calibration import calibrate
+from localspec.speculative.control.calibration import pass_seconds
 
 _GREEDY = SamplingParams(temperature=0)
-_READ = 64  # tokens of a prompt on a CPU, where 512 would take ten seconds
+_READ = 32  # tokens of a prompt on a CPU, where 512 would take ten seconds
 _READ_BY_GPU = 2048
 
 
+class _RunningTime:
+    """A clock that stands still between the rounds of an answer, when another trial computes."""
+
+    def __init__(self) -> None:
+        self._stopped = 0.0  # seconds in which it stood still
+        self._since: float | None = time.perf_counter()
+
+    def __call__(self) -> float:
+        now = time.perf_counter() if self._since is None else self._since
+        return now - self._stopped
+
+    def stop(self) -> None:
+        self._since = time.perf_counter()
+
+    def go_on(self) -> None:
+        if self._since is not None:
+            self._stopped += time.perf_counter() - self._since
+            self._since = None
+
+
 class _Pair:
-    """The pair that was loaded by the first question."""
+    """The pair that was loaded by the first question, and the answer that is under way."""
 
     def __init__(self) -> None:
         self._engine: Engine | None = None
+        self._pieces: Iterator[Piece] = iter(())
+        self._clock = _RunningTime()
 
     def answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """The reply to a question; an error of localspec is one too."""
         kind = asked["kind"]
         questions: dict[str, Callable[[Any], dict[str, Any]]] = {
-            "load": self._load, "passes": self._passes, "answer": self._answer, "end": self._end,
+            "load": self._load, "pass": self._pass, "begin": self._begin, "go on": self._go_on,
+            "end": self._end,
         }  # fmt: skip
+        self._clock.go_on()
         try:
             return questions[kind](asked)
         except LocalspecError as problem:
             return {"error": [problem.message, problem.hint]}
+        finally:
+            self._clock.stop()
 
     @property
     def engine(self) -> Engine:
@@ -48,29 +75,40 @@ class _Pair:
         # No trial in another child: this is one.
         self._engine = Engine.load(*map(load_options, asked["models"]), trial=False)
         models = [each for each in (self.engine.target, self.engine.draft) if each is not None]
+        for model in models:  # the first pass of all reads the weights in
+            pass_seconds(model, 1, time.perf_counter)
         return {"memory": sum(each.memory.total for each in models)}
 
-    def _passes(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Costs by width on empty caches, and seconds of the target for a token of a prompt."""
-        engine = self.engine
-        found = calibrate(engine.target, engine.draft, time.perf_counter, asked["seconds"])
-        width = min(
-            _READ_BY_GPU if engine.target.options.gpu_layers else _READ, engine.target.n_ctx
-        )
-        tokens = [(7919 * i + 1) % engine.target.n_vocab for i in range(width)]
-        began = time.perf_counter()
-        engine.target.decode(tokens, 1)
-        reading = (time.perf_counter() - began) / width
-        return as_json(found) | {"target_reading": reading}
+    def _pass(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Seconds of a pass on an empty cache; of a token of a prompt for a ``width`` of 0."""
+        target, draft, width = self.engine.target, self.engine.draft, asked["width"]
+        model = target if asked["model"] == "target" else draft
+        assert model is not None
+        if width:
+            return {"seconds": pass_seconds(model, width, time.perf_counter)}
+        width = min(_READ_BY_GPU if target.options.gpu_layers else _READ, model.n_ctx)
+        return {"seconds": pass_seconds(model, width, time.perf_counter, 1) / width}
 
-    def _answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """One greedy answer from empty caches."""
+    def _begin(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Prepare a greedy answer from empty caches."""
         engine, lookup = self.engine, asked["prompt_lookup"]
         options = GenerateOptions(_GREEDY, asked["draft_tokens"], prompt_lookup=lookup)
         length = options.allowed(engine, ("", "")).draft_tokens
-        plan = BenchPlan(_GREEDY, (length,), 1, asked["max_tokens"], lookup)
+        plan = BenchPlan(_GREEDY, (length,), 1, asked["max_tokens"], lookup, self._clock)
         side = Variant("trial", engine, plan, length)
-        stats = side.answer(engine.encode_chat(asked["messages"])).stats
+        self._pieces = side.stream(engine.encode_chat(asked["messages"]))
+        return {}
+
+    def _go_on(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """The next rounds of the answer; its figures if it ended."""
+        for piece in islice(self._pieces, asked["rounds"]):
+            if piece.finish_reason is not None:
+                assert next(self._pieces, None) is None  # and what it holds is free
+                return self._figures(piece.stats)
+        return {}
+
+    def _figures(self, stats: GenerationStats) -> dict[str, Any]:
+        engine = self.engine
         drafted = stats.sources.get(DRAFT, SourceStats())
         is_block = engine.draft is not None and engine.draft.block_size is not None
         return {

@@ -1,10 +1,33 @@
 """Predicts the speed of settings: what recorded answers computed, at measured costs."""
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from localspec.bench.tuning.trial import WIDTHS, Answered, Costs
+import numpy as np
+
+from localspec.bench.tuning.trial import READING, Answered, Pass
+from localspec.speculative.control.valuation import LONGEST_AUTO
+
+WIDTHS = range(1, LONGEST_AUTO + 2)
+MEASURED = (1, 2, 4, 8)  # tokens of a pass; costs of other widths lie on lines between them
+STEP = Pass("draft", 1)
+READINGS = Pass("target", READING), Pass("draft", READING)
+Passes = Mapping[Pass, Sequence[float]]  # seconds, each time that it was measured
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds of passes by `WIDTHS`, of a draft step, of reading a token by target and draft.
+
+    Without a draft, those of the target stand for its own: another draft is compared with them.
+    """
+
+    passes: tuple[float, ...]
+    step: float
+    reading: float
+    draft_reading: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +49,19 @@ class Ratio:
         )
 
 
-def least(measured: Sequence[Costs]) -> Costs:
+def costs(measured: Passes) -> Costs:
     """The least of each cost: other programs only make passes slower."""
+    least = [min(measured[Pass("target", width)]) for width in MEASURED]
+    wider = (least[-1] - least[-2]) / (MEASURED[-1] - MEASURED[-2])
+    beyond = [max(0.0, wider) * max(0, width - MEASURED[-1]) for width in WIDTHS]
+    return Costs(
+        tuple(map(float, np.interp(WIDTHS, MEASURED, least) + beyond)),
+        *(min(_own(measured, kind)) for kind in (STEP, *READINGS)),
+    )
+
+
+def least(measured: Sequence[Costs]) -> Costs:
+    """The least of each cost, of those of the current settings with every candidate."""
     return Costs(
         tuple(min(column) for column in zip(*(each.passes for each in measured), strict=True)),
         min(each.step for each in measured),
@@ -36,18 +70,22 @@ def least(measured: Sequence[Costs]) -> Costs:
     )
 
 
-def ratio(now: Costs, other: Costs) -> Ratio:
-    """The ratio of costs; 1 for those of a draft that one of them does not have."""
+def ratio(now: Passes, other: Passes) -> Ratio:
+    """The ratio of costs that were measured in turn: other programs slow both of a turn."""
 
-    def of(theirs: float, ours: float) -> float:
-        return theirs / ours if theirs and ours else 1.0
+    def of(kind: Pass) -> float:
+        if kind not in other:
+            return 1.0
+        turns = zip(_own(now, kind), other[kind], strict=True)
+        return statistics.median(theirs / ours for ours, theirs in turns)
 
-    return Ratio(
-        tuple(of(theirs, ours) for theirs, ours in zip(other.passes, now.passes, strict=True)),
-        of(other.step, now.step),
-        of(other.reading, now.reading),
-        of(other.draft_reading, now.draft_reading),
-    )
+    by_width = np.interp(WIDTHS, MEASURED, [of(Pass("target", width)) for width in MEASURED])
+    return Ratio(tuple(map(float, by_width)), *map(of, (STEP, *READINGS)))
+
+
+def _own(measured: Passes, kind: Pass) -> Sequence[float]:
+    """The seconds of this pass; without a draft, those of the target."""
+    return measured[kind] if kind in measured else measured[kind._replace(model="target")]
 
 
 def priced(recorded: Answered, costs: Costs, ratios: Sequence[Ratio] = ()) -> float:

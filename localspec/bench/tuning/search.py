@@ -1,10 +1,9 @@
 """The search for the fastest settings of a pair within a time."""
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -21,8 +20,9 @@ from localspec.bench.tuning.candidates import (
     modes,
     shown,
 )
-from localspec.bench.tuning.prediction import Ratio, least, priced, ratio
-from localspec.bench.tuning.trial import Answered, Costs, Trials, added
+from localspec.bench.tuning.prediction import Costs, Ratio, costs, least, priced, ratio
+from localspec.bench.tuning.trial import Answered, Trials, added
+from localspec.bench.tuning.turns import Turns
 from localspec.chat.stats import Interval
 from localspec.core.errors import LocalspecError
 
@@ -31,9 +31,6 @@ _RECORDED = 0.3  # of the time, for answers with the current settings
 _TRIED = 0.6  # of the time, until when candidates are measured
 _TRIED_IN_VAIN = 0.9  # while none has gained: no time is needed to prove it
 _LATEST = 1.2  # times the time, for the prompts without which there is no interval
-_TURNS = 3  # of passes, in turn with the current ones: other programs delay some of them
-_PASSES_SECONDS = 0.8  # of one turn
-_SLOWED = 1.3  # times the least cost of the current settings: another program ran in this turn
 LEAST_GAIN = 1.02  # times as fast: what gains less is noise, and not worth a setting
 _EACH = 1.005  # times the seconds for each setting: of equals, those with fewer are taken
 _FINALISTS = 3
@@ -71,28 +68,19 @@ class Ratioed:
 
 @dataclass(frozen=True, slots=True)
 class Finalist:
-    """Settings that answered in turn with the current ones.
-
-    ``speedup`` is by the clock, of whole answers, ``by_costs`` that of what the same answers
-    computed, at the least costs measured; each with its 90 % interval, None for current settings.
-    """
+    """Settings that answered in turn with the current ones; ``speedup`` is of whole answers."""
 
     values: Values
     predicted: float
     speedup: Ratioed
-    by_costs: Ratioed
     answered: Answered
     memory: int
     rounds: bool
 
     @property
     def is_faster(self) -> bool:
-        """Whether they are clearly faster by the clock, or by costs and not slower by the clock.
-
-        Other programs make the clock uncertain, but neither what is computed nor its least costs.
-        """
-        by_costs = self.by_costs.is_above(LEAST_GAIN) and self.speedup.times > 1
-        return self.speedup.is_above(1.0) or by_costs
+        """Whether they are clearly faster."""
+        return self.speedup.is_above(1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +100,7 @@ class Outcome:
     def best(self) -> Finalist:
         """The fastest settings: the current ones unless others are clearly faster."""
         faster = [each for each in self.finalists if each.is_faster]
-        return max(faster, key=lambda each: each.by_costs.times, default=self.now)
+        return max(faster, key=lambda each: each.speedup.times, default=self.now)
 
 
 @dataclass
@@ -121,9 +109,10 @@ class Search:
 
     First the current settings answer ``recorded`` prompts in every mode. Then the passes of each
     candidate are measured in turn with the current ones, and what was recorded is taken at their
-    costs. At last the best combinations and the current settings answer ``held`` prompts in turn.
-    ``_ratios`` and ``_records`` are by the settings that they belong to, as `shown` names them;
-    ``_costs`` are all that were measured with the current settings. Children run inside `trials`.
+    costs. At last the best combination and the current settings answer ``held`` prompts in turn;
+    the next best only if that one is not clearly faster. ``_ratios`` and ``_records`` are by the
+    settings that they belong to, as `shown` names them; ``_costs`` are all that were measured with
+    the current settings. Children run inside `trials`.
     """
 
     pair: PairFiles
@@ -144,6 +133,7 @@ class Search:
 
     def __post_init__(self) -> None:
         self._trials = Trials(self.pair, self.room)
+        self.turns = Turns(self.pair, self._trials)
 
     def run(self) -> Outcome:
         """Measure, predict, and prove; raises LocalspecError if the pair does not run as it is."""
@@ -181,19 +171,21 @@ class Search:
         so_far = f", best so far {best:.2f}x" if best > 1 else ""
         self.on_step(what + so_far, self._spent())
 
-    def answer(self, values: Values, prompt: BenchPrompt, most: int = 10**9) -> Answered:
-        """An answer of a trial with these settings."""
-        loaded, settings = self._trials.of(values), {**self.pair.answers, **values}
-        return loaded.answer(settings, prompt.messages, min(most, self._tokens))
+    def answers(
+        self, sides: Sequence[Values], prompt: BenchPrompt, most: int = 10**9
+    ) -> list[Answered]:
+        """Answers with these settings, in turn."""
+        return self.turns.answers(sides, prompt.messages, min(most, self._tokens))
 
     def _record(self) -> None:
         """Answers with the current settings, in every mode, prompt by prompt as time allows."""
         self._step("loading")
-        ways = [NOW, *(each.values for each in modes(self.pair, LENGTHS))]
-        self.answer(NOW, self.recorded[0], 8)  # the first answer reads weights in
-        brief = self.answer(NOW, self.recorded[0], 8)
+        self.answers([NOW], self.recorded[0], 8)  # sets kernels up
+        (brief,) = self.answers([NOW], self.recorded[0], 8)
         affordable = (self.seconds / _ANSWERS - brief.reading) * brief.per_second
         self._tokens = max(_SHORT, min(_LONG, round(affordable)))
+        tried = modes(self.pair, LENGTHS)
+        ways = [NOW, *(each.values for each in tried if each.shown != _PLAIN)]
         answers: dict[str, list[Answered]] = {shown(values): [] for values in ways}
         for prompt in self.recorded:
             if answers[shown(NOW)] and self._spent() > _RECORDED * self.seconds:
@@ -201,38 +193,31 @@ class Search:
             ways.reverse()  # a mode that came last each time would profit from a learnt profile
             for values in ways:
                 self._step(f"answering, {shown(values)}")
-                answers[shown(values)].append(self.answer(values, prompt))
+                answers[shown(values)] += self.answers([values], prompt)
         self._records = {name: added(each) for name, each in answers.items()}
+        now = self._records[shown(NOW)]
+        self._records[_PLAIN] = replace(now, passes={1: now.timed}, steps=0)
         self._prompts = len(answers[shown(NOW)])
-        self._costs.append(self._trials.of(NOW).costs(_PASSES_SECONDS))
-        for each in modes(self.pair, LENGTHS):
+        self._costs += map(costs, self.turns.passes([NOW]))
+        for each in tried:
             self._note(each)
 
     def _try(self, candidate: Candidate) -> None:
         """Measure a candidate's passes in turn with the current ones; another draft answers too."""
         self._step(candidate.shown)
         try:
-            self._ratios[candidate.shown] = self._ratio(candidate)
+            now, other = self.turns.passes([NOW, candidate.values])
+            self._costs.append(costs(now))
+            self._ratios[candidate.shown] = ratio(now, other)
             if candidate.knob == "draft":  # it proposes other tokens
                 prompts = self.recorded[: self._prompts]
-                answers = [self.answer(candidate.values, prompt) for prompt in prompts]
+                answers = [self.answers([candidate.values], prompt)[0] for prompt in prompts]
                 self._records[candidate.shown] = added(answers)
             self._note(candidate)
         except LocalspecError as problem:
             self.tried.append(Tried(candidate, None, problem.message))
         with suppress(LocalspecError):
             self._trials.end(candidate.values)
-
-    def _ratio(self, candidate: Candidate) -> Ratio:
-        """Its costs over the current ones, in turn; turns that were slowed are repeated."""
-        turns, slowed = list[tuple[Costs, Costs]](), list[tuple[Costs, Costs]]()
-        while len(turns) < _TURNS and len(slowed) <= _TURNS:
-            other = self._trials.of(candidate.values).costs(_PASSES_SECONDS)
-            self._costs.append(self._trials.of(NOW).costs(_PASSES_SECONDS))
-            is_slowed = self._costs[-1].passes[0] > _SLOWED * least(self._costs).passes[0]
-            (slowed if is_slowed else turns).append((self._costs[-1], other))
-        now, others = zip(*(turns or slowed), strict=True)
-        return ratio(least(now), least(others))
 
     def _note(self, candidate: Candidate) -> None:
         self.tried.append(Tried(candidate, self._speedup([candidate])))
@@ -241,14 +226,14 @@ class Search:
         """The predicted speed of several candidates together over the current one."""
         draft = next((each.shown for each in chosen if each.knob == "draft"), None)
         settings, now = _of_answers(chosen), self._records[shown(NOW)]
-        record, plain = self._records[draft or shown(settings)], self._records.get(_PLAIN)
-        costs, ratios = least(self._costs), self._ratios_of(chosen)
-        before = priced(now, costs) / now.tokens
-        after = priced(record, costs, ratios) / record.tokens
-        if plain is not None and {**self.pair.answers, **settings}["draft_tokens"] == "auto":
+        record, plain = self._records[draft or shown(settings)], self._records[_PLAIN]
+        usual, ratios = least(self._costs), self._ratios_of(chosen)
+        before = priced(now, usual) / now.tokens
+        after = priced(record, usual, ratios) / record.tokens
+        if {**self.pair.answers, **settings}["draft_tokens"] == "auto":
             # Lengths adapt: where drafting costs more than before, it ends.
-            loses = max(1.0, before / (priced(plain, costs) / plain.tokens))
-            after = min(after, loses * priced(plain, costs, ratios) / plain.tokens)
+            loses = max(1.0, before / (priced(plain, usual) / plain.tokens))
+            after = min(after, loses * priced(plain, usual, ratios) / plain.tokens)
         return before / after
 
     def predictions(self, least: float = LEAST_GAIN) -> list[tuple[tuple[Candidate, ...], float]]:
@@ -266,78 +251,51 @@ class Search:
         return sorted(found, key=lambda each: _EACH ** len(each[0]) / each[1])
 
     def _prove(self, predicted: Sequence[tuple[tuple[Candidate, ...], float]]) -> list[Finalist]:
-        """The best and the current settings answer in turn, until the interval says which is."""
-        answer = priced(self._records[shown(NOW)], least(self._costs)) / max(1, self._prompts)
-        affordable = (self.seconds - self._spent()) / (FEWEST_PROMPTS * max(0.1, answer)) - 1
-        most = min(_FINALISTS, max(1, math.floor(affordable)))
-        chosen: list[tuple[tuple[Candidate, ...], float]] = [((), 1.0), *predicted[:most]]
-        sides = [merged(each) for each, _ in chosen]
-        answers: list[list[Answered]] = [[] for _ in sides]
-        memory, found = [0] * len(sides), list[Finalist]()
-        for i, prompt in enumerate(self.held):
-            for side in range(len(sides))[:: 1 if i % 2 == 0 else -1]:
-                self._step(f"answering in turn, {shown(sides[side])}")
-                if not i:
-                    self.answer(sides[side], prompt, 8)
-                memory[side] = self._trials.of(sides[side]).memory
-                answers[side].append(self.answer(sides[side], prompt))
-            found = [
-                self._finalist(each, speedup, answers[0], answers[side], memory[side])
-                for side, (each, speedup) in enumerate(chosen)
-            ]
-            if self._is_enough(found[1:], i + 1):
+        """The current settings, and the best others until one of them is clearly faster."""
+        now, found = self._records[shown(NOW)], list[Finalist]()
+        for chosen, expected in predicted[:_FINALISTS]:
+            if found and (found[-1].is_faster or self._spent() > self.seconds):
                 break
-        return found
+            answers = self._against_now(merged(chosen))
+            now, memory = (
+                added([each for each, _ in answers]),
+                self._trials.of(merged(chosen)).memory,
+            )
+            others = added([each for _, each in answers])
+            rounds = any(each.rounds for each in chosen)
+            found.append(
+                Finalist(merged(chosen), expected, _speedup_of(answers), others, memory, rounds)
+            )
+        return [Finalist(NOW, 1.0, Ratioed(), now, self._trials.of(NOW).memory, False), *found]
 
-    def _is_enough(self, found: Sequence[Finalist], prompts: int) -> bool:
-        """Whether the time is over, or each is clearly faster than now or clearly not."""
-        spent = self._spent()
-        if prompts < FEWEST_PROMPTS:
-            return spent > _LATEST * self.seconds
-        clear = all(each.speedup.is_clear or each.by_costs.is_clear for each in found)
-        return clear or spent > self.seconds
-
-    def _finalist(
-        self,
-        chosen: Sequence[Candidate],
-        predicted: float,
-        now: Sequence[Answered],
-        answers: Sequence[Answered],
-        memory: int,
-    ) -> Finalist:
-        costs, ratios = least(self._costs), self._ratios_of(chosen)
-        usual, ours = (
-            [priced(each, costs) for each in now],
-            [priced(each, costs, ratios) for each in answers],
-        )
-        return Finalist(
-            merged(chosen),
-            predicted,
-            _compared(now, [each.whole for each in now], answers, [x.whole for x in answers]),
-            _compared(now, usual, answers, ours),
-            added(answers),
-            memory,
-            any(each.rounds for each in chosen),
-        )
+    def _against_now(self, values: Values) -> list[tuple[Answered, Answered]]:
+        """Answers in turn with the current settings, until the interval says which are faster."""
+        sides, answers = (NOW, values), list[tuple[Answered, Answered]]()
+        self._step(f"answering in turn, {shown(values)}")
+        self.answers(sides, self.held[0], 8)
+        for prompt in self.held:
+            self._step(f"answering in turn, {shown(values)}")
+            now, other = self.answers(sides, prompt)
+            answers.append((now, other))
+            late = 1.0 if len(answers) >= FEWEST_PROMPTS else _LATEST
+            if _speedup_of(answers).is_clear or self._spent() > late * self.seconds:
+                break
+        return answers
 
     def _ratios_of(self, chosen: Sequence[Candidate]) -> list[Ratio]:
         return [self._ratios[each.shown] for each in chosen if each.shown in self._ratios]
 
 
-def _compared(
-    now: Sequence[Answered],
-    usual: Sequence[float],
-    other: Sequence[Answered],
-    seconds: Sequence[float],
-) -> Ratioed:
-    """The speed of answers over the current ones, from the seconds of each."""
+def _speedup_of(answers: Sequence[tuple[Answered, Answered]]) -> Ratioed:
+    """The speed of the second of each pair over the first, from the seconds of whole answers."""
 
-    def spent(answers: Sequence[Answered], seconds: Sequence[float]) -> Spent:
-        tokens = [float(max(1, each.tokens)) for each in answers]
-        return Spent(np.array([seconds]), np.array([tokens]))
+    def spent(side: int) -> Spent:
+        found = [pair[side] for pair in answers]
+        tokens = [float(max(1, each.tokens)) for each in found]
+        return Spent(np.array([[each.whole for each in found]]), np.array([tokens]))
 
-    slow, quick = spent(now, usual), spent(other, seconds)
-    return Ratioed(slow.pace / quick.pace, None if now is other else speedup_interval(slow, quick))
+    slow, quick = spent(0), spent(1)
+    return Ratioed(slow.pace / quick.pace, speedup_interval(slow, quick))
 
 
 def _of_answers(chosen: Sequence[Candidate]) -> Values:

@@ -3,34 +3,27 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from localspec.bench.tuning.candidates import PairFiles, Values, load_key, shown
 from localspec.chat.message import Message
 from localspec.core.errors import EngineError, LocalspecError
 from localspec.core.options.model_options import parse_draft_tokens
 from localspec.core.worker import Worker, WorkerEnded, WorkerLimits
-from localspec.speculative.control.costs import PassCosts
-from localspec.speculative.control.valuation import LONGEST_AUTO
 
 _CHILD = "localspec.bench.tuning.child"
 _MOST_REPLY = 2**22  # bytes; a profile of many groups takes 300 KB
 # A question of an hour is a hang. Memory is planned by the child, as in any command.
 _LIMITS = WorkerLimits(seconds=3600, memory=2**62, polled=True)
-WIDTHS = range(1, LONGEST_AUTO + 2)
+READING = 0  # as the width of a pass: a prompt is read
+ALL = 2**31  # rounds
 
 
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """Seconds of passes by `WIDTHS`, of a draft step, of reading a token by target and draft.
+class Pass(NamedTuple):
+    """A pass whose seconds are measured; with the width `READING`, those of a prompt's token."""
 
-    Those of the draft are 0 without one.
-    """
-
-    passes: tuple[float, ...]
-    step: float
-    reading: float
-    draft_reading: float
+    model: Literal["target", "draft"]
+    width: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,29 +68,34 @@ class Trial:
         loaded = self._ask(kind="load", models=[_plain(each) for each in models])
         self.memory = int(loaded["memory"])
 
-    def costs(self, seconds: float) -> Costs:
-        """The costs of passes, measured for about so long."""
-        found = self._ask(kind="passes", seconds=seconds)
-        verify, draft = PassCosts.from_json(found["verify"]), PassCosts.from_json(found["draft"])
-        return Costs(
-            tuple(verify.seconds(width, 0) for width in WIDTHS),
-            draft.seconds(1, 0) if draft.widest else 0.0,
-            found["target_reading"],
-            found["reading"],
-        )
+    def seconds(self, kind: Pass) -> float:
+        """Of a pass on an empty cache."""
+        return float(self._ask(kind="pass", model=kind.model, width=kind.width)["seconds"])
 
-    def answer(self, values: Values, messages: Sequence[Message], tokens: int) -> Answered:
-        """One greedy answer with the settings of answers among ``values``."""
+    def begin(self, values: Values, messages: Sequence[Message], tokens: int) -> None:
+        """Begin a greedy answer with the settings of answers among ``values``."""
         (length,) = parse_draft_tokens(values["draft_tokens"]) or ("auto",)
-        found = self._ask(
-            kind="answer",
+        self._ask(
+            kind="begin",
             messages=list(messages),
             draft_tokens=length,
             prompt_lookup=values["prompt_lookup"],
             max_tokens=tokens,
         )
+
+    def go_on(self, rounds: int) -> Answered | None:
+        """Compute so many rounds of the answer; None while it goes on."""
+        if not (found := self._ask(kind="go on", rounds=rounds)):
+            return None
         passes = {int(width): count for width, count in found.pop("passes").items()}
         return Answered(passes=passes, **found)
+
+    def answer(self, values: Values, messages: Sequence[Message], tokens: int) -> Answered:
+        """A whole answer."""
+        self.begin(values, messages, tokens)
+        found = self.go_on(ALL)
+        assert found is not None
+        return found
 
     def close(self) -> None:
         """End the child, which saves the pair's profile."""
@@ -130,9 +128,9 @@ class Trials:
         self._pair, self._room = pair, room
         self._open: dict[object, Trial] = {}
 
-    def of(self, values: Values) -> Trial:
-        """The trial with these settings of loading, started if it is not there."""
-        key = load_key(values)
+    def of(self, values: Values, copy: int = 0) -> Trial:
+        """The trial with these settings of loading, or another such one, started if need be."""
+        key = load_key(values), copy
         if key not in self._open:
             while len(self._open) >= self._room:
                 self._open.pop(next(iter(self._open))).close()
@@ -140,9 +138,16 @@ class Trials:
         self._open[key] = trial = self._open.pop(key)  # the latest use is the last
         return trial
 
+    def together(self, sides: Sequence[Values]) -> list[Trial] | None:
+        """A trial for each, all of which run; None if there is no room for so many."""
+        if len(sides) > self._room:
+            return None
+        keys = [load_key(values) for values in sides]
+        return [self.of(values, keys[:i].count(keys[i])) for i, values in enumerate(sides)]
+
     def end(self, values: Values) -> None:
         """End a trial that is not needed any more."""
-        found = self._open.pop(load_key(values), None)
+        found = self._open.pop((load_key(values), 0), None)
         if found is not None:
             found.close()
 

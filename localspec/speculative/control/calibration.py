@@ -27,7 +27,7 @@ def calibrate(
     known = PairProfile(trial_interval=FIRST_TRIAL)
     models = [model for model in (target, draft) if model is not None]
     for model in models:  # the first pass of all reads the weights in
-        _seconds(model, 1, clock)
+        pass_seconds(model, 1, clock)
     end = clock() + budget
     deciding = [_Pass(target, width) for width in _DECIDING if width <= target.n_ctx]
     if draft is not None:
@@ -76,7 +76,7 @@ class _Pass:
 
     def run(self, clock: Clock) -> None:
         """Measure it once more."""
-        self.seconds.append(_seconds(self.model, self.width, clock))
+        self.seconds.append(pass_seconds(self.model, self.width, clock))
 
     @property
     def least(self) -> float:
@@ -109,13 +109,17 @@ def _measure(
 
 def _least(model: TokenModel, width: int, clock: Clock, end: float = math.inf) -> float:
     """The least of two passes, or the only one if there is no time for more."""
-    seconds = _seconds(model, width, clock)
-    return min(seconds, _seconds(model, width, clock)) if clock() + seconds <= end else seconds
+    seconds = pass_seconds(model, width, clock)
+    if clock() + seconds > end:
+        return seconds
+    return min(seconds, pass_seconds(model, width, clock))
 
 
-def _seconds(model: TokenModel, width: int, clock: Clock) -> float:
+def pass_seconds(model: TokenModel, width: int, clock: Clock, outputs: int | None = None) -> float:
+    """Seconds of a pass of so many tokens on an empty cache, with logits of all or of the last."""
     model.truncate(0)
-    began = clock()
     # Different tokens: equal ones would all go to the same experts of a mixture.
-    model.decode([(7919 * i + 1) % model.n_vocab for i in range(width)], width)
+    tokens = [(7919 * i + 1) % model.n_vocab for i in range(width)]
+    began = clock()
+    model.decode(tokens, width if outputs is None else outputs)
     return max(SHORTEST, clock() - began)

@@ -1,11 +1,13 @@
 """Trials of `localspec tune`: children that load a pair, measure it, and answer."""
 
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from localspec.bench.tuning.candidates import NOW, PairFiles
-from localspec.bench.tuning.trial import WIDTHS, Answered, Trial, Trials, added
+from localspec.bench.tuning.prediction import READINGS, STEP
+from localspec.bench.tuning.trial import Answered, Pass, Trial, Trials, added
 from localspec.chat.message import Message
 from localspec.core.errors import EngineError, LocalspecError
 from localspec.core.options.load_options import LoadOptions
@@ -32,9 +34,8 @@ def trial(tiny: TinyFiles) -> Iterator[Trial]:
 
 @pytest.mark.llama
 def test_a_trial_measures_passes_and_answers(trial: Trial) -> None:
-    costs = trial.costs(0.05)
-    assert len(costs.passes) == len(WIDTHS) and min(*costs.passes, costs.step) > 0
-    assert min(costs.reading, costs.draft_reading) > 0
+    for kind in (Pass("target", 1), Pass("target", 8), Pass("draft", 1), *READINGS):
+        assert trial.seconds(kind) > 0
     plain = trial.answer({**ANSWERS, "draft_tokens": "off"}, MESSAGES, 12)
     assert plain.passes == {1: 11} and plain.steps == 0 and plain.read > 4
     fixed = trial.answer({**ANSWERS, "draft_tokens": "3"}, MESSAGES, 12)
@@ -45,6 +46,29 @@ def test_a_trial_measures_passes_and_answers(trial: Trial) -> None:
 
 
 @pytest.mark.llama
+def test_time_stands_still_between_the_rounds_of_an_answer(trial: Trial) -> None:
+    trial.begin({**ANSWERS, "draft_tokens": "off"}, MESSAGES, 3)
+    began, paused = time.perf_counter(), 0.0
+    while (found := trial.go_on(1)) is None:
+        before = time.perf_counter()
+        time.sleep(0.3)
+        paused += time.perf_counter() - before
+    assert paused > 0.3 and found.tokens == 3
+    # Its own seconds and the pauses together fit into those that passed.
+    assert found.whole + paused < time.perf_counter() - began
+
+
+@pytest.mark.llama
+def test_an_answer_in_turn_is_the_same(trial: Trial) -> None:
+    settings = {**ANSWERS, "draft_tokens": "3"}
+    trial.begin(settings, MESSAGES, 12)
+    while (found := trial.go_on(1)) is None:
+        pass
+    alone = trial.answer(settings, MESSAGES, 12)
+    assert (found.tokens, found.passes, found.steps) == (alone.tokens, alone.passes, alone.steps)
+
+
+@pytest.mark.llama
 def test_an_error_of_the_child_is_raised_and_a_crash_is_named(tiny: TinyFiles) -> None:
     missing = PairFiles({}, LoadOptions(tiny.target.with_name("none.gguf")), None, ANSWERS)
     with pytest.raises(LocalspecError, match=r"none\.gguf"):
@@ -52,7 +76,7 @@ def test_an_error_of_the_child_is_raised_and_a_crash_is_named(tiny: TinyFiles) -
     trial = Trial(pair_of(tiny), NOW)
     trial._worker.process.kill()
     with pytest.raises(EngineError, match=r"trial \(current\) ended. It was killed"):
-        trial.costs(0.01)
+        trial.seconds(STEP)
 
 
 @pytest.mark.llama
@@ -63,6 +87,16 @@ def test_the_trial_that_was_used_longest_ago_makes_room(tiny: TinyFiles) -> None
     other = trials.of({"row_kernels": False})
     assert first._worker.ended and other is not first
     assert trials.of(NOW) is not first
+    trials.close(Trial.kill)
+
+
+@pytest.mark.llama
+def test_equal_loads_run_together_where_there_is_room(tiny: TinyFiles) -> None:
+    trials = Trials(pair_of(tiny), 2)
+    sides = [NOW, {"draft_tokens": "off"}]
+    found = trials.together(sides)
+    assert found is not None and found[0] is not found[1] and found == trials.together(sides)
+    assert trials.together([*sides, {"threads": 1}]) is None
     trials.close(Trial.kill)
 
 
