@@ -139,7 +139,7 @@ class Trials:
         return trial
 
     def together(self, sides: Sequence[Values]) -> list[Trial] | None:
-        """A trial for each, all of which run; None if there is no room for so many."""
+        """A trial for each, and all run; None if there is no room for so many."""
         if len(sides) > self._room:
             return None
         keys = [load_key(values) for values in sides]
