@@ -45,8 +45,8 @@ def advise(stats: GenerationStats, params: SamplingParams) -> str | None:
     step = _draft_step(stats)
     if not heads and step is not None and step > _SLOW_STEP:
         return (
-            f"A token of the draft costs {step:.0%} of one of the target: with fewer output rows it "
-            "gains more. Make such a draft: localspec draft make --help"
+            f"A token of the draft costs {step:.0%} of one of the target: with fewer output rows "
+            "it gains more. Make such a draft: localspec draft make --help"
         )
     return None
 

@@ -168,7 +168,7 @@ class Search:
 
     def _step(self, what: str) -> None:
         best = max((each.speedup or 1.0 for each in self.tried), default=1.0)
-        so_far = f", best so far {best:.2f}x" if best > 1 else ""
+        so_far = f", at best {best:.2f}x predicted" if best > 1 else ""
         self.on_step(what + so_far, self._spent())
 
     def answers(

@@ -55,7 +55,7 @@ def _bar(
 
     out = make_console(stderr=True)
     columns, hidden = _columns(in_bytes, in_seconds), is_quiet() or not out.is_terminal
-    bar = Bar(*columns, console=out, transient=True, disable=hidden)
+    bar = Bar(*columns, console=out, transient=True, disable=hidden, expand=in_seconds)
     resizable(bar.live)
     with bar, nullcontext() if hidden else notes_above(out):
         tasks: dict[str, TaskID] = {}
@@ -65,7 +65,7 @@ def _bar(
             if label not in tasks:
                 for other in tasks.values():
                     bar.update(other, visible=False)
-                tasks[label] = bar.add_task(label, total=total)
+                tasks[label] = bar.add_task(label, total=total, completed=done)
             bar.update(tasks[label], completed=done, total=total, visible=True)
             if done >= total:
                 bar.remove_task(tasks.pop(label))
@@ -88,11 +88,20 @@ def _columns(in_bytes: bool, in_seconds: bool) -> "list[ProgressColumn]":
         TimeRemainingColumn,
         TransferSpeedColumn,
     )
+    from rich.table import Column
 
     label = TextColumn("{task.description}", markup=False)
+    if in_seconds:  # labels change while the bar goes on: it keeps its place, and they are cut
+        cut = Column(no_wrap=True, overflow="ellipsis", ratio=1)
+        return [
+            BarColumn(20),
+            TextColumn("{task.percentage:>3.0f}%"),
+            _rest(),
+            TextColumn("{task.description}", markup=False, table_column=cut),
+        ]
+    share = TextColumn("{task.percentage:.0f}%")
     if not in_bytes:
-        share = TextColumn("{task.percentage:.0f}%")
-        return [label, BarColumn(), share, _rest() if in_seconds else TimeRemainingColumn()]
+        return [label, BarColumn(), share, TimeRemainingColumn()]
     sizes = (DownloadColumn(), TransferSpeedColumn())
     return [label, BarColumn(), *sizes, TimeRemainingColumn()]
 

@@ -278,4 +278,4 @@ def test_progress_names_what_is_tried_and_the_best_so_far(trials: type[Trials]) 
     said = list[str]()
     run(trials, THREADS, on_step=lambda what, spent: said.append(what))
     assert said[0] == "loading" and "answering, draft_tokens=4" in said
-    assert "answering in turn, threads=1, best so far 1.43x" in said
+    assert "answering in turn, threads=1, at best 1.43x predicted" in said
