@@ -1,6 +1,5 @@
 """Predicts the speed of settings: what recorded answers computed, at measured costs."""
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -50,7 +49,7 @@ class Ratio:
 
 
 def costs(measured: Passes) -> Costs:
-    """The least of each cost: other programs only make passes slower."""
+    """The least of each: other programs only make a pass slower, some by several times."""
     least = [min(measured[Pass("target", width)]) for width in MEASURED]
     wider = (least[-1] - least[-2]) / (MEASURED[-1] - MEASURED[-2])
     beyond = [max(0.0, wider) * max(0, width - MEASURED[-1]) for width in WIDTHS]
@@ -70,17 +69,15 @@ def least(measured: Sequence[Costs]) -> Costs:
     )
 
 
-def ratio(now: Passes, other: Passes) -> Ratio:
-    """The ratio of costs that were measured in turn: other programs slow both of a turn."""
-
-    def of(kind: Pass) -> float:
-        if kind not in other:
-            return 1.0
-        turns = zip(_own(now, kind), other[kind], strict=True)
-        return statistics.median(theirs / ours for ours, theirs in turns)
-
-    by_width = np.interp(WIDTHS, MEASURED, [of(Pass("target", width)) for width in MEASURED])
-    return Ratio(tuple(map(float, by_width)), *map(of, (STEP, *READINGS)))
+def ratio(now: Costs, other: Costs) -> Ratio:
+    """The ratio of costs that were measured in turn."""
+    passes = zip(other.passes, now.passes, strict=True)
+    return Ratio(
+        tuple(theirs / ours for theirs, ours in passes),
+        other.step / now.step,
+        other.reading / now.reading,
+        other.draft_reading / now.draft_reading,
+    )
 
 
 def _own(measured: Passes, kind: Pass) -> Sequence[float]:

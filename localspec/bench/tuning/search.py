@@ -206,8 +206,8 @@ class Search:
         """Measure a candidate's passes in turn with the current ones; another draft answers too."""
         self._step(candidate.shown)
         try:
-            now, other = self.turns.passes([NOW, candidate.values])
-            self._costs.append(costs(now))
+            now, other = map(costs, self.turns.passes([NOW, candidate.values]))
+            self._costs.append(now)
             self._ratios[candidate.shown] = ratio(now, other)
             if candidate.knob == "draft":  # it proposes other tokens
                 prompts = self.recorded[: self._prompts]

@@ -184,7 +184,7 @@ def test_what_slows_both_of_a_turn_changes_no_prediction(
 
     def slowed(trial: Trial, kind: Pass) -> float:
         asked.append(kind)
-        return usual(trial, kind) * (1 + len(asked) // 40 % 3)
+        return usual(trial, kind) * (1 + len(asked) // 4 % 3)
 
     monkeypatch.setattr(Trial, "seconds", slowed)
     assert run(trials, THREADS).tried[-1].speedup == pytest.approx(5 / 3.5, rel=0.02)
