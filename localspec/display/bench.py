@@ -76,12 +76,18 @@ class Scoreboard:
     def finish(
         self,
         comparisons: Sequence[Comparison],
+        kinds: Mapping[str, str],
         memory: Mapping[str, MemoryUse | None] | None,
         text_equality: str | None = None,
     ) -> None:
-        """The rows over all comparisons, and a sentence of advice; details if memory is given."""
+        """The rows over all comparisons, and a sentence of advice; details if memory is given.
+
+        ``kinds`` are those of the prompts, by name.
+        """
         if len(comparisons) > 1:
             self.add(together(comparisons))
+        for each in comparisons:
+            _by_kind(self._out, each, kinds)
         if comparisons:
             summary(self._out, together(comparisons), verbose=memory is not None)
             if text_equality is not None:
@@ -165,6 +171,25 @@ def summary(out: Console, comparison: Comparison, *, verbose: bool = False) -> N
         sentence(out, each)
     if verbose and figures:
         _details(out, comparison, figures)
+
+
+def _by_kind(out: Console, comparison: Comparison, kinds: Mapping[str, str]) -> None:
+    """The speedups of each kind of prompt, if several were measured as one task.
+
+    Without them a kind that loses would hide one that gains.
+    """
+    left_out = comparison.looping()
+    found: dict[str, list[str]] = {}
+    for name in comparison.names:
+        if name not in left_out:
+            found.setdefault(kinds[name], []).append(name)
+    shown = [
+        f"{one_line(kind)} " + ", ".join(f"{row.speedup:.2f}x" for row in rows)
+        for kind, names in found.items()
+        if (rows := comparison.figures(names)[1:])
+    ]
+    if len(shown) > 1:
+        sentence(out, f"By kind of text: {', '.join(shown)}.")
 
 
 def _details(out: Console, comparison: Comparison, figures: list[Figures]) -> None:

@@ -308,8 +308,8 @@ def test_details_are_for_the_verbose(streams: Streams, prompts: int) -> None:
 def test_memory_is_a_detail(streams: Streams) -> None:
     target, draft = MemoryUse(4500 * MIB, 512 * MIB, 88 * MIB), MemoryUse(100 * MIB, 0, 12 * MIB)
     board = Scoreboard(console.make_console(stderr=False), ["code"])
-    board.finish([], {"target": target, "draft": draft, "pair": target + draft})
-    board.finish([], {"target": target, "draft": None, "pair": target})
+    board.finish([], {}, {"target": target, "draft": draft, "pair": target + draft})
+    board.finish([], {}, {"target": target, "draft": None, "pair": target})
     assert streams.read()[0].splitlines() == [
         "Memory",
         "  target  5.3 GB (weights 4.7 GB, KV 537 MB, compute 92 MB)",

@@ -190,7 +190,13 @@ def _run(
             console.note(f"Stopped early: {measured} prompts measured.")
         elif measured < (every := sum(map(len, ids.values()))):
             console.note(f"Measured {measured} of {every} prompts; --thorough measures all.")
-        board.finish(found, memory_use(engine) if verbose else None, engine.text_equality)
+        kinds = {
+            f"{task} {i}": each.task
+            for task, group in groups.items()
+            for i, each in enumerate(group, 1)
+        }
+        memory = memory_use(engine) if verbose else None
+        board.finish(found, kinds, memory, engine.text_equality)
         try:
             report.save(found, complete=problem is None)
         finally:

@@ -142,6 +142,7 @@ def test_a_quick_bench_asks_one_prompt_of_each_task_in_turn(quick: Command) -> N
     found = [(each["name"], each["task"]) for each in document["prompts"]]
     assert found == [("all 1", "1"), ("all 2", "2"), ("all 3", "1")]
     assert "2 settings x 1 repeat x 3 prompts" in done.err
+    assert re.search(r"By kind of text: 1 \d\.\d\dx, 2 \d\.\d\dx\.", " ".join(done.err.split()))
     assert document["complete"] is True
 
 
