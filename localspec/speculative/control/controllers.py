@@ -367,7 +367,8 @@ class Adaptive(Controller):
         if self._draft is not None:
             self._draft.count(tokens)
             if outcome.finish_reason is not None:
-                profile.observe_answer(self._prompt, self._draft.emitted)
+                cut = outcome.finish_reason != "stop"
+                profile.observe_answer(self._prompt, self._draft.emitted, cut=cut)
         self._acceptance.observe_all(self._plan.candidates, outcome.tokens)
         for chain in self._plan.unused:
             self._acceptance.observe_all(chain, outcome.tokens)

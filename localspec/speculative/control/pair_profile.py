@@ -218,9 +218,11 @@ class PairProfile:
         """Usual length of answers to prompts of about this many tokens; kept by powers of two."""
         return self.answers.get(prompt.bit_length(), _USUAL_ANSWER)
 
-    def observe_answer(self, prompt: int, tokens: int) -> None:
-        """Record the length of an answer."""
+    def observe_answer(self, prompt: int, tokens: int, *, cut: bool = False) -> None:
+        """Record the length of an answer; one that was ``cut`` would have become longer."""
         before = self.answer_length(prompt)
+        if cut and tokens < before:
+            return
         self.answers[prompt.bit_length()] = before + (tokens - before) * _NEWEST
 
     def reading_seconds(self, tokens: int) -> float:

@@ -46,6 +46,10 @@ def test_answers_teach_how_long_those_to_such_prompts_become() -> None:
         known.observe_answer(5000, 400)
     assert known.answer_length(4500) == pytest.approx(400, abs=2)
     assert known.answer_length(100) == 64
+    known.observe_answer(4500, 16, cut=True)  # it would have gone on
+    assert known.answer_length(4500) == pytest.approx(400, abs=2)
+    known.observe_answer(4500, 800, cut=True)
+    assert known.answer_length(4500) > 430
 
 
 def test_the_groups_seen_least_make_room() -> None:
