@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from localspec.bench.tuning.candidates import Candidate, shown
-from localspec.bench.tuning.search import Finalist, Outcome, Ratioed
+from localspec.bench.tuning.search import UNTRIED, Finalist, Outcome, Ratioed
 from localspec.core.formatting import duration, number, size
 from localspec.display.models import table
 from localspec.display.terminal import console
@@ -60,7 +60,11 @@ def sentence(outcome: Outcome, model: str) -> str:
     """The result in one sentence, and what to do with it."""
     best, spent = outcome.best, duration(outcome.seconds)
     if best is outcome.now:
-        return f"Nothing that was tried is clearly faster than the current settings ({spent})."
+        untried = any(each.reason == UNTRIED for each in outcome.tried)
+        longer = "; a longer --time tries the others" if untried else ""
+        return (
+            f"Nothing that was tried is clearly faster than the current settings ({spent}){longer}."
+        )
     rounds = ", which may round otherwise" if best.rounds else ""
     faster = f"{best.speedup.times:.2f}"
     return (

@@ -38,7 +38,7 @@ LENGTHS = (4,)  # a fixed length, which has less to decide than auto
 _SHORT, _LONG = 16, 64  # tokens of an answer
 _ANSWERS = 30  # of the longest fit into the time, or none is left for candidates
 _PLAIN = shown({"draft_tokens": "off"})
-_UNTRIED = "not tried for lack of time: give a longer --time"
+UNTRIED = "not tried for lack of time: give a longer --time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class Search:
             if self._spent() < share * self.seconds:
                 self._try(candidate)
             else:
-                self.tried.append(Tried(candidate, None, _UNTRIED))
+                self.tried.append(Tried(candidate, None, UNTRIED))
 
     def _spent(self) -> float:
         return self.clock() - self._began

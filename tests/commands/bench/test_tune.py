@@ -9,7 +9,7 @@ import pytest
 
 from localspec.bench.figures import FEWEST_PROMPTS
 from localspec.bench.tuning.candidates import NOW, Candidate
-from localspec.bench.tuning.search import Finalist, Outcome, Ratioed, Search, Tried
+from localspec.bench.tuning.search import UNTRIED, Finalist, Outcome, Ratioed, Search, Tried
 from localspec.bench.tuning.trial import Answered
 from localspec.commands.flags import tuned
 from localspec.commands.flags.settings import read_settings
@@ -25,10 +25,10 @@ KERNELS = Candidate("kernels", {"row_kernels": False}, rounds=True)
 THREADS = Candidate("threads", {"threads": 1})
 
 
-def outcome(interval: tuple[float, float]) -> Outcome:
+def outcome(interval: tuple[float, float], reason: str = "It crashed.") -> Outcome:
     now = Finalist(NOW, 1.0, Ratioed(), ANSWERED, 10**9, False)
     best = Finalist(KERNELS.values, 1.3, Ratioed(1.25, interval), ANSWERED, 10**9, True)
-    tried = Tried(KERNELS, 1.3), Tried(THREADS, None, "It crashed.")
+    tried = Tried(KERNELS, 1.3), Tried(THREADS, None, reason)
     return Outcome(tried, (now, best), 100.0)
 
 
@@ -134,6 +134,9 @@ def test_what_may_be_noise_is_not_kept(tune: Command, finds: Any) -> None:
     finds(outcome((0.98, 1.4)))
     done = tune()
     assert "Nothing that was tried is clearly faster" in done.err and not read_settings().tuned
+    assert "longer --time" not in done.err
+    finds(outcome((0.98, 1.4), UNTRIED))
+    assert "(2 minutes); a longer --time tries the others." in " ".join(tune().err.split())
 
 
 def test_tuning_again_goes_on_from_what_was_found(tune: Command, finds: Any) -> None:
