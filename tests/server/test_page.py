@@ -449,7 +449,7 @@ def test_conversations_outlive_the_page_until_they_are_deleted(page: Page) -> No
     assert page.turns[0] == "other"
     assert page.press("hello")
     assert (page.turns, page.meters, page.characters()) == seen
-    assert page.press("Delete")
+    assert page.press("Delete conversation")
     page.browser.switch_to.alert.accept()
     assert page.turns == [] and page.press() == ["other"]
 

@@ -41,7 +41,7 @@ function open(other) {
 }
 
 function remove(other) {
-  if (running || !confirm(`Delete “${conversations.title(other)}”?`)) return;
+  if (running || !confirm(`Delete the conversation “${conversations.title(other)}”?`)) return;
   conversations.remove(other.id);
   if (other.id === conversation.id) open(conversations.newConversation());
   else list();
@@ -99,7 +99,7 @@ function actions() {
     button("Rename", rename),
     button("Markdown", () => download(conversations.markdown(conversation), "md"), "Save as Markdown"),
     button("JSON", () => download(document(), "json"), "Save as JSON, which /load of localspec chat reads"),
-    button("Delete", () => remove(conversation)),
+    button("Delete conversation", () => remove(conversation)),
   ];
 }
 
@@ -163,13 +163,15 @@ function show(turn, at) {
   change(conversations.withVersion(conversation.turns, conversation.turns.indexOf(turn), at));
 }
 
+/** Delete a question; with the only one the conversation. */
 function forget(turn) {
-  change(conversations.without(conversation.turns, conversation.turns.indexOf(turn)));
+  const left = conversations.without(conversation.turns, conversation.turns.indexOf(turn));
+  if (!left.length) remove(conversation);
+  else if (confirm(`Delete the question “${conversations.title({ turns: [turn] })}” and its answer?`)) change(left);
 }
 
 function change(turns) {
   edit(null);
-  if (!turns.length) conversations.remove(conversation.id);
   conversation = { ...conversation, turns };
   store();
   following(redraw);

@@ -450,6 +450,28 @@ def test_former_versions_of_questions_and_answers_stay(run: Run, toy_server: Sit
     assert left == 0
 
 
+def test_a_question_is_deleted_after_asking(run: Run, toy_server: Site) -> None:
+    script = (
+        OPENED
+        + """
+    await until(() => $("model").textContent);
+    await ask("first");
+    await ask("second");
+    const asked = [], left = [];
+    for (const reply of [false, true, false, true]) {
+      globalThis.confirm = (sentence) => (asked.push(sentence), reply);
+      press("Delete");
+      left.push([texts(), $("list").children.length]);
+    }
+    return [asked, left];
+    """
+    )
+    asked, left = run(script, {"url": toy_server.url})
+    one = "Delete the question “first” and its answer?"
+    assert asked == [one, one, *["Delete the conversation “second”?"] * 2]
+    assert left == [[["first", "second"], 1], [["second"], 1], [["second"], 1], [[], 0]]
+
+
 def test_what_the_page_exports_is_imported(run: Run) -> None:
     script = """
     browse();
