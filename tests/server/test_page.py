@@ -708,6 +708,16 @@ def test_formulas_are_set_and_by_origin_their_source(page: Page) -> None:
     assert not any(formula.is_displayed() for formula in math)
 
 
+def test_an_answer_without_origins_is_shown_as_usual(page: Page) -> None:
+    page.click("show-origins")
+    page.open_answer("So $\\frac{a}{2}$:\n\n```python\ndef f():\n    pass\n```\n", "plain")
+    assert page["show-origins"].is_selected()
+    assert page.all("math")[0].is_displayed()
+    assert not page.all(".formula .source")[0].is_displayed()
+    keyword, code = page.all("pre code .keyword")[0], page.all("pre code")[0]
+    assert keyword.value_of_css_property("color") != code.value_of_css_property("color")
+
+
 def test_long_names_leave_the_head_low(page: Page) -> None:
     page.ask("hello")
     page.look(900, "light")

@@ -40,6 +40,8 @@ export class AnswerView {
   add(runs) {
     const thoughts = runs.filter((run) => run.reasoning);
     if (thoughts.length) this.thoughts.hidden = false;
+    this.hasOrigins ||= runs.some(({ origin }) => (origin ?? "plain") !== "plain");
+    this.element.classList.toggle("uncoloured", !this.hasOrigins);
     this.thought.add(thoughts);
     this.answered.add(runs.filter((run) => !run.reasoning));
   }

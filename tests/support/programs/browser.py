@@ -91,9 +91,9 @@ class Page:
         self.browser.get(self.url)
         self.wait(lambda: self["model"].text or self["key"].is_displayed())
 
-    def open_answer(self, text: str) -> None:
+    def open_answer(self, text: str, origin: str = "draft") -> None:
         """Show a conversation with this answer."""
-        turns = [{"text": "hello"}, {"runs": [{"text": text, "origin": "draft"}], "figures": {}}]
+        turns = [{"text": "hello"}, {"runs": [{"text": text, "origin": origin}], "figures": {}}]
         self.run(f"localStorage['localspec conversation 1'] = {json.dumps(json.dumps(turns))}")
         self.run("sessionStorage['localspec conversation'] = '1'")
         self.load()
