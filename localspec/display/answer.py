@@ -17,7 +17,7 @@ STATUS_WORDS = {
     DraftStatus.OFF: "",  # as requested: nothing to explain
     DraftStatus.RECENTLY_SLOWER: "recently slower than plain",
     DraftStatus.VERIFICATION_TOO_SLOW: "costs more than it can gain here",
-    DraftStatus.DRAFT_TOO_OFTEN_WRONG: "too often wrong for its cost here",
+    DraftStatus.DRAFT_TOO_OFTEN_WRONG: "recently too often wrong for its cost",
     DraftStatus.DRAFT_NOT_NUMBERS: "its logits are not numbers",
     DraftStatus.ANSWER_TOO_SHORT: "reading the prompt costs more than it would gain",
 }
@@ -74,7 +74,7 @@ def _generated(
     if reason := STATUS_WORDS[status]:
         everything = status is DraftStatus.RECENTLY_SLOWER or not stats.drafter
         what, began = ("drafting", stats.drafted) if everything else (stats.drafter, not is_unused)
-        off.append(f"{what} {'now ' if began else ''}off ({reason})")
+        off.append(f"{what} off{' in the last round' if began else ''} ({reason})")
         if not (everything or stats.drafted):
             off.append("nothing drafted by prompt lookup")
     elif not stats.drafted and status is not DraftStatus.OFF:

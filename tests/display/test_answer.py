@@ -81,7 +81,8 @@ TOO_SLOW = DraftStatus.VERIFICATION_TOO_SLOW
             "prediction heads",
             DraftStatus.DRAFT_TOO_OFTEN_WRONG,
             "383 of 391 drafted tokens accepted (prediction heads 12 of 20, prompt lookup 371 of "
-            "371) · prediction heads now off (too often wrong for its cost here)",
+            "371) · prediction heads off in the last round (recently too often wrong for its "
+            "cost)",
         ),
         (
             {},
@@ -94,8 +95,8 @@ TOO_SLOW = DraftStatus.VERIFICATION_TOO_SLOW
             LOOKED_UP,
             "",
             DraftStatus.RECENTLY_SLOWER,
-            "prompt lookup: 371 of 371 drafted tokens accepted · drafting now off (recently slower "
-            "than plain)",
+            "prompt lookup: 371 of 371 drafted tokens accepted · drafting off in the last round "
+            "(recently slower than plain)",
         ),
     ],
 )

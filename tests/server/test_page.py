@@ -161,7 +161,7 @@ def test_an_answer_is_the_apis_by_origin_with_its_figures(load: Open, server: Si
     accepted = f"{kept} of {drafted} drafted tokens accepted"
     gain = r"about [\d.]+x plain"
     assert re.fullmatch(
-        rf"[\d.]+ tok/s · ({gain} · )?{accepted} · stopped at a limit: tokens, time or context",
+        rf"[\d.]+ tok/s · ({gain} · )?{accepted} · stopped at --max-tokens",
         page.meters[-1],
     )
     assert re.fullmatch(rf"(answers here: {gain})?", page["gain"].text)
@@ -601,10 +601,12 @@ def test_settings_are_sent_and_kept(page: Page) -> None:
     assert {name: sent[name] for name in given} == given
     assert sent["messages"][0] == {"role": "system", "content": "Be kind."}
     assert page.figures.startswith("5 tokens · ") and page.figures.endswith(" · seed 42")
+    assert page.meters[-1].endswith(" · stopped at --max-tokens")
     page.click("open-settings")
     page.all("#settings button[type=reset]")[0].click()
     page.all("#settings button.main")[0].click()
     page.ask("more")
+    assert page.meters[-1].endswith(" · stopped at --max-tokens")  # the server's, of 8
     assert not given.keys() & page.bodies()[-1].keys()
     assert page.bodies()[-1]["messages"][0]["role"] == "user"
 

@@ -8,13 +8,9 @@ import { MarkdownView } from "./markdown.js";
 const STATUS = {
   recently_slower: "recently slower than plain",
   verification_too_slow: "costs more than it can gain here",
-  draft_too_often_wrong: "too often wrong for its cost here",
+  draft_too_often_wrong: "recently too often wrong for its cost",
   draft_not_numbers: "its logits are not numbers",
   answer_too_short: "reading the prompt costs more than it would gain",
-};
-const ENDS = {
-  stop: "",
-  length: "stopped at a limit: tokens, time or context",
 };
 
 /** The view of an answer: `add` its runs of text as they come, `show` its figures. */
@@ -58,7 +54,7 @@ export class AnswerView {
 /** The figures of an answer in the terminal meter's words: speed, gain, acceptance, why it ended. */
 function words(figures) {
   const { speed, ended } = figures;
-  const end = ENDS[ended] ?? ended;
+  const end = ended === "stop" ? "" : ended;
   if (speed === undefined) return [end ?? waiting(figures)];
   return [`${speed.toFixed(1)} tok/s`, ...drafting(figures).slice(0, figures.gain ? 2 : 1), ...(end ? [end] : [])];
 }
@@ -82,7 +78,7 @@ function drafting({ gain, drafted, accepted, status }) {
 
 function off(status, drafted) {
   const what = status === "recently_slower" ? "drafting" : "the draft";
-  return `${what} ${drafted ? "now " : ""}off (${STATUS[status]})`;
+  return `${what} off${drafted ? " in the last round" : ""} (${STATUS[status]})`;
 }
 
 /** All figures but the speed. */
@@ -97,8 +93,15 @@ function closing(figures) {
   return parts;
 }
 
+/** What ended an answer at its limit, as the terminal says it; `longest` and `context` are NaN or 0 if not known. */
+function limit({ tokens, prompt, cached }, { longest, context }) {
+  if (tokens >= longest) return "stopped at --max-tokens";
+  if (context && prompt + cached + tokens >= context) return "stopped at the end of the context (--ctx-size)";
+  return "stopped at a limit: tokens, time or context";
+}
+
 /** What a chunk says, added to the figures so far. */
-export function noteFigures(figures, { timings, draft, prompt_progress: progress, choices = [] }) {
+export function noteFigures(figures, { timings, draft, prompt_progress: progress, choices = [] }, limits) {
   delete figures.loading;
   delete figures.before;
   figures.progress = progress;
@@ -115,5 +118,5 @@ export function noteFigures(figures, { timings, draft, prompt_progress: progress
   if (draft) figures.status = draft.status;
   const { seed, finish_reason } = choices[0] ?? {};
   if (seed !== undefined) figures.seed = seed;
-  if (finish_reason) figures.ended = finish_reason;
+  if (finish_reason) figures.ended = finish_reason === "length" ? limit(figures, limits) : finish_reason;
 }

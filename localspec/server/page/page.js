@@ -340,8 +340,9 @@ async function showQueue(turn, view) {
 
 async function receive(request, turn, view) {
   const sent = performance.now();
+  const limits = { longest: request.max_tokens ?? settings.longest, context };
   for await (const chunk of answer(request, sessionStorage.getItem(KEY), running.signal)) {
-    noteFigures(turn.figures, chunk);
+    noteFigures(turn.figures, chunk, limits);
     if (chunk.warnings) tell(chunk.warnings.join(" "));
     const choice = chunk.choices?.[0];
     const runs = choice?.origins ?? [];

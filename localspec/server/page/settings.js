@@ -50,6 +50,11 @@ export class Settings {
     return Object.fromEntries(numbers);
   }
 
+  /** The server's longest answer in tokens; NaN without a limit. */
+  get longest() {
+    return parseInt(this.form.elements.max_tokens.placeholder);
+  }
+
   /** Show what holds for the fields that are empty. */
   showDefaults({ params, draft_tokens, max_tokens }) {
     const defaults = {

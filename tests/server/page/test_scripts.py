@@ -511,6 +511,38 @@ def test_an_imported_answer_has_no_figures(run: Run) -> None:
     assert run(script) == ["", "cut off", "waiting for the first token"]
 
 
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ({"longest": 40, "context": 100}, "stopped at --max-tokens"),
+        ({"longest": 50, "context": 60}, "stopped at the end of the context (--ctx-size)"),
+        ({"longest": 50, "context": 100}, "stopped at a limit: tokens, time or context"),
+        ({"context": 0}, "stopped at a limit: tokens, time or context"),
+    ],
+)
+def test_the_limit_of_an_answer_is_named(run: Run, limits: dict[str, int], words: str) -> None:
+    script = """
+    const { noteFigures } = await load("answer.js");
+    const timings = { predicted_n: 40, prompt_n: 15, cache_n: 5 }, figures = {};
+    noteFigures(figures, { timings, choices: [{ finish_reason: "length" }] }, given);
+    return figures.ended;
+    """
+    assert run(script, limits) == words
+
+
+def test_figures_do_not_call_a_draft_that_gained_wrong(run: Run) -> None:
+    script = """
+    const { AnswerView } = await load("answer.js");
+    const figures = { tokens: 90, speed: 1, drafted: 102, accepted: 81, gain: 1.27, ended: "stop" };
+    figures.status = "draft_too_often_wrong";
+    return new AnswerView({ runs: [], figures }).meter.querySelector("p").textContent;
+    """
+    assert (
+        "81 of 102 drafted tokens accepted · the draft off in the last round (recently too often "
+        "wrong for its cost)"
+    ) in run(script)
+
+
 def test_a_waiting_question_says_how_many_come_first_and_escape_ends_it(run: Run) -> None:
     script = (
         OPENED
