@@ -14,6 +14,7 @@ from localspec.server.metrics import RequestMetrics
 
 _SLOWED = 0.05  # of an answer's time: less explains no slow answer
 _QUIET = ("/health", "/v1/health", "/metrics", "/slots")  # polled every few seconds: not logged
+_PAGE = "/page/"  # the page's own files, many for each load: logged if refused
 
 
 class AccessLog:
@@ -71,7 +72,7 @@ class AccessLog:
         """Count the request, and write its line."""
         path, state = scope["path"], scope["state"]
         self._metrics.count_request(self._route(scope), status, seconds)
-        if path not in _QUIET:
+        if not (path in _QUIET or (path.startswith(_PAGE) and status < 400)):
             request = f"{scope['method']} {one_line(path[:200])} {status}"
             code = f" {state['code']}" if state.get("code") else ""
             numbers = figures(state["stats"]) if "stats" in state else ""

@@ -203,12 +203,15 @@ def test_requests_have_names_and_lines() -> None:
         first, second = (site.post(COMPLETIONS, {"prompt": "a b c"}) for _ in range(2))
         assert first.headers["x-request-id"] != second.headers["x-request-id"]
         site.get("/%1b[31mred")
+        site.get("/page/page.js")  # one of many for each load of the page
+        site.get("/page/none.js")
     assert re.fullmatch(
         r"POST /v1/completions 200 [\d.]+ s, prompt 5 \+ 8 tokens at [\d.]+ tok/s(, .*)?",
         site.lines[0],
     )
     assert "prompt 5 (4 cached) + 8 tokens" in site.lines[1]
     assert re.fullmatch(r"GET /\\x1b\[31mred 404 [\d.]+ s", site.lines[2])
+    assert re.fullmatch(r"GET /page/none.js 404 [\d.]+ s", site.lines[3])
 
 
 def test_the_page_needs_no_network_and_runs_nothing_else(toy_server: Site) -> None:
