@@ -192,6 +192,7 @@ def test_the_meter_is_live_and_stop_ends_the_answer(load: Open) -> None:
         page.send("hello")
         let_until(gate, lambda: len(page.turns[-1]) >= 2, page)
         assert re.fullmatch(r"[\d.]+ tok/s · nothing drafted", page.meters[-1])
+        assert page.all(".foot .copy")[0].is_displayed()
         assert page.busy and not page["send"].is_displayed()
         page["stop"].send_keys(Keys.ENTER)
         page.wait(lambda: not page.busy)
@@ -278,6 +279,7 @@ def test_a_question_stopped_before_its_answer_can_be_sent_again(load: Open) -> N
         page = load(site)
         page.send("hello")
         page.wait(lambda: page.meters and page.meters[0].startswith("reading the prompt: 0 of "))
+        assert not page.all(".foot .copy")[0].is_displayed()
         page["question"].send_keys("and then")
         page.click("stop")
         page.wait(lambda: not page.busy)
@@ -418,7 +420,7 @@ def test_warnings_are_said(page: Page) -> None:
 def test_a_key_is_asked_for_and_kept_in_the_tab_alone(load: Open) -> None:
     with serving(ServedToy(), access=Access(keys=("the key",))) as site:
         page = load(site)
-        assert "A key is needed" in page.notice
+        assert page.notice == "This server wants a key: enter it below."
         page["key"].send_keys("wrong\n")
         page.wait(lambda: page.notice == "This key is not the server's.")
         assert page["key"].is_displayed()
@@ -625,6 +627,19 @@ def test_what_is_no_setting_is_shown_and_not_sent(page: Page) -> None:
     assert page.bodies()[-1]["draft_tokens"] == 6
 
 
+def test_the_field_grows_with_its_text(page: Page) -> None:
+    page.look(800, "light", 800)
+    page.click("question")
+    heights = []
+    for lines in (1, 10, 100):
+        page["question"].clear()
+        page.run(f"document.execCommand('insertText', false, {json.dumps('x' + chr(10) * lines)})")
+        heights.append(page["question"].rect["height"])
+    low, high, most = heights
+    assert 40 < low < 100 < high < most <= 320  # of a window of 800
+    assert page["question"].get_property("rows") == 12  # for browsers without the style
+
+
 def test_keys_are_enough(page: Page) -> None:
     page["question"].send_keys("one", Keys.SHIFT + Keys.ENTER, Keys.NULL, "two", Keys.ENTER)
     page.wait(lambda: len(page.turns) == 2 and not page.busy)
@@ -737,6 +752,16 @@ def test_head_and_field_are_in_view_where_there_is_room(page: Page) -> None:
             "return [place('header').top, place('footer').bottom]"
         )
         assert ([top, bottom] == places) == (height == 600)
+
+
+def test_settings_end_with_their_buttons_in_view(page: Page) -> None:
+    page.look(380, "light", 600)
+    page.click("open-settings")
+    dialog, close = page["settings"].rect, page.all("#settings button.main")[0].rect
+    dialog_scrolls = "const e = document.getElementById('settings');"
+    assert page.run(dialog_scrolls + "return e.scrollHeight > e.clientHeight")
+    assert close["y"] + close["height"] < dialog["y"] + dialog["height"]
+    page.all("#settings button.main")[0].click()
 
 
 def test_figures_that_are_opened_are_seen_next_to_the_versions(page: Page) -> None:

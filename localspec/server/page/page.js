@@ -212,7 +212,9 @@ function showContext() {
   const gauge = $("context");
   gauge.hidden = !(used && context);
   Object.assign(gauge, { max: context, high: 0.75 * context, value: used });
-  gauge.title = `The context holds ${used.toLocaleString("en")} of ${context.toLocaleString("en")} tokens`;
+  const [held, room] = [used, context].map((count) => count.toLocaleString("en"));
+  $("held").textContent = gauge.hidden ? "" : `${held} / ${room}`;
+  $("held").title = gauge.title = `The context holds ${held} of ${room} tokens`;
 }
 
 function redraw() {
@@ -255,7 +257,13 @@ async function ask() {
 /** Put a question into its field. */
 function write({ text, files = [] } = { text: "" }) {
   $("question").value = text;
+  fit();
   attachments.show(files);
+}
+
+/** Give the field its lines, where the browser does not by its style. */
+function fit() {
+  $("question").rows = Math.max(2, Math.min(12, $("question").value.split("\n").length));
 }
 
 /** Take a question into the field, to be sent in place of itself and all that follows; null ends that. */
@@ -372,8 +380,8 @@ function failed(error, turn) {
 /** Say why the server did not answer, and ask for a key if it needs one. */
 function complain(error) {
   const isWrong = error.status === 401 && sessionStorage.getItem(KEY);
-  tell(isWrong ? "This key is not the server's." : error.message);
-  if (error.status !== 401) return;
+  if (error.status !== 401) return tell(error.message);
+  tell(isWrong ? "This key is not the server's." : "This server wants a key: enter it below.");
   sessionStorage.removeItem(KEY);
   $("key-form").hidden = false;
   $("key").focus();
@@ -407,6 +415,7 @@ $("composer").addEventListener("submit", (event) => {
   event.preventDefault();
   ask();
 });
+$("question").addEventListener("input", fit);
 $("question").addEventListener("keydown", (event) => {
   if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
   event.preventDefault();

@@ -409,7 +409,7 @@ def test_a_gauge_shows_how_full_the_context_is(run: Run, toy_server: Site) -> No
         OPENED
         + """
     const meter = $("context");
-    const gauge = () => [meter.hidden, meter.value, meter.max, meter.title];
+    const gauge = () => [meter.hidden, meter.value, meter.max, meter.title, $("held").textContent];
     await until(() => $("model").textContent);
     const empty = gauge();
     await ask("first");
@@ -421,6 +421,7 @@ def test_a_gauge_shows_how_full_the_context_is(run: Run, toy_server: Site) -> No
     empty, one, two = run(script, {"url": toy_server.url})
     assert empty[0] and not one[0] and 0 < one[1] < two[1] < two[2]
     assert two[3] == f"The context holds {two[1]:,} of {two[2]:,} tokens"
+    assert (empty[4], two[4]) == ("", f"{two[1]:,} / {two[2]:,}")
 
 
 def test_former_versions_of_questions_and_answers_stay(run: Run, toy_server: Site) -> None:
