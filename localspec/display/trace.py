@@ -8,6 +8,7 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
+from localspec.bench import report
 from localspec.core.files import appearing_when_complete, file_problem
 from localspec.core.formatting import one_line
 from localspec.core.machine import cpu_name
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from localspec.chat.answer import Piece
 
 _PAGE = Path(__file__).with_name("trace.html")
+_STYLE = Path(report.__file__).with_name("page.css")  # one look of all reports
 
 
 def write_trace(
@@ -36,6 +38,7 @@ def page(pieces: Sequence["Piece"], totals: str, question: str = "", where: str 
     """The page of an answer with a line of its figures; probabilities if they were requested."""
     rounds = [piece for piece in pieces if piece.parts or piece.tokens]
     return Template(_PAGE.read_text("utf-8")).substitute(
+        style=_STYLE.read_text("utf-8"),
         colours=style_sheet(),
         question=escape(question),
         where=escape(where),

@@ -73,6 +73,11 @@ def test_a_round_has_its_facts() -> None:
     assert all(f'<li class="{name}">' in text for name in ORIGINS) and "9 tok/s" in text
 
 
+def test_it_looks_as_the_other_reports() -> None:
+    text = page([piece("a")], "1 token")
+    assert "--ground: #ffffff" in text and '<div class="wide"' in text
+
+
 def test_a_page_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(FileProblem, match="cannot be written: No such file") as caught:
         write_trace(tmp_path / "none" / "a.html", [piece("a")], "")

@@ -196,5 +196,5 @@ def _staircase(overall: Document) -> Chart | None:
 
 def _times(row: Figures) -> dict[str, float]:
     rest = max(0.0, row.generation_s - row.draft_s - row.verify_s)
-    parts = {"draft": row.draft_s, "verify": row.verify_s, "rest": rest}
+    parts = {"drafting": row.draft_s, "verifying": row.verify_s, "rest": rest}
     return {name: 1000 * seconds / row.tokens for name, seconds in parts.items()}
