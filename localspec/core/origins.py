@@ -39,7 +39,7 @@ _ROWS = (
         "#92278f", "#eb93de", "dashed",
     ),
     Origin(
-        "history", "earlier answer", "earlier answers", "()", "italic #0072b2",
+        "history", "earlier answer", "earlier answers", "()", "italic #f0b43c",
         "#7a5200", "#f0b43c", "dashed",
     ),
     Origin("forced", "forced", "grammar", "||", "#2ca02c", "#00694d", "#3fd6a7", "dotted"),

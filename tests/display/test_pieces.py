@@ -177,6 +177,14 @@ def test_each_origin_has_a_colour_of_its_own(system: ColorSystem) -> None:
     assert not {white, bright_white} & set(numbers)  # as plain text is in many terminals
 
 
+def test_each_colour_can_be_read_on_a_dark_ground() -> None:
+    for row in ORIGINS.values():
+        if (colour := Style.parse(row.style).color) is not None:
+            linear = [(part / 255) ** 2.2 for part in colour.get_truecolor()]
+            light = sum(x * y for x, y in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+            assert (light + 0.05) / 0.05 > 4.5, row.name  # contrast, as WCAG demands of text
+
+
 def test_the_legend_names_every_origin() -> None:
     assert legend("marks").plain.startswith("[drafted] · {prompt lookup} · ")
     assert all(row.label in legend("marks").plain for row in ORIGINS.values())
