@@ -129,19 +129,24 @@ def only_thoughts(answer: "Answer") -> None:
     )
 
 
-def compared(answer: "Answer", plain: "Answer", text: str) -> None:
-    """The measured speed-up over plain decoding of the same prompt, on stderr.
+def compared(answer: "Answer", plain: "Answer", text: str) -> str:
+    """Show the measured speed-up over plain decoding of the same prompt on stderr, and return it.
 
     ``text`` is a clause on whether both texts agree. Neither wins within the noise: by how much
     passes of one token differ between both answers.
     """
     ours, theirs = answer.stats, plain.stats
     if not (ours.tokens and theirs.tokens):
-        return
+        return ""
     speed = number(theirs.generation_tps)
-    if not ours.drafted:
-        note(f"Nothing was drafted: both answers are plain decoding, which reaches {speed} tok/s.")
-        return
+    words = f"Nothing was drafted: both answers are plain decoding, which reaches {speed} tok/s."
+    if ours.drafted:
+        words = _measured(ours, theirs, speed, text)
+    note(words)
+    return words
+
+
+def _measured(ours: GenerationStats, theirs: GenerationStats, speed: str, text: str) -> str:
     seconds = ours.seconds + ours.draft_prompt_seconds
     plain_pace = theirs.seconds / max(1, theirs.timed_tokens)
     gain = plain_pace / (seconds / max(1, ours.timed_tokens)) if seconds else 0.0
@@ -151,7 +156,7 @@ def compared(answer: "Answer", plain: "Answer", text: str) -> None:
     start = "No clear winner" if abs(gain - 1) <= noise else "Measured"
     noisy = f"; a difference below {percent(noise)} is noise here" if noise > 0.005 else ""
     measured = f"{gain:.2f} times as fast as plain decoding ({speed} tok/s){counted}"
-    note(f"{start}: {measured}{noisy}; {text}.")
+    return f"{start}: {measured}{noisy}; {text}."
 
 
 def _noise(one: GenerationStats, other: GenerationStats) -> float:

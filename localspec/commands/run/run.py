@@ -181,14 +181,9 @@ def run(
             )
             keep = traced.append if trace else lambda piece: None
             answer = collect(pieces, keep) if as_json else _written(pieces, look, keep)
-        if trace is not None:
-            totals = answers.figures_line(answer.stats, answer.finish_reason, None, answer.status)
-            loaded = (engine.target, engine.draft)
-            models = " + ".join(each.header.path.name for each in loaded if each is not None)
-            write_trace(trace, traced, totals, text, models)
         if not as_json:
             _show_figures(answer, options.sampling, full=look.stats, estimate=not compare)
-        plain = None
+        plain, measured = None, ""
         if compare and answer.finish_reason != "cancelled":
             stream = engine.stream(ids, replace(options, draft_tokens=0), reports_progress=True)
             with unseen_answer("plain", expected=len(answer.tokens)) as show:
@@ -199,7 +194,16 @@ def run(
             compared = {} if plain is None else {"plain": plain.as_json()}
             console.json_line(answer.as_json() | document | compared)
         elif plain is not None and plain.finish_reason != "cancelled":
-            answers.compared(answer, plain, agreement(engine.stream, ids, options, answer, plain))
+            agreed = agreement(engine.stream, ids, options, answer, plain)
+            measured = answers.compared(answer, plain, agreed)
+        if trace is not None:
+            totals = answers.figures_line(
+                answer.stats, answer.finish_reason, None, answer.status, estimate=not compare
+            )
+            loaded = (engine.target, engine.draft)
+            models = " + ".join(each.header.path.name for each in loaded if each is not None)
+            totals = " · ".join(filter(None, (totals, measured)))
+            write_trace(trace, traced, totals, text, models)
     ended = {answer.finish_reason, None if plain is None else plain.finish_reason}
     raise typer.Exit(130 if "cancelled" in ended else 0)
 

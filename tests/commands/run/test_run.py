@@ -4,6 +4,7 @@ import json
 import re
 import signal
 import subprocess
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,9 @@ def test_the_trace_is_a_page_of_the_answers_rounds(
     written = page.read_text(encoding="utf-8")
     assert written.count('<th scope="row">') == written.count('<span class="round"') > 1
     assert "by the target" in written and "drafted tokens accepted" in written
+    compared = localspec("run", "-m", tiny.target, *flags, "--trace", page, "--compare")
+    written = page.read_text(encoding="utf-8")
+    assert "x plain" not in written and escape(compared.err.splitlines()[-1]) in written
     refused = localspec("run", "-m", tiny.target, *flags, "--trace", tmp_path / "a.txt")
     assert refused.code == 2 and "ends in .html" in refused.err
 
