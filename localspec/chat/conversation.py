@@ -87,6 +87,9 @@ class ChatUI(Protocol):
     def say(self, sentence: str) -> None:
         """Show a note."""
 
+    def table(self, rows: Sequence[tuple[str, str]]) -> None:
+        """Show labels, each with its words."""
+
     def complain(self, problem: LocalspecError) -> None:
         """Show an error and its hint."""
 

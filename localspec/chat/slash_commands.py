@@ -50,9 +50,8 @@ class Command:
 
 
 def _help(chat: Chat, rest: str) -> None:
-    width = max(len(f"{name} {command.usage}") for name, command in COMMANDS.items())
-    for name, command in COMMANDS.items():
-        chat.ui.say(f"{f'{name} {command.usage}':<{width}}  {command.help}")
+    rows = COMMANDS.items()
+    chat.ui.table([(f"{name} {command.usage}", command.help) for name, command in rows])
     chat.ui.say('Several lines: paste them, end a line with a backslash, or put """ around them.')
     chat.ui.say("A message that begins with a slash: type two of them.")
 

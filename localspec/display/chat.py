@@ -137,6 +137,10 @@ class _Screen:
         self._settle()
         console.note(sentence, asked=True)
 
+    def table(self, rows: Sequence[tuple[str, str]]) -> None:
+        self._settle()
+        console.labelled_rows(console.make_console(stderr=True), rows)
+
     def complain(self, problem: LocalspecError) -> None:
         """A problem and the next step; it may have cut an answer short."""
         self._settle()

@@ -109,6 +109,9 @@ class Person:
     def say(self, sentence: str) -> None:
         self.said.append(sentence)
 
+    def table(self, rows: Sequence[tuple[str, str]]) -> None:
+        self.said += [f"{label} {words}" for label, words in rows]
+
     def complain(self, problem: LocalspecError) -> None:
         assert problem.message and problem.hint
         self.streamed = ""

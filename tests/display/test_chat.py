@@ -616,6 +616,15 @@ def test_stats_on_a_terminal_have_small_bars(
     assert "draft: 75% 50%  ▆▅" in streams.read()[1]
 
 
+def test_help_is_a_table_in_a_narrow_window() -> None:
+    with chatting([], columns=60, rows=40) as terminal:
+        terminal.type("/help\n")
+        terminal.prompt(2)
+        shown = terminal.window.text
+        assert re.search(r"(?m)^/retry .* {2}answer .*;\n {25}once", shown), shown
+        leave(terminal)
+
+
 def test_pipes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     text = 'one\n"""\ntwo\r\nlines\n"""\n\n/stats\n/nothing\nthree'
     answers = [["a\x1b[2J", "b"], ["c", "\n"], ["d"]]
