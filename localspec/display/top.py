@@ -8,9 +8,9 @@ from rich.text import Text
 
 from localspec.core.formatting import number, one_line, percent, size
 from localspec.core.origins import ORIGINS
-from localspec.display.answer import reading
+from localspec.display.answer import by_position, reading, small_bars
 from localspec.display.terminal.console import make_console, note
-from localspec.display.terminal.keys import pressed
+from localspec.display.terminal.keys import pressed, unseen
 
 if TYPE_CHECKING:
     from localspec.server.watch import ModelFigures, ServerFigures
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Tokens = Mapping[tuple[str, str], tuple[float, int]]  # time and count, by address and model
 
-_LABEL, _LONGEST_BAR, _SHARE = 18, 24, 5  # columns
+_LABEL, _LONGEST_BAR = 20, 24  # columns
 _FIGURE, _COUNT = 6, 3  # columns of figures that grow: the words after them keep their places
 _POSITIONS = 8  # of a draft, whose acceptance is shown
 _UNKNOWN = "unknown: set LOCALSPEC_API_KEY"
@@ -35,7 +35,7 @@ def watch(look: "Look", interval: float) -> None:
             out.print(text, style="")
         return
     try:
-        with Live(console=out, auto_refresh=False) as live:
+        with unseen(), Live(console=out, auto_refresh=False) as live:
             while now:
                 live.update(_block(now, before, out.width), refresh=True)
                 before = _tokens(now)
@@ -56,7 +56,7 @@ def _tokens(servers: "Sequence[ServerFigures]") -> Tokens:
 
 
 def _block(servers: "Sequence[ServerFigures]", before: Tokens, width: int) -> Text:
-    bars = max(0, min(_LONGEST_BAR, width - _LABEL - _SHARE - 1))
+    bars = max(0, min(_LONGEST_BAR, width - _LABEL - _FIGURE - 1))
     lines = [*_lines(servers, before, bars)]
     for line in lines:
         line.truncate(width, overflow="ellipsis")
@@ -67,17 +67,24 @@ def _lines(servers: "Sequence[ServerFigures]", before: Tokens, bars: int) -> Ite
     """Those of all servers; bars are at most so many columns wide."""
     for each in servers:
         for model in each.models:
-            yield Text(one_line(f"{model.model} at {each.url}: {model.state}"), "bold")
+            yield Text(one_line(f"{model.model}: {model.state}"), "bold")
+            yield _row("address", each.url)
             moment, tokens = before.get((each.url, model.model), (each.at, 0))
             passed = each.at - moment
             speed = max(0, model.tokens - tokens) / passed if passed > 0 else None
             for label, words in _rows(model, speed):
-                yield Text(one_line(f"  {label:<10}{words}"))
-            for label, share in _shares(model):
-                bar = f" {'█' * round(bars * min(1.0, share)):<{bars}}" if bars else ""
-                yield Text(one_line(f"    {label:<{_LABEL - 4}}{bar}{percent(share):>{_SHARE}}"))
-        memory = size(each.memory) if each.memory else "unknown"
-        yield Text(f"  {'memory':<10}{memory}")
+                yield _row(label, words)
+            if shares := [*_shares(model)]:
+                yield _row("share of the text", "")
+            for label, share in shares:
+                yield _row(f"  {label}", f"{percent(share)} {'█' * round(bars * min(1.0, share))}")
+        yield _row("memory", size(each.memory) if each.memory else "unknown")
+
+
+def _row(label: str, words: str) -> Text:
+    """A label, and words of which the first is a figure: all end in one column."""
+    figure, _, rest = words.partition(" ")
+    return Text(one_line(f"  {label:<{_LABEL - 2}}{figure:>{_FIGURE}} {rest}".rstrip()))
 
 
 def _rows(model: "ModelFigures", speed: float | None) -> Iterator[tuple[str, str]]:
@@ -88,29 +95,29 @@ def _rows(model: "ModelFigures", speed: float | None) -> Iterator[tuple[str, str
         if model.state not in (LOADING, *UNANSWERED):
             yield "requests", _UNKNOWN
         return
-    yield "requests", f"{model.running:>{_FIGURE}} running, {model.waiting:>{_COUNT}} waiting"
+    yield "requests", f"{model.running} running, {model.waiting:>{_COUNT}} waiting"
     if model.slots:
-        yield "slots", f"{model.busy:>{_FIGURE}} of {model.slots} busy"
+        yield "slots", f"{model.busy} of {model.slots} busy"
     first, *more = [
-        reading(*each).removeprefix("reading the prompt: ") for each in model.prompts
+        reading(*each).removeprefix("reading the prompt: ").replace(" tokens", "")
+        for each in model.prompts
     ] or ["–"]
     yield "prompt", f"{first}{f'; {len(more)} more' if more else ''}"
     average = number(model.generation_tps)
-    yield "tok/s", f"{number(speed):>{_FIGURE}} now, average {average:>{_FIGURE}}"
+    yield "tok/s", f"{number(speed)} now, average {average:>{_FIGURE}}"
     a_round = f", {model.answered / model.rounds:5.2f} a round" if model.rounds else ""
-    yield "tokens", f"{model.tokens:>{_FIGURE},}{a_round}"
+    yield "tokens", f"{model.tokens:,} so far{a_round}"
     if model.drafted:
         if model.times_plain is not None:
-            yield "gain", f"about {model.times_plain:.2f}x plain"
-        accepted = f"{percent(model.accepted / model.drafted):>{_FIGURE}}"
-        yield "accepted", f"{accepted} of {model.drafted:,} drafted"
+            yield "gain", f"{model.times_plain:.2f}x plain, estimated"
+        yield "accepted", f"{percent(model.accepted / model.drafted)} of {model.drafted:,} drafted"
+    if model.drafts:
+        shares = [n / model.drafts for n in model.by_position[:_POSITIONS]]
+        yield "  by position", f"{by_position(shares)}  {small_bars(shares)}"
 
 
 def _shares(model: "ModelFigures") -> Iterator[tuple[str, float]]:
-    """Shares of all tokens by origin, and of drafts whose n-th token was accepted."""
+    """Shares of all tokens by origin."""
     for name, accepted in model.by_source.items():
         if accepted and model.answered:
             yield ORIGINS[name].drafter if name in ORIGINS else name, accepted / model.answered
-    for i, accepted in enumerate(model.by_position[:_POSITIONS], 1):
-        if model.drafts:
-            yield f"position {i}", accepted / model.drafts

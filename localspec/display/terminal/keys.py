@@ -35,6 +35,11 @@ class Echo:
         _restore(before)
 
 
+def unseen() -> AbstractContextManager[None]:
+    """Echo nothing that is typed in the block: the next reader gets it."""
+    return _changed(off=termios.ECHO)
+
+
 def of_any_length() -> AbstractContextManager[None]:
     """Pass on keys rather than lines, which the terminal would cut, until the block ends."""
     return _changed(off=termios.ICANON)

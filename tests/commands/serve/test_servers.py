@@ -82,7 +82,8 @@ def test_running_servers_are_watched(localspec: Command) -> None:
     (model,) = server["models"]
     assert (model["model"], model["state"], model["tokens"]) == ("toy", "ready", 8)
     assert server["url"] == site.url and server["memory"] > 0
-    assert shown[0] == f"toy at {site.url}: ready" and "  slots          0 of 1 busy" in shown
+    assert shown[:2] == ["toy: ready", f"  address           {site.url}"]
+    assert "  slots                  0 of 1 busy" in shown
     assert refused.code == 2 and "No server is called 'other'" in refused.sentences
     assert localspec("top").err.startswith("No server is running.")
     assert json.loads(localspec("top", "--json").out) == {"servers": []}
@@ -130,7 +131,7 @@ def test_a_server_is_listed_while_its_model_loads(
     assert localspec("serve", f"mine={tiny.target}", "-t", "1", "--port", "0").code == 0
     url = seen[0].split("\t")[1]
     assert seen[0].startswith(f"mine\t{url}\t\tloading\t") and url.startswith("http://127.0.0.1:")
-    assert seen[1:3] == [f"mine at {url}: loading", "loading"]
+    assert seen[1:3] == ["mine: loading", "loading"]
     assert f"mine\t{url}\t" in seen[3] and "of 1 busy" in seen[3]
     assert localspec("ps").err.startswith("No server is running.")
 
@@ -201,7 +202,7 @@ def test_a_server_with_odd_replies_is_one_line(localspec: Command, bodies: dict[
         ps, top = localspec("ps", "--no-header"), localspec("top")
         listed = [json.loads(localspec(each, "--json").out) for each in ("ps", "top")]
     assert ps.out.startswith(f"toy\t{url}\t? of 1 busy\tnot a reply of localspec\t")
-    assert top.out.splitlines()[0] == f"toy at {url}: not a reply of localspec"
+    assert top.out.splitlines()[0] == "toy: not a reply of localspec"
     assert "\x1b" not in ps.out + ps.err + top.out + top.err and len(listed) == 2
 
 
