@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from localspec.server.watch import Reading
 
 _START = "Start one: localspec serve NAME"
+# As `serve` takes it; the argument is shorter.
+_PortFlag = Annotated[int | None, typer.Option("--port", hidden=True, help="As the argument.")]
 _END_SECONDS = 15.0  # more than answers under way have to complete
 
 
@@ -62,9 +64,10 @@ def stop(
         str | None,
         typer.Argument(metavar="[NAME|PORT]", help="A server's model or port; default: the one."),
     ] = None,
+    port: _PortFlag = None,
 ) -> None:
     """Stop a server that runs on this machine; answers under way have 3 seconds to complete."""
-    server = _chosen(name)
+    server = _chosen(name if port is None else str(port))
     if server.stop():
         until = time.monotonic() + _END_SECONDS
         while server.is_alive:
@@ -82,6 +85,7 @@ def top(
         str | None,
         typer.Argument(metavar="[NAME|PORT]", help="A server's model or port; default: all."),
     ] = None,
+    port: _PortFlag = None,
     interval: Annotated[
         float, typer.Option("--interval", min=0.1, max=3600, help="Seconds between two looks.")
     ] = 2.0,
@@ -94,6 +98,8 @@ def top(
     """
     from localspec.display.top import watch
     from localspec.server.watch import ServerFigures, look
+
+    name = name if port is None else str(port)
 
     def seen() -> list[ServerFigures]:
         return [look(server) for server in _fitting(name)]

@@ -78,6 +78,8 @@ def test_running_servers_are_watched(localspec: Command) -> None:
         site.ask(max_tokens=8)
         (server,) = json.loads(localspec("top", "--json").out)["servers"]
         shown = localspec("top", "toy").out.splitlines()
+        port = site.url.rpartition(":")[2]
+        assert localspec("top", "--port", port).out.startswith("toy: ready")
         refused = localspec("top", "other")
     (model,) = server["models"]
     assert (model["model"], model["state"], model["tokens"]) == ("toy", "ready", 8)
