@@ -6,12 +6,22 @@ from itertools import zip_longest
 from operator import add, attrgetter
 from typing import Literal, NamedTuple, TypeVar
 
-from localspec.speculative.loop import Prefill, Round
+from localspec.core.origins import DRAFT
+from localspec.speculative.loop import DraftStatus, Prefill, Round
 
 Drafter = Literal["", "draft model", "prediction heads"]
 Interval = tuple[float, float]  # of a speedup, between which it lies by 90 %
 # Whether drafted and plain texts agree: up to rounding, not at all, or as rejection draws.
 SameText = Literal["same", "rounding", "different", "redrawn"]
+STATUS_WORDS = {
+    DraftStatus.DRAFTING: "",
+    DraftStatus.OFF: "",  # as requested: nothing to explain
+    DraftStatus.RECENTLY_SLOWER: "recently slower than plain",
+    DraftStatus.VERIFICATION_TOO_SLOW: "costs more than it can gain here",
+    DraftStatus.DRAFT_TOO_OFTEN_WRONG: "too often wrong for its cost here",
+    DraftStatus.DRAFT_NOT_NUMBERS: "its logits are not numbers",
+    DraftStatus.ANSWER_TOO_SHORT: "reading the prompt costs more than it would gain",
+}
 _ESTIMATED_FROM = 32  # tokens: one pause weighs more in fewer
 K = TypeVar("K", int, str)
 V = TypeVar("V", "PassStats", "SourceStats")
@@ -214,6 +224,14 @@ class GenerationStats:
     def mean_accepted_length(self) -> float | None:
         """Tokens per round, the bonus token included; None before the first."""
         return self.tokens / self.rounds if self.rounds else None
+
+
+def why_unused(stats: GenerationStats, status: DraftStatus) -> str:
+    """Why a loaded draft proposed nothing in an answer that has ended; empty if it need not say."""
+    if not (stats.drafter and stats.rounds) or DRAFT in stats.sources or status is DraftStatus.OFF:
+        return ""
+    otherwise = "other drafts promised more" if stats.drafted else "the answer ended first"
+    return STATUS_WORDS[status] or otherwise
 
 
 def _add(sums: dict[K, V], more: Mapping[K, V]) -> None:

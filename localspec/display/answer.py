@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from localspec.chat.stats import GenerationStats, PassStats
+from localspec.chat.stats import STATUS_WORDS, GenerationStats, PassStats, why_unused
 from localspec.core.formatting import duration, number, percent
 from localspec.core.origins import DRAFT, ORIGINS
 from localspec.display.terminal.console import note
@@ -12,15 +12,6 @@ from localspec.speculative.loop import DraftStatus
 if TYPE_CHECKING:
     from localspec.chat.answer import Answer
 
-STATUS_WORDS = {
-    DraftStatus.DRAFTING: "",
-    DraftStatus.OFF: "",  # as requested: nothing to explain
-    DraftStatus.RECENTLY_SLOWER: "recently slower than plain",
-    DraftStatus.VERIFICATION_TOO_SLOW: "costs more than it can gain here",
-    DraftStatus.DRAFT_TOO_OFTEN_WRONG: "recently too often wrong for its cost",
-    DraftStatus.DRAFT_NOT_NUMBERS: "its logits are not numbers",
-    DraftStatus.ANSWER_TOO_SHORT: "reading the prompt costs more than it would gain",
-}
 _BARS = "▁▂▃▄▅▆▇█"
 _FEWEST_PASSES = 8  # of one token: the mean of fewer says little
 _POSITIONS = 16  # of a draft, whose acceptance is shown
@@ -47,7 +38,8 @@ def figures_line(
     """
     if stats.rounds == 0 and finish_reason == "cancelled":
         return "cancelled while reading the prompt"
-    parts = _generated(stats, status, full=full, estimate=estimate)
+    reason = STATUS_WORDS[status] or why_unused(stats, status)
+    parts = _generated(stats, status, reason, full=full, estimate=estimate)
     if full:
         parts = [f"{stats.tokens} tokens", *parts, _prompt(stats)]
     if full and stats.ttft_s is not None and stats.answers < 2:  # it is that of the first
@@ -62,16 +54,16 @@ def figures_line(
 
 
 def _generated(
-    stats: GenerationStats, status: DraftStatus, *, full: bool, estimate: bool = True
+    stats: GenerationStats, status: DraftStatus, reason: str, *, full: bool, estimate: bool = True
 ) -> list[str]:
-    """Speed, gain and acceptance; a reason if drafting is off; with ``full`` tokens a round."""
+    """Speed, gain and acceptance; ``reason`` if drafting is off; with ``full`` tokens a round."""
     found, off = [], []
     if estimate and stats.estimated_speedup is not None:
         found.append(f"about {stats.estimated_speedup:.2f}x plain")
     if stats.drafted:
         found.append(_accepted(stats))
     is_unused = bool(stats.drafter) and DRAFT not in stats.sources
-    if reason := STATUS_WORDS[status]:
+    if reason:
         everything = status is DraftStatus.RECENTLY_SLOWER or not stats.drafter
         what, began = ("drafting", stats.drafted) if everything else (stats.drafter, not is_unused)
         off.append(f"{what} off{' in the last round' if began else ''} ({reason})")
@@ -193,7 +185,7 @@ def meter(
     full: bool = False,
 ) -> str:
     """The figures so far, as many as fit into one line of ``width`` columns."""
-    parts = _generated(stats, status, full=full)
+    parts = _generated(stats, status, STATUS_WORDS[status], full=full)
     while len(parts) > 1 and len(" · ".join(parts)) > width:
         del parts[-1]
     return " · ".join(parts)

@@ -300,7 +300,7 @@ def _end(scope: Scope, answers: Answers, *, left: bool = False) -> None:
     answers.close()
     reasons = {choice.finish_reason or "stop" for choice in answers.choices}
     scope["state"] |= {
-        "stats": answers.stats,
+        "figures": (answers.stats, answers.choices[-1].status),
         "cut_off": "" if answers.complete else "the client left" if left else "cut off",
         "reading": reading,
         "ends": sorted(reasons - {"stop", "tool_calls"}),

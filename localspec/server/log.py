@@ -8,9 +8,10 @@ from typing import Any
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from localspec.chat.stats import GenerationStats
+from localspec.chat.stats import GenerationStats, why_unused
 from localspec.core.formatting import one_line
 from localspec.server.metrics import RequestMetrics
+from localspec.speculative.loop import DraftStatus
 
 _SLOWED = 0.05  # of an answer's time: less explains no slow answer
 _QUIET = ("/health", "/v1/health", "/metrics", "/slots")  # polled every few seconds: not logged
@@ -75,7 +76,7 @@ class AccessLog:
         if not (path in _QUIET or (path.startswith(_PAGE) and status < 400)):
             request = f"{scope['method']} {one_line(path[:200])} {status}"
             code = f" {state['code']}" if state.get("code") else ""
-            numbers = figures(state["stats"]) if "stats" in state else ""
+            numbers = figures(*state["figures"]) if "figures" in state else ""
             self._say(f"{request}{code} {seconds:.2f} s{numbers}{_end(state)}")
 
     def _route(self, scope: Scope) -> str:
@@ -84,7 +85,7 @@ class AccessLog:
         return next((each.path_format for each in found), "other")
 
 
-def figures(stats: GenerationStats) -> str:
+def figures(stats: GenerationStats, status: DraftStatus) -> str:
     """The figures of an answer, for the end of a log line."""
     read = f", prompt {stats.prompt_tokens}"
     cached = f" ({stats.cached_tokens} cached)" if stats.cached_tokens else ""
@@ -96,7 +97,9 @@ def figures(stats: GenerationStats) -> str:
     accepted = "" if rate is None else f", {rate:.0%} of {stats.drafted} drafted accepted"
     times = stats.estimated_speedup
     gain = "" if times is None else f", about {times:.2f}x plain"
-    return f"{read}{cached} + {stats.tokens} tokens{speed}{slowed}{accepted}{gain}"
+    why = why_unused(stats, status)
+    off = f", {stats.drafter} off ({why})" if why else ""
+    return f"{read}{cached} + {stats.tokens} tokens{speed}{slowed}{accepted}{gain}{off}"
 
 
 def _end(state: Mapping[str, Any]) -> str:

@@ -61,6 +61,13 @@ def test_cached_tokens_are_said(streams: Streams) -> None:
     assert "TTFT" not in streams.read()[1]
 
 
+def test_drafting_that_was_asked_to_be_off_needs_no_reason() -> None:
+    stats = made_stats()
+    stats.drafter = "draft model"
+    assert "off" not in figures_line(stats, "stop", None, DraftStatus.OFF)
+    assert "off" not in meter(stats, 99)  # nor one that may come yet
+
+
 LOOKED_UP = {"lookup": SourceStats(3, 371, 371)}
 BOTH = {"draft": SourceStats(9, 20, 12), **LOOKED_UP}
 TOO_SLOW = DraftStatus.VERIFICATION_TOO_SLOW
@@ -89,6 +96,19 @@ TOO_SLOW = DraftStatus.VERIFICATION_TOO_SLOW
             "draft model",
             TOO_SLOW,
             "draft model off (costs more than it can gain here) · nothing drafted by prompt lookup",
+        ),
+        (
+            LOOKED_UP,
+            "draft model",
+            DraftStatus.DRAFTING,
+            "prompt lookup: 371 of 371 drafted tokens accepted · draft model off (other drafts "
+            "promised more)",
+        ),
+        (
+            {},
+            "draft model",
+            DraftStatus.DRAFTING,
+            "draft model off (the answer ended first) · nothing drafted by prompt lookup",
         ),
         ({}, "", DraftStatus.RECENTLY_SLOWER, "drafting off (recently slower than plain)"),
         (

@@ -20,6 +20,7 @@ from localspec.server import log
 from localspec.server.api import replies
 from localspec.server.log import figures
 from localspec.server.metrics import RequestMetrics
+from localspec.speculative.loop import DraftStatus
 from tests.support.served import (
     CHAT,
     COMPLETIONS,
@@ -246,9 +247,15 @@ def test_the_log_says_how_far_a_prompt_was_read() -> None:
 def test_the_log_says_what_drafting_gained_and_whose_key_it_was() -> None:
     stats = GenerationStats(answers=1, tokens=64, drafted=40, accepted=30, seconds=2.0)
     stats.plain_seconds = 3.0
-    assert figures(stats).endswith(", about 1.50x plain") and "other prompts" not in figures(stats)
+    drafting = DraftStatus.DRAFTING
+    line = figures(stats, drafting)
+    assert line.endswith(", about 1.50x plain") and "other prompts" not in line
     stats.others_prompts_seconds = 1.2
-    assert " at 32.0 tok/s, 60% of that time for other prompts, " in figures(stats)
+    assert " at 32.0 tok/s, 60% of that time for other prompts, " in figures(stats, drafting)
+    stats.drafter, stats.rounds, reason = "draft model", 9, DraftStatus.ANSWER_TOO_SHORT
+    assert figures(stats, reason).endswith(
+        ", draft model off (reading the prompt costs more than it would gain)"
+    )
     said = list[str]()
     answers = partial(log.AccessLog, routes=(), say=said.append, metrics=RequestMetrics())
 

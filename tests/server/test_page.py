@@ -17,11 +17,11 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from localspec.chat.conversation_store import read_conversation
-from localspec.chat.stats import GenerationStats
+from localspec.chat.stats import STATUS_WORDS, GenerationStats
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.core.origins import ORIGINS
-from localspec.display.answer import STATUS_WORDS, meter
+from localspec.display.answer import meter
 from localspec.engine.session.limits import Limits
 from localspec.server import app
 from localspec.server.api.replies import timings

@@ -11,6 +11,7 @@ from localspec.engine.session.job import GenerationRequest, Job, received
 from localspec.engine.session.limits import Closing
 from localspec.engine.session.session import Session
 from localspec.server.metrics import Metrics
+from localspec.speculative.loop import DraftStatus
 from localspec.speculative.sampling.logprobs import TokenLogprob
 
 
@@ -35,6 +36,7 @@ class Choice:
     stop_text: str | None = None
     truncated: bool = False
     stats: GenerationStats = field(default_factory=GenerationStats)
+    status: DraftStatus = DraftStatus.DRAFTING
 
     def add(self, piece: Piece) -> None:
         """Add the next piece; ``finish_reason`` is then one of OpenAI's."""
@@ -45,7 +47,7 @@ class Choice:
         self.reasoning_tokens += sum(part.reasoning for part in piece.parts)
         self.logprobs += piece.logprobs
         self.tool_calls += piece.tool_calls
-        self.stats = piece.stats
+        self.stats, self.status = piece.stats, piece.status
         if piece.stop_text in self.job.request.options.stop:  # else it is the chat template's
             self.stop_text = piece.stop_text
         self.truncated = piece.finish_reason == "context"

@@ -193,7 +193,7 @@ class Adaptive(Controller):
         return filling if verified + filling <= limit else 0
 
     def _choose(self, plan: "_RoundPlan", context: list[int], limit: int) -> DraftStatus:
-        """Decide what is verified; returns the reason if nothing is."""
+        """Decide what is verified; returns why the draft model is not used."""
         value = self._value
         verified, worth = value.best(plan.candidates)
         gain = 0.0 if self._draft is None else self._trusted(value.gain, MODEL)
@@ -210,8 +210,7 @@ class Adaptive(Controller):
             elif self._profile.take_trial():
                 self._try_width(plan)
             return DraftStatus.DRAFTING
-        status = self._ask_model(self._draft, plan, context, limit, worth)
-        return DraftStatus.DRAFTING if plan.verified else status
+        return self._ask_model(self._draft, plan, context, limit, worth)
 
     def _is_known(self, group: str) -> bool:
         """Whether enough candidates of a group were judged to trust their acceptance."""
@@ -239,7 +238,8 @@ class Adaptive(Controller):
         elif self._profile.take_trial():
             self._try_width(plan)
             draft.time_step(context)
-        return self._reason(DraftStatus.DRAFT_TOO_OFTEN_WRONG)
+        wrong = DraftStatus.DRAFT_TOO_OFTEN_WRONG
+        return self._reason(DraftStatus.DRAFTING if plan.verified else wrong)
 
     def _try_width(self, plan: "_RoundPlan") -> None:
         """Widen a plain pass to measure its cost again: it may date from a busy moment."""

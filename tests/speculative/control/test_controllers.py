@@ -448,6 +448,13 @@ def test_a_draft_that_was_never_tried_is_not_called_wrong() -> None:
     assert controller.status == DraftStatus.ANSWER_TOO_SHORT
 
 
+def test_a_lookup_that_drafts_does_not_hide_why_the_model_does_not() -> None:
+    draft = (2.0, 0.0)  # a step costs more than a pass of the target
+    controller = auto(0.05, draft, calibrated(FLAT, draft), PromptLookup())(FakeClock())
+    assert controller.propose([1, 2, 3, 4, 5, 6] * 6, 9).sources[0] == "lookup"
+    assert controller.status == DraftStatus.VERIFICATION_TOO_SLOW
+
+
 def test_a_debt_from_before_is_the_reason_not_to_draft() -> None:
     draft, verify = (0.35, 0.0), (0.7, 0.3)  # may gain a little
     make = auto(0.02, draft, calibrated(verify, draft), budget=in_debt(20.0, 1.0))
