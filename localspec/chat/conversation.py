@@ -101,9 +101,10 @@ class Chat:
     The prompt contains the ``turns`` from index ``oldest`` on. ``file`` is the file in which the
     conversation was saved or loaded last, and may be overwritten. ``pair`` has the models and
     their settings, as in `SavedConversation`; ``autosave`` is None for a chat that is not saved.
-    ``attached`` is text of files that begins the next message. ``load_pair`` replaces ``engine``,
-    ``options`` and ``pair`` by those of another pair. ``shown`` is the last answer as it came,
-    with the turns that it ends.
+    ``attached`` is text of files that begins the next message. ``asked`` has the turns as they were
+    before the last question and with it: one without an answer can be repeated. ``load_pair``
+    replaces ``engine``, ``options`` and ``pair`` by those of another pair. ``shown`` is the last
+    answer as it came, with the turns that it ends.
     """
 
     engine: ChatEngine
@@ -117,23 +118,22 @@ class Chat:
     pair: Mapping[str, Any] = field(default_factory=dict)
     autosave: Autosave | None = None
     attached: str = ""
+    asked: tuple[list[Message], list[Message]] | None = None
     load_pair: "Callable[[Chat, str], None] | None" = None
     shown: tuple[list[Message], list[Piece], Answer] | None = None
 
     def ask(self, text: str) -> None:
         """Answer a message, preceded by the text of the files that were read for it."""
-        before = self.turns
-        self.answer([*before, {"role": "user", "content": self.attached + text}])
-        if self.turns is not before:
-            self.attached = ""
+        self.answer([*self.turns, {"role": "user", "content": self.attached + text}])
 
     def answer(self, turns: list[Message]) -> None:
         """Answer the last user turn and add both to the conversation, also after Ctrl-C.
 
-        Without a single token, the conversation stays as it was. Raises PromptTooLong if the
-        last turn alone leaves no room for an answer.
+        Without a single token, the conversation stays as it was, but for ``asked``. Raises
+        PromptTooLong if the last turn alone leaves no room for an answer.
         """
         oldest, prompt = self._make_room(turns)
+        self.asked = self.turns, turns
         shown = list[Piece]()
 
         def show(piece: Piece) -> None:
@@ -144,6 +144,8 @@ class Chat:
         if answer.tokens:
             self.turns = [*turns, assistant_turn(answer.text, answer.reasoning)]
             self.oldest = oldest
+            if turns[-1]["content"].startswith(self.attached):
+                self.attached = ""
             self.shown = self.turns, shown, answer
         self.total.merge(answer.stats)
         stats = answer.stats

@@ -84,6 +84,9 @@ def _retry(chat: Chat, rest: str) -> None:
 
 
 def _to_last_question(chat: Chat) -> list[Message]:
+    before, asked = chat.asked or ([], [])
+    if asked and before is chat.turns:
+        return asked  # it was stopped before its answer began
     turns = list(chat.turns)
     if turns and turns[-1]["role"] == "assistant":
         turns.pop()

@@ -295,6 +295,31 @@ def test_ctrl_c_while_the_prompt_is_read_forgets_the_question(
     assert said_turns(chat) == [("user", "two"), ("assistant", person.answers[1].text)]
 
 
+def test_retry_asks_a_question_again_that_was_stopped_before_its_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chat, _, engine = talked("one")
+    chat.attached = "text of a file: "
+    interrupt_once(monkeypatch, engine.target, "decode")
+    handle(chat, "two")
+    handle(chat, "/retry")
+    assert [turn for role, turn in said_turns(chat) if role == "user"] == [
+        "one",
+        "text of a file: two",
+    ]
+    assert not chat.attached
+    handle(chat, "/retry")  # of one with an answer, as ever
+    assert [turn for role, turn in said_turns(chat) if role == "user"] == [
+        "one",
+        "text of a file: two",
+    ]
+    interrupt_once(monkeypatch, engine.target, "decode")
+    handle(chat, "three")
+    handle(chat, "/undo")
+    handle(chat, "/retry")  # the stopped one belonged to other turns
+    assert [turn for role, turn in said_turns(chat) if role == "user"] == ["one"]
+
+
 def test_ctrl_c_outside_of_an_answer_does_not_end_the_chat(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
