@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -165,9 +165,10 @@ class Guard:
             sentence = f"{scope['path']} is off (--no-{name})."
             return refusal(404 if name == "ui" else 501, sentence)  # as llama-server
         if scope["method"] == "POST" and not (_is_json(headers) or _is_empty(headers)):
-            return refusal(
-                415,
-                "The Content-Type must be application/json: -H 'Content-Type: application/json'",
+            if origin is not None or "sec-fetch-site" in headers:
+                return refusal(415, "The Content-Type must be application/json.")
+            MutableHeaders(scope=scope)["content-type"] = (
+                "application/json"  # curl's own is a form's
             )
         encoding = ", ".join(headers.getlist("content-encoding")).strip()
         if scope["method"] == "POST" and encoding.lower() not in ("", "identity"):
@@ -207,7 +208,7 @@ def _is_empty(headers: Headers) -> bool:
 
 
 def _is_json(headers: Headers) -> bool:
-    """Browsers send other types across origins without a preflight request."""
+    """Browsers send other types across origins without a preflight request, but with Origin."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     return kind == "application/json" or (
         kind.startswith("application/") and kind.endswith("+json")

@@ -180,13 +180,16 @@ def test_health_and_the_page_are_open(locked: Site) -> None:
 @pytest.mark.parametrize(
     "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "json", ""]
 )
-def test_a_body_must_be_json(toy_server: Site, kind: str) -> None:
-    # Pages of other origins may send these without asking first.
-    reply = toy_server.client.post(
-        CHAT, content=b'{"messages": []}', headers={"content-type": kind}
-    )
-    assert reply.status_code == 415
-    assert "application/json" in error_of(reply)["message"]
+def test_a_page_must_send_json_and_curl_need_not_say_so(toy_server: Site, kind: str) -> None:
+    # Browsers send these without asking first, with one of both headers.
+    body = b'{"messages": [{"role": "user", "content": "hello"}]}'
+    own = {"origin": str(toy_server.client.base_url).rstrip("/")}
+    for sent in (own, {"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "none"}):
+        reply = toy_server.client.post(CHAT, content=body, headers={"content-type": kind, **sent})
+        assert reply.status_code == 415
+        assert "application/json" in error_of(reply)["message"]
+    reply = toy_server.client.post(CHAT, content=body, headers={"content-type": kind})
+    assert reply.status_code == 200
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "zstd", "identity, gzip"])
