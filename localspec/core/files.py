@@ -59,7 +59,10 @@ def size_of(path: Path) -> int | None:
 
 
 def did_you_mean(missing: Path) -> str:
-    """The file next to a missing one whose name is nearest to it, as a question; "" for none."""
+    """The file next to a missing one whose name is nearest to it, as a question; "" for none.
+
+    The shortest that begins as it does, or else a similar one.
+    """
     if os.path.exists(missing):
         return ""
     # The part after "1." in 1.5B is not a suffix.
@@ -69,7 +72,9 @@ def did_you_mean(missing: Path) -> str:
         there = {each.stem: each for each in some if suffix in ("", each.suffix)}
     except OSError:
         return ""
-    near = get_close_matches(missing.name.removesuffix(suffix), there, 1, 0.75)
+    wanted = missing.name.removesuffix(suffix)
+    begun = sorted((each for each in there if len(wanted) > 2 and each.startswith(wanted)), key=len)
+    near = begun or get_close_matches(wanted, there, 1, 0.75)
     return f"Did you mean {one_line(str(there[near[0]]))}? " if near else ""
 
 

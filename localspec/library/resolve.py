@@ -18,10 +18,16 @@ from localspec.core.errors import MissingFile, UnknownPair, UsageError
 from localspec.core.formatting import one_line
 from localspec.download import downloaded
 from localspec.hub.reference import parse_reference
-from localspec.library.local_models import Inventory, LocalModel, find_models, model_of
+from localspec.library.local_models import (
+    Inventory,
+    LocalModel,
+    current_folder,
+    find_models,
+    model_of,
+)
 from localspec.library.pairs import user_pairs
 from localspec.library.pairs.catalog import MTP as MTP
-from localspec.library.pairs.catalog import SHOWN_NAMES, load_catalog, near_names
+from localspec.library.pairs.catalog import SHOWN_NAMES, PairSpec, load_catalog, near_names
 from localspec.metadata.filenames import model_name
 
 # In place of a draft, besides MTP:
@@ -71,8 +77,7 @@ class Resolver:
         Files of the current ``folder`` count as those of a known pair.
         """
         if target is None:
-            names = [*_folder_files(), *(model.name for model in self._nameable())]
-            here = [one_line(name) for name in names][:SHOWN_NAMES]
+            here = [one_line(name) for name in self._listed_names()][:SHOWN_NAMES]
             listed = f" or a model on this disk ({', '.join(here)})" if here else ""
             raise UsageError(
                 "No target model was given.",
@@ -181,10 +186,15 @@ class Resolver:
         try:
             pair = user_pairs.find(_known_as(name))
         except UnknownPair as error:
-            here = near_names(name, [*_folder_files(), *(model.name for model in self._nameable())])
             message = error.message.replace("There is no pair", "There is no file and no pair")
-            none, _, pairs = message.removesuffix(".").partition("; near it: ")
-            near = {"On this disk": here, "Pairs near it": pairs}
+            none = message.removesuffix(".").partition("; near it: ")[0]
+            known = [each.name for each in sorted(load_catalog(), key=self._is_missing)]
+            near = {
+                "On this disk": near_names(name, self._listed_names()),
+                "Pairs near it": near_names(
+                    name, [*user_pairs.names(), user_pairs.BUNDLED, *known]
+                ),
+            }
             raise UnknownPair(
                 " ".join([f"{none}.", *(f"{key}: {each}." for key, each in near.items() if each)]),
                 "See pairs with: localspec pairs, and the models on this disk with: localspec list",
@@ -193,6 +203,11 @@ class Resolver:
         note = f"{pair.name} is your own pair; the known pair of that name is not used."
         note = note if hidden else f"{name}: the pair {pair.name}." if ":" in name else ""
         return NamedModels(pair.target, pair.draft, dict(pair.settings), note, pair.name)
+
+    def _is_missing(self, pair: PairSpec) -> bool:
+        """Whether a file of a known pair would be fetched."""
+        named = NamedModels(str(pair.target.reference), pair.draft_name, pair=pair.name)
+        return not all(map(self.on_disk, self._found_in_folder(named).models))
 
     def _found_in_folder(self, named: NamedModels) -> NamedModels:
         """A known pair with the models of the current folder that would be fetched else."""
@@ -216,6 +231,12 @@ class Resolver:
         wanted = Path(reference.file).name
         near = [each for each in _folder_files() if model_name(each) == model_name(wanted)]
         return wanted if wanted in near else near[0] if len(near) == 1 else name
+
+    def _listed_names(self) -> list[str]:
+        """The names that `localspec list` shows, those of the current folder first."""
+        own = {model.name for model in find_models((), current_folder()).models}
+        here = (name for name in _folder_files() if name in own)
+        return [*here, *(model.name for model in self._nameable())]
 
     def _nameable(self) -> list[LocalModel]:
         return [model for model in self.inventory.files if model.source != "folder"]

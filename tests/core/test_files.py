@@ -46,12 +46,14 @@ def test_a_file_appears_at_the_end(folder: Path) -> None:
 
 
 def test_the_nearest_name_beside_a_missing_file(folder: Path) -> None:
-    for name in ("target.gguf", "prompts.jsonl", "other.txt", "coder-1.5b-it-q4_0.gguf"):
+    long = "coder-1.5b-instruct-q4_k_m.gguf"
+    for name in ("target.gguf", "prompts.jsonl", "other.txt", "coder-1.5b-it-q4_0.gguf", long):
         (folder / name).touch()
     misspelt = (
         ("taget.gguf", "target"),
         ("target", "target"),
         ("coder-1.5b-it", "coder-1.5b-it-q4_0"),
+        ("coder-1.5b-ins.gguf", "coder-1.5b-instruct-q4_k_m"),
     )
     for name, near in [(name, f"{near}.gguf") for name, near in misspelt]:
         assert did_you_mean(folder / name) == f"Did you mean {folder / near}? "

@@ -67,7 +67,7 @@ def test_models_stay_as_they_were_named() -> None:
         assert choose(target, draft) == NamedModels(target, draft, {}, "")
 
 
-def test_no_target_and_an_empty_name_are_told() -> None:
+def test_no_target_and_an_empty_name_are_told(here: Path) -> None:
     for names in (("", None), ("big.gguf", "")):
         with pytest.raises(UsageError, match="is empty"):
             choose(*names)
@@ -75,9 +75,11 @@ def test_no_target_and_an_empty_name_are_told() -> None:
         choose(None, "small.gguf")
     assert "--target" in caught.value.hint and "localspec demo" in caught.value.hint
     models_of("coder.gguf")
+    (here / "own.gguf").write_bytes(MODEL)
+    (here / "text.gguf").write_text("no model")  # which `localspec list` leaves out
     with pytest.raises(UsageError) as caught:
         choose(None)
-    assert "a model on this disk (coder.gguf)" in caught.value.hint
+    assert "a model on this disk (own.gguf, coder.gguf)" in caught.value.hint
 
 
 @pytest.mark.usefixtures("mine")
@@ -147,6 +149,13 @@ def test_a_name_that_nothing_has(names: tuple[str, str | None], words: str) -> N
         choose(*names)
     assert words in caught.value.message and caught.value.message.endswith(".")
     assert "localspec pairs" in caught.value.hint and "localspec list" in caught.value.hint
+
+
+def test_near_pairs_whose_files_are_here_come_first(here: Path) -> None:
+    for name in ("1.5b", "0.5b"):
+        (here / f"qwen2.5-coder-{name}-instruct-q4_k_m.gguf").write_bytes(MODEL)
+    with pytest.raises(UnknownPair, match="Pairs near it: qwen2.5-coder-1.5b, "):
+        choose("qwen")
 
 
 # --- what is a pair's name ---
@@ -271,11 +280,11 @@ def test_files_of_the_current_folder_are_near_names(
 ) -> None:
     folder = tmp_path / "work"
     folder.mkdir()
-    (folder / "my-model-q4_0.gguf").touch()
+    (folder / "my-model-q4_0.gguf").write_bytes(MODEL)
     monkeypatch.chdir(folder)
     with pytest.raises(UnknownPair, match=r"On this disk: my-model-q4_0\.gguf\."):
         choose("my-model", None)
-    (folder / "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf").touch()
+    (folder / "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf").write_bytes(MODEL)
     models_of("qwen2.5-coder-7b.gguf")
     with pytest.raises(UnknownPair) as caught:
         choose("qwen2.5-codr", None)  # the beginning of a name, misspelt
