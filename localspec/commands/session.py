@@ -15,6 +15,7 @@ from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import LoadOptions
 from localspec.core.options.model_options import ModelOptions
 from localspec.display.terminal import console
+from localspec.display.terminal.keys import unseen
 from localspec.display.terminal.progress import progress
 from localspec.library.pairs.options import picked
 
@@ -96,7 +97,9 @@ def open_engine(request: "PairRequest", parallel: int = 1, kv_unified: bool = Fa
     from localspec.llama import llama_library
 
     llama_library.log.verbose = request.models.verbose
-    engine = Engine.load(target, draft, lenient=request.models.lenient, say=console.note)
+    with unseen(), progress(elapsed=True) as report:
+        report("Loading", 0, 1)
+        engine = Engine.load(target, draft, lenient=request.models.lenient, say=console.note)
     for sentence in (*engine.notes, *_without_branches(request, engine)):
         console.note(sentence)
     return engine

@@ -409,9 +409,10 @@ def test_what_is_pasted_while_the_model_loads_is_kept_whole(tiny: TinyFiles) -> 
     flags = ("-m", str(tiny.target), "-t", "1", "-n", "2", "--draft", "off", "-c", "512")
     with Terminal(CLI, "chat", *flags) as terminal:
         terminal.wait(lambda window: terminal.takes_keys())
-        assert ">>>" not in terminal.window.text
+        assert ">>>" not in terminal.window.text and not terminal.echoes()
         terminal.paste("z" * 6000 + "\n")
         terminal.wait(lambda window: "Error: " in window.text)
+        assert "Loading" in terminal.raw
         (tokens,) = re.findall(r"has ([\d,]+) tokens", terminal.window.text.replace("\n", " "))
         assert int(tokens.replace(",", "")) >= 6000
         leave(terminal)

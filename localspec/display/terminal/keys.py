@@ -41,8 +41,8 @@ def unseen() -> AbstractContextManager[None]:
 
 
 def of_any_length() -> AbstractContextManager[None]:
-    """Pass on keys rather than lines, which the terminal would cut, until the block ends."""
-    return _changed(off=termios.ICANON)
+    """Pass on keys, without echo, rather than lines, which the terminal would cut, in the block."""
+    return _changed(off=termios.ICANON | termios.ECHO)
 
 
 def as_lines() -> AbstractContextManager[None]:

@@ -22,11 +22,13 @@ def progress(
     *,
     in_bytes: bool = False,
     in_seconds: bool = False,
+    elapsed: bool = False,
     above: "Callable[[], Iterable[Text]]" = tuple,
 ) -> Iterator[OnProgress]:
     """A progress bar, updated with (label, done, total), one label at a time.
 
-    It shows the time left, which ``in_seconds`` is the rest, and ``in_bytes`` sizes and speed. The
+    It shows the time left, which ``in_seconds`` is the rest, and ``in_bytes`` sizes and speed; for
+    work of unknown length the time ``elapsed`` alone. The
     lines ``above`` it are drawn again with it. A full bar is removed with them, so that the next
     output does not land on its line. The first update draws it: with none nothing changes.
     """
@@ -34,7 +36,9 @@ def progress(
 
     def report(label: str, done: int, total: int) -> None:
         nonlocal draw
-        draw = draw or drawn.enter_context(_bar(in_bytes, in_seconds, above))
+        draw = draw or drawn.enter_context(
+            _bar(_columns(in_bytes, in_seconds, elapsed), in_seconds, above)
+        )
         draw(label, done, total)
 
     with ExitStack() as drawn:
@@ -43,7 +47,7 @@ def progress(
 
 @contextmanager
 def _bar(
-    in_bytes: bool, in_seconds: bool, above: "Callable[[], Iterable[Text]]"
+    columns: "list[ProgressColumn]", expand: bool, above: "Callable[[], Iterable[Text]]"
 ) -> Iterator[OnProgress]:
     from rich.progress import Progress, TaskID
 
@@ -54,8 +58,8 @@ def _bar(
             yield from super().get_renderables()
 
     out = make_console(stderr=True)
-    columns, hidden = _columns(in_bytes, in_seconds), is_quiet() or not out.is_terminal
-    bar = Bar(*columns, console=out, transient=True, disable=hidden, expand=in_seconds)
+    hidden = is_quiet() or not out.is_terminal
+    bar = Bar(*columns, console=out, transient=True, disable=hidden, expand=expand)
     resizable(bar.live)
     with bar, nullcontext() if hidden else notes_above(out):
         tasks: dict[str, TaskID] = {}
@@ -80,17 +84,20 @@ def _bar(
                 end_suspension()
 
 
-def _columns(in_bytes: bool, in_seconds: bool) -> "list[ProgressColumn]":
+def _columns(in_bytes: bool, in_seconds: bool, elapsed: bool) -> "list[ProgressColumn]":
     from rich.progress import (
         BarColumn,
         DownloadColumn,
         TextColumn,
+        TimeElapsedColumn,
         TimeRemainingColumn,
         TransferSpeedColumn,
     )
     from rich.table import Column
 
     label = TextColumn("{task.description}", markup=False)
+    if elapsed:
+        return [label, TimeElapsedColumn()]
     if in_seconds:  # labels change while the bar goes on: it keeps its place, and they are cut
         cut = Column(no_wrap=True, overflow="ellipsis", ratio=1)
         return [

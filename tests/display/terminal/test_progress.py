@@ -3,6 +3,7 @@
 import io
 import re
 import sys
+import time
 
 import pytest
 from rich.console import Console
@@ -46,6 +47,16 @@ def test_a_bar_of_seconds_says_how_many_are_left(
         report("code", done, 180)
         report("code", done, 270)  # more than was thought
     assert re.findall(r"\d:\d\d:\d\d", streams.read()[1])[-1:] == left
+
+
+def test_work_of_unknown_length_shows_its_time(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams.make_terminals(monkeypatch, sys.stderr)
+    with progress(elapsed=True) as report:
+        report("Loading", 0, 1)
+        time.sleep(1.3)
+    assert "Loading 0:00:01" in re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", streams.read()[1])
 
 
 def screen(written: str) -> list[str]:
