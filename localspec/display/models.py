@@ -165,10 +165,10 @@ def pairs(
 
 
 def chat_command(row: PairRow, *, shared: bool = False) -> str:
-    """The command that chats with a pair, also ``shared`` by RAM and GPU; size of its downloads."""
-    download = "" if all(row.here) else f" (downloads {size(row.size)})"
+    """The command that chats with a pair, also ``shared`` by RAM and GPU; what it downloads."""
+    download = "on this disk" if all(row.here) else f"downloads {size(row.size)}"
     experts = " -ncmoe 999" if shared and row.experts else ""
-    return f"localspec chat {row.name}{experts}{download}"
+    return f"localspec chat {row.name}{experts} ({download})"
 
 
 def _pair_cells(row: PairRow, is_best: bool) -> tuple[str, ...]:
