@@ -69,11 +69,14 @@ def test_models_of_the_current_folder_are_listed_and_offered(
 ) -> None:
     zoo.put(tmp_path / "mine" / "big.gguf", pair.target.read_bytes())
     (tmp_path / "empty").mkdir()
-    monkeypatch.setattr("builtins.input", lambda words: "1")
+    zoo.put(tmp_path / "models" / "bigger.gguf", pair.target.read_bytes() + b"0")
+    monkeypatch.setenv("LOCALSPEC_MODELS", str(tmp_path / "models"))
+    typed = iter(["3", "x", "1", ""])
+    monkeypatch.setattr("builtins.input", lambda words: next(typed))
     for folder, names in ((tmp_path / "mine", ["big.gguf"]), (tmp_path / "empty", [])):
         monkeypatch.chdir(folder)
         listed = json.loads(localspec("list", "--json").out.splitlines()[-1])["models"]
-        assert [each["name"] for each in listed] == names
+        assert {each["name"] for each in listed} == {*names, "bigger.gguf"}
         assert choose_model() == (names[0] if names else None)
     monkeypatch.chdir(tmp_path / "mine")
     listed = localspec("list", "--json", "--source", "jan").out.splitlines()[-1]
