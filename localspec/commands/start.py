@@ -45,8 +45,8 @@ def choose_model() -> str | None:
     out = console.make_console(stderr=False)
     if not offered:
         best = recommended(known)
-        words = f"recommended for this machine: downloads {size(best and best.size)}"
-        first = [] if best is None else [(_command(best.name), words)]
+        words = "recommended for this machine: downloads "
+        first = [] if best is None else [(_command(best.name), words + size(best.size))]
         console.labelled_rows(out, [*_FIRST_STEPS, *first, ("localspec --help", "all commands")])
         return None
     console.sentence(out, "Models on this machine; nothing is downloaded:", "bold")
