@@ -82,7 +82,7 @@ def _lines(servers: "Sequence[ServerFigures]", before: Tokens, bars: int) -> Ite
 
 
 def _row(label: str, words: str) -> Text:
-    """A label, and words of which the first is a figure: all end in one column."""
+    """A label and its words; the first word, a figure, ends in the same column in all rows."""
     figure, _, rest = words.partition(" ")
     return Text(one_line(f"  {label:<{_LABEL - 2}}{figure:>{_FIGURE}} {rest}".rstrip()))
 
