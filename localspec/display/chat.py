@@ -113,6 +113,8 @@ class _Screen:
         self._settle()
         self._show(answer, filled)
         answers.only_thoughts(answer)
+        if self.interactive and not console.is_quiet():
+            console.note("")  # sets the next question off
 
     def _show(self, answer: Answer, filled: float | None = None, *, estimate: bool = True) -> None:
         stats, full = answer.stats, self._look.stats
@@ -122,7 +124,9 @@ class _Screen:
         console.note(line, asked=full)
 
     def show_stats(self, stats: GenerationStats) -> None:
-        console.note(answers.figures_line(stats, "stop", None), asked=True)
+        line = answers.figures_line(stats, "stop", None)
+        number = f"{stats.answers} answer{'' if stats.answers == 1 else 's'}"
+        console.note(f"{line} · {number} so far", asked=True)
         if stats.drafted:
             shares = stats.acceptance_by_position
             words = f"accepted by position in the draft: {answers.by_position(shares)}"

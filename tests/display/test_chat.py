@@ -109,6 +109,12 @@ def answering(
         yield terminal
 
 
+def test_a_blank_line_stands_between_an_answer_and_the_next_question() -> None:
+    with chatting([["fine"]], "ask") as terminal:
+        assert re.search(r"(?m)^\d+ tokens · .*\n\n>>>", terminal.window.text)
+        leave(terminal)
+
+
 def leave(terminal: Terminal) -> None:
     """Ctrl-D ends the chat well."""
     terminal.type("\x04")
@@ -635,6 +641,7 @@ def test_pipes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
     asked = [turn["content"] for turn in chat.turns if turn["role"] == "user"]
     assert asked == ["one", "two\nlines", "three"]
     assert len(FIGURES.findall(err)) == 4  # each answer's and those of /stats
+    assert len(re.findall("· 2 answers so far$", err, re.MULTILINE)) == 1
     assert "Error: There is no command /nothing." in err and "\x1b" not in err
     assert ">>>" not in out + err and "Ctrl-D" not in err
     assert not paths.history_file().exists()
