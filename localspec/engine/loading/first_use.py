@@ -15,7 +15,7 @@ from localspec.core.errors import EngineError
 from localspec.core.formatting import one_line, size
 from localspec.core.options.load_options import BRANCHES, LoadOptions, RpcServers
 from localspec.core.worker import Ended
-from localspec.engine.loading.pair_file import ModelFile, PairFile, files_used
+from localspec.engine.loading.pair_file import ModelFile, PairFile, files_used, found_of
 from localspec.engine.profile_store import MEASURING
 from localspec.llama import llama_library
 from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size
@@ -63,9 +63,10 @@ def on_cpu(options: LoadOptions) -> LoadOptions:
     return replace(options, gpu_layers=0, device="none", override_tensors=())
 
 
-def use_first(placed: Placed, file: PairFile, say: Say = None) -> None:
+def use_first(placed: Placed, file: PairFile, alone: PairFile, say: Say = None) -> None:
     """Use a pair that is new here in a child, which also measures it for ``file``.
 
+    ``alone`` is the file of the target without the draft, which is then no longer new either.
     The bundled models need no child on the CPU. Messages go to ``say``. Raises the child's
     refusals, EngineError if it ends early: then the next start tries again.
     """
@@ -79,7 +80,8 @@ def use_first(placed: Placed, file: PairFile, say: Say = None) -> None:
     if ended.code != 0:
         _fail(placed, ended)
     _keep(file, ended.output)
-    file.update(tried=[*tried, branches])
+    for each in (file, alone):
+        each.update(tried=list(dict.fromkeys([*_tried(each), branches])))
 
 
 def _measures(placed: Placed, on_device: bool) -> bool:
@@ -105,7 +107,9 @@ def _announce(placed: Placed, on_device: bool, say: Callable[[str], None]) -> bo
     if on_device:
         say(f"New on this device: {tests}, in a process that a driver may crash.")
     elif n_bytes >= _WORTH_TELLING:
-        say(f"New on this machine: {size(n_bytes)}, {tests}.")
+        known = any("tried" in parts for parts in found_of([each.header for each in placed.models]))
+        what = "with these settings" if known else "on this machine"
+        say(f"New {what}: {size(n_bytes)}, {tests}.")
     elif placed.draft is not None and _measures(placed, on_device):
         say(MEASURING)
     else:

@@ -105,13 +105,16 @@ def usable_pair(
     notes = _require(header, draft_header, target, lenient) + refused_kernels(target)
     drafts = [] if draft is None else [ModelFile(draft_header or header, draft)]
     file = open_pair_file(ModelFile(header, target), *drafts)
+    without_draft = file
+    if drafts:
+        without_draft = open_pair_file(ModelFile(header, replace(target, load_heads=False)))
     alone = file
     if drafts or not target.exact:
         alone = open_pair_file(ModelFile(header, replace(target, exact=True)))
     target = _connected(target, notes, say)
     placed = _place(header, draft_header, target, draft)
     if trial:
-        use_first(placed, file, say)
+        use_first(placed, file, without_draft, say)
     file.place([each.options.gpu_layers for each in placed.models])
     notes += placed.notes
     for sentence in placed.plan:

@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,9 +72,14 @@ class PairFile:
 def open_pair_file(*models: ModelFile) -> PairFile:
     """The file of a target with its draft, or of one model, under the options as they were given.
 
-    Files that have changed are tried again.
+    Files that have changed are tried again. Results of the usual context serve a shorter one too,
+    but for the passes of `LoadOptions.exact`.
     """
-    file = PairFile(path_of([model.header for model in models], _key(models)))
+    headers = [model.header for model in models]
+    usual = [each._replace(options=replace(each.options, ctx_size=None)) for each in models]
+    file = PairFile(path_of(headers, _key(usual)))
+    if not file.parts or models[0].options.exact:
+        file = PairFile(path_of(headers, _key(models)))
     times = [path.stat().st_mtime_ns for model in models for path in files_used(model)]
     if file.parts.setdefault("times", times) != times:
         file.parts |= {"times": times, "tried": []}

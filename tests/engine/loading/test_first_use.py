@@ -86,9 +86,13 @@ def device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def kept() -> list[Path]:
-    """Files of first uses: with row kernels there is one more, of passes that round alike."""
+    """Files of first uses, of pairs if there are some.
+
+    With row kernels there is one more, of passes that round alike.
+    """
     files = (paths.cache_folder() / "pairs").glob("*.json")
-    return [file for file in files if '"rounding"' not in file.read_text()]
+    found = [file for file in files if '"rounding"' not in file.read_text()]
+    return [file for file in found if "+" in file.name] or found
 
 
 def tried() -> list[int]:
@@ -154,7 +158,7 @@ def test_what_asks_for_another_child(child: Child, tiny: TinyFiles, tmp_path: Pa
     shutil.copy2(tiny.target, copy)
     lora = Lora(write_lora(tmp_path / "a.gguf"))
     new: list[dict[str, object]] = [
-        {}, {"loras": (lora,)}, {"ctx_size": 64}, {"flash_attention": "off"}, {"parallel": 2},
+        {}, {"loras": (lora,)}, {"flash_attention": "off"}, {"parallel": 2},
     ]  # fmt: skip
     for changes in new:
         for _ in range(2):
@@ -168,6 +172,23 @@ def test_what_asks_for_another_child(child: Child, tiny: TinyFiles, tmp_path: Pa
     os.utime(copy, (1, 1))
     usable_pair(options(copy), None)
     assert len(child.asked) == len(new) + 1
+
+
+def test_what_a_pair_was_tested_for_is_not_tested_again(
+    child: Child, tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(first_use, "_WORTH_TELLING", 0)
+    child.ends = lambda models: 0
+    pair, said = (options(tiny.target), options(tiny.draft)), list[str]()
+    usable_pair(*pair, say=said.append)
+    usable_pair(pair[0], None, say=said.append)  # the target alone
+    usable_pair(*(replace(each, ctx_size=64) for each in pair), say=said.append)
+    assert len(child.asked) == 1
+    usable_pair(options(tiny.target, flash_attention="off"), None, say=said.append)
+    news = [each.partition(":")[0] for each in said if each.startswith("New")]
+    assert news == ["New on this machine", "New with these settings"]
+    usable_pair(options(tiny.draft), None)  # which its target did not test alone
+    assert len(child.asked) == 3
 
 
 def test_bundled_models_need_no_child(child: Child, tmp_path: Path) -> None:
