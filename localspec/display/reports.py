@@ -77,8 +77,9 @@ def doctor_report(result: "DoctorReport") -> None:
     for name, value in result.facts.items():
         if name == "devices" and isinstance(value, list):
             for each in value:
-                memory = f"{size(each['free'])} of {size(each['total'])} free"
-                words = f"{each['name']}: {each['description']} ({each['kind']}, {memory})"
+                own = f", {size(each['free'])} of {size(each['total'])} free"
+                memory = "" if each["kind"] == "CPU" else own  # that of the machine, shown above
+                words = f"{each['name']}: {each['description']} ({each['kind']}{memory})"
                 rows.append(("device", words))
             continue
         shown = size(value) if name.startswith("memory") and isinstance(value, int) else value

@@ -35,13 +35,17 @@ def test_an_examination_in_words(streams: Streams, monkeypatch: pytest.MonkeyPat
         "memory_total": 2**34,
         "models_folder": "/a folder/\x1b[2J",
         "gpu_offload": True,
-        "devices": [device | {"total": 3 * 2**30}],
+        "devices": [
+            device | {"name": "CPU", "description": "AVX2", "kind": "CPU", "total": 2**30},
+            device | {"total": 3 * 2**30},
+        ],
     }
     reports.doctor_report(DoctorReport(facts, ["Close [all] other programs and windows, please."]))
     assert streams.read()[0].splitlines() == [
         "memory total   17.2 GB",
         r"models folder  /a folder/\x1b[2J",
         "gpu offload    True",
+        "device         CPU: AVX2 (CPU)",
         "device         CUDA0: A card (GPU, 1.1 GB of 3.2 GB free)",
         "advice: Close [all] other programs and windows, please.",
     ]
