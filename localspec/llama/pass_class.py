@@ -6,12 +6,13 @@ and context, so they are found by trying.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
+from localspec.core.interrupt import require_wanted
 from localspec.core.options.load_options import MAX_ROWS
 from localspec.speculative.loop import Clock, Logits
 
@@ -198,8 +199,11 @@ class _Text:
         return np.array_equal(rows[0], rows[1])
 
 
-def _parts(tokens: list[int], size: int) -> list[list[int]]:
-    return [tokens[i : i + size] for i in range(0, len(tokens), size)]
+def _parts(tokens: list[int], size: int) -> Iterator[list[int]]:
+    """The tokens of each pass; Ctrl-C ends all of them before the next."""
+    for i in range(0, len(tokens), size):
+        require_wanted()
+        yield tokens[i : i + size]
 
 
 def _narrow(step: int) -> PassClass:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from localspec.core.interrupt import Cancelled, stopped_when
 from localspec.llama.pass_class import NATURAL, PassClass, Rounding, all_alike, find_class
 from tests.support.toy.models import FakeClock
 
@@ -139,3 +140,10 @@ def test_what_row_kernels_make_of_a_model_in_words() -> None:
     left = str(Rounding(False, "Q3_K in products (2 tensors)"))
     assert left.endswith("llama.cpp's own code computes Q3_K in products (2 tensors)")
     assert str(Rounding(False)).endswith("by rounding: passes round apart")
+
+
+def test_a_comparison_can_be_stopped_between_two_passes() -> None:
+    model = Kernels(lambda width, place: 0, cost=[1.0])
+    with pytest.raises(Cancelled), stopped_when(lambda: model.clock.now > 2):
+        all_alike(model)
+    assert model.clock.now < 5

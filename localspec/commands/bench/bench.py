@@ -197,8 +197,12 @@ def _run(
         }
         memory = memory_use(engine) if verbose else None
         board.finish(found, kinds, memory, engine.text_equality)
+        if report.other_work is not None:
+            console.note("The machine was busy with other programs: take these figures as rough.")
         try:
             report.save(found, complete=problem is None)
+            if report.page is not None:
+                console.note(f"Report: {report.page}")
         finally:
             if as_json:
                 console.json_line(report.document)

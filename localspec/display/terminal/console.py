@@ -69,7 +69,7 @@ def _end_start() -> None:
     global _is_starting
     if _is_starting:
         _is_starting = False
-        sys.stderr.write("\x1b[2K")
+        sys.stderr.write("\r\x1b[2K")  # Ctrl-C leaves ^C there
         sys.stderr.flush()
 
 

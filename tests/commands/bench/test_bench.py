@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from localspec.bench.report.page import render
+from localspec.core import machine
 from localspec.core.errors import EngineError, FileProblem
 from localspec.llama import llama_library
 from localspec.llama.row_kernels import RowKernels
@@ -77,7 +78,10 @@ def test_verbose_adds_details(bench: Command, monkeypatch: pytest.MonkeyPatch) -
     assert re.search(r"^  pair +\d+ MB \(weights ", details, re.M)
 
 
-def test_bench_ends_with_one_json_document(bench: Command, tmp_path: Path) -> None:
+def test_bench_ends_with_one_json_document(
+    bench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "other_work", lambda: "Others work.")
     path, page = tmp_path / "result.json", tmp_path / "page.html"
     flags = ("--draft", "2", "--temp", "0.8", "--seed", "9", "--report", page)
     done = bench(*flags, "--json", "--output", path)
@@ -86,6 +90,8 @@ def test_bench_ends_with_one_json_document(bench: Command, tmp_path: Path) -> No
     assert done.out.count("\n") == 1 and "\ntask " in done.err
     assert json.loads(path.read_text()) == document
     assert page.read_text() == render(document)
+    assert f"\nReport: {page}\n" in done.err
+    assert "busy" in done.err.rpartition("\ntask ")[2]  # at the verdict too
     assert document["complete"] is True
     assert document["settings"]["draft_tokens"] == [0, 2]
     assert document["settings"]["sampling"]["seed"] == 9

@@ -138,7 +138,7 @@ def test_the_first_output_removes_the_sign_of_life(
     console.sign_of_life()
     assert streams.read()[1] == "\x1b[2mStarting chat ...\x1b[0m\r"
     output()
-    assert streams.read()[1].startswith("\x1b[2K")
+    assert streams.read()[1].startswith("\r\x1b[2K")
 
 
 def test_a_pipe_gets_no_sign_of_life(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
