@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from localspec.core.options.load_options import MAX_ROWS
-from localspec.engine.loading.pair_file import PairFile, found_of
+from localspec.engine.loading.pair_file import PairFile, found_of, news
 from localspec.llama import row_kernels
 from localspec.llama.model import LlamaModel
 from localspec.llama.parameters import uses_devices
@@ -60,7 +60,8 @@ def _rounding(
             say is not None
             and sum(path.stat().st_size for path in model.header.paths) >= _WORTH_TELLING
         ):
-            say("New on this machine: comparing how passes round, which may take a minute.")
+            new = news([model.header], "rounding")
+            say(f"{new}: comparing how passes round, which may take a minute.")
         known[model.rollback.name] = _probed(model)
         stored = {n: {"alike": each.alike, "left": each.left} for n, each in known.items()}
         file.update(rounding=stored)
@@ -93,9 +94,10 @@ def _found(model: LlamaModel, file: PairFile, say: Callable[[str], None] | None)
     known = _valid(file.parts)
     if placed not in known:
         if say is not None:
+            new = news([model.header], "passes")
             say(
-                "New on this machine: finding out for --exact which widths of pass round alike, "
-                "which may take a minute."
+                f"{new}: finding out for --exact which widths of pass round alike, which may take "
+                "a minute."
             )
         known[placed] = find_class(model)
         file.update(passes={name: asdict(passes) for name, passes in known.items()})

@@ -15,7 +15,7 @@ from localspec.core.errors import EngineError
 from localspec.core.formatting import one_line, size
 from localspec.core.options.load_options import BRANCHES, LoadOptions, RpcServers
 from localspec.core.worker import Ended
-from localspec.engine.loading.pair_file import ModelFile, PairFile, files_used, found_of
+from localspec.engine.loading.pair_file import ModelFile, PairFile, files_used, news
 from localspec.engine.profile_store import MEASURING
 from localspec.llama import llama_library
 from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size
@@ -107,9 +107,8 @@ def _announce(placed: Placed, on_device: bool, say: Callable[[str], None]) -> bo
     if on_device:
         say(f"New on this device: {tests}, in a process that a driver may crash.")
     elif n_bytes >= _WORTH_TELLING:
-        known = any("tried" in parts for parts in found_of([each.header for each in placed.models]))
-        what = "with these settings" if known else "on this machine"
-        say(f"New {what}: {size(n_bytes)}, {tests}.")
+        new = news([each.header for each in placed.models], "tried")
+        say(f"{new}: {size(n_bytes)}, {tests}.")
     elif placed.draft is not None and _measures(placed, on_device):
         say(MEASURING)
     else:

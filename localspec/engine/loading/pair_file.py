@@ -102,6 +102,12 @@ def found_of(headers: Sequence[ModelHeader]) -> Iterator[dict[str, Any]]:
                 yield _read(path)
 
 
+def news(headers: Sequence[ModelHeader], part: str) -> str:
+    """The beginning of a note that this part is measured now, though perhaps not the first time."""
+    known = any(part in parts for parts in found_of(headers))
+    return "New with these settings" if known else "New on this machine"
+
+
 def files_of(header: ModelHeader) -> list[Path]:
     """All files of results for a model, alone or in a pair."""
     return sorted(_folder().glob(f"*{_files_digest([header])}*"))
