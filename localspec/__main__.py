@@ -12,7 +12,7 @@ def main() -> NoReturn:
     try:
         with leaving_at_interrupt():
             from localspec.display.terminal import console
-
+        with leaving_at_interrupt(console.end_start):
             console.sign_of_life()
             from localspec import cli
             from localspec.core.compute import COMPUTE

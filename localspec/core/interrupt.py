@@ -128,15 +128,20 @@ def _suspension() -> Callable[[int, FrameType | None], object] | None:
 
 
 @contextmanager
-def leaving_at_interrupt() -> Iterator[None]:
-    """Exit with code 130, without a traceback, at Ctrl-C inside the block.
+def leaving_at_interrupt(end: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Exit with code 130, without a traceback, at Ctrl-C inside the block, after ``end()``.
 
     For imports: a module may catch KeyboardInterrupt, or it is printed with dozens of lines.
     """
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
-    signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))
+
+    def leave(number: int, frame: object) -> None:
+        end()
+        os._exit(128 + number)
+
+    signal.signal(signal.SIGINT, leave)
     try:
         yield
     finally:

@@ -42,7 +42,7 @@ def make_console(stderr: bool) -> "Console":
     """
     from rich.console import Console
 
-    _end_start()
+    end_start()
     stream = sys.stderr if stderr else sys.stdout
     made = Console(stderr=stderr, highlight=False, emoji=False, force_terminal=stream.isatty())
     made.soft_wrap = not made.is_terminal
@@ -62,10 +62,11 @@ def sign_of_life() -> None:
         sys.stderr.write(f"\x1b[2mStarting {command} ...\x1b[0m\r")
         sys.stderr.flush()
         _is_starting = True
-        atexit.register(_end_start)
+        atexit.register(end_start)
 
 
-def _end_start() -> None:
+def end_start() -> None:
+    """Remove the line of `sign_of_life`, if it stands there."""
     global _is_starting
     if _is_starting:
         _is_starting = False
@@ -120,7 +121,7 @@ def is_dialogue() -> bool:
 
 def text(piece: str) -> None:
     """Write generated text; on a terminal control sequences are shown, not obeyed."""
-    _end_start()
+    end_start()
     sys.stdout.write(printable(piece) if sys.stdout.isatty() else piece)
     sys.stdout.flush()
 
@@ -145,7 +146,7 @@ def json_line(document: Mapping[str, object]) -> None:
     except UnicodeEncodeError:  # a narrow encoding, or a name that is not Unicode
         line = json.dumps(document)
     line = line.replace("\x7f", "\\u007f")
-    _end_start()
+    end_start()
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
@@ -215,7 +216,7 @@ def be_quiet(wanted: bool) -> None:
     global _quiet
     _quiet = wanted
     if wanted:
-        _end_start()
+        end_start()
 
 
 def is_quiet() -> bool:
@@ -249,7 +250,7 @@ def note_other_work() -> bool:
 
 def prompt(words: str) -> None:
     """Ask for a line on stderr, where stdout is a pipe."""
-    _end_start()
+    end_start()
     sys.stderr.write(words)
     sys.stderr.flush()
 

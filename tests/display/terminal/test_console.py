@@ -108,6 +108,14 @@ def test_a_command_that_loads_models_says_at_once_that_it_starts() -> None:
         assert "Starting run" in terminal.raw and "Starting" not in terminal.window.text
 
 
+def test_ctrl_c_while_it_starts_leaves_nothing_on_the_line() -> None:
+    finder = "lambda self, name, *more: signal.raise_signal(2) if name == 'localspec.cli' else None"
+    look = f"sys.meta_path.insert(0, type('', (), {{'find_spec': {finder}}})())"
+    interrupted = f"{START}import signal\n{look}\nmain()"
+    with Terminal(interrupted, "chat", "no.gguf") as terminal:
+        terminal.wait(lambda window: terminal.raw.endswith("\r\x1b[2K"))
+
+
 @pytest.mark.parametrize("words", [["run", "--help"], ["chat", "a", "-q"], ["config"], []])
 def test_others_say_nothing_before_their_output(
     streams: Streams, monkeypatch: pytest.MonkeyPatch, words: list[str]
