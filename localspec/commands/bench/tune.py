@@ -113,6 +113,7 @@ def tune(
     }
     if report is not None:
         write_report(report, render_tuning(document))
+        console.note(f"Report: {report}")
     if as_json:
         console.json_line(document)
     else:
