@@ -28,7 +28,7 @@ from localspec.core.errors import LocalspecError
 
 OnStep = Callable[[str, float], None]  # the step under way, seconds spent
 _RECORDED = 0.3  # of the time, for answers with the current settings
-_TRIED = 0.6  # of the time, until when candidates are measured
+_TRIED = 0.5  # of the time, at least, for candidates
 _TRIED_IN_VAIN = 0.9  # while none has gained: no time is needed to prove it
 _LATEST = 1.2  # times the time, for the prompts without which there is no interval
 LEAST_GAIN = 1.02  # times as fast: what gains less is noise, and not worth a setting
@@ -156,9 +156,10 @@ class Search:
     def measure(self) -> None:
         """Record answers, and try each candidate by itself."""
         self._record()
+        proof = 2 * FEWEST_PROMPTS * self._records[shown(NOW)].whole / self._prompts
+        until = max(_TRIED * self.seconds, self.seconds - proof)
         for candidate in self.candidates:
-            share = _TRIED if self.predictions() else _TRIED_IN_VAIN
-            if self._spent() < share * self.seconds:
+            if self._spent() < (until if self.predictions() else _TRIED_IN_VAIN * self.seconds):
                 self._try(candidate)
             else:
                 self.tried.append(Tried(candidate, None, UNTRIED))
@@ -210,14 +211,24 @@ class Search:
             self._costs.append(now)
             self._ratios[candidate.shown] = ratio(now, other)
             if candidate.knob == "draft":  # it proposes other tokens
+                values = {**candidate.values, **self._fixed}
                 prompts = self.recorded[: self._prompts]
-                answers = [self.answers([candidate.values], prompt)[0] for prompt in prompts]
+                answers = [self.answers([values], prompt)[0] for prompt in prompts]
                 self._records[candidate.shown] = added(answers)
             self._note(candidate)
         except LocalspecError as problem:
             self.tried.append(Tried(candidate, None, problem.message))
         with suppress(LocalspecError):
             self._trials.end(candidate.values)
+
+    @property
+    def _fixed(self) -> Values:
+        """Settings with which another draft is compared with the current one.
+
+        Automatic lengths are still learnt in its first answers, and no two answers are alike.
+        """
+        adapts = self.pair.draft is not None and self.pair.answers["draft_tokens"] == "auto"
+        return {"draft_tokens": str(LENGTHS[0])} if adapts else NOW
 
     def _note(self, candidate: Candidate) -> None:
         self.tried.append(Tried(candidate, self._speedup([candidate])))
@@ -230,6 +241,9 @@ class Search:
         usual, ratios = least(self._costs), self._ratios_of(chosen)
         before = priced(now, usual) / now.tokens
         after = priced(record, usual, ratios) / record.tokens
+        if draft is not None:
+            base = self._records[shown(self._fixed)]
+            after *= before / (priced(base, usual) / base.tokens)
         if {**self.pair.answers, **settings}["draft_tokens"] == "auto":
             # Lengths adapt: where drafting costs more than before, it ends.
             loses = max(1.0, before / (priced(plain, usual) / plain.tokens))

@@ -163,6 +163,19 @@ def test_another_draft_answers_for_itself(trials: type[Trials]) -> None:
     assert outcome.best.predicted == pytest.approx(5 / 4)
 
 
+def test_drafts_are_compared_by_a_fixed_length(trials: type[Trials], monkeypatch: Any) -> None:
+    usual = Trial.answer
+
+    def lucky(trial: Trial, values: Values, messages: Sequence[Any], tokens: int) -> Answered:
+        found = usual(trial, values, messages, tokens)
+        adapts = values["draft_tokens"] == "auto" and "draft_model" not in values
+        return replace(found, passes={2: 1}, steps=0) if adapts else found
+
+    monkeypatch.setattr(Trial, "answer", lucky)
+    # With a length of 4 it takes one step where the current draft takes two.
+    assert run(trials, OTHER).tried[-1].speedup == pytest.approx(5 / 4)
+
+
 def test_a_candidate_that_crashes_is_reported_and_left_out(trials: type[Trials]) -> None:
     trials.broken = ("row_kernels",)
     outcome = run(trials, KERNELS, THREADS)
