@@ -18,7 +18,7 @@ STATUS_WORDS = {
     DraftStatus.OFF: "",  # as requested: nothing to explain
     DraftStatus.RECENTLY_SLOWER: "recently slower than plain",
     DraftStatus.VERIFICATION_TOO_SLOW: "costs more than it can gain here",
-    DraftStatus.DRAFT_TOO_OFTEN_WRONG: "recently too often wrong for its cost",
+    DraftStatus.DRAFT_TOO_OFTEN_WRONG: "expected to be right too seldom for its cost",
     DraftStatus.DRAFT_NOT_NUMBERS: "its logits are not numbers",
     DraftStatus.ANSWER_TOO_SHORT: "reading the prompt costs more than it would gain",
 }

@@ -134,6 +134,8 @@ def compared(answer: "Answer", plain: "Answer", text: str) -> str:
     words = f"Nothing was drafted: both answers are plain decoding, which reaches {speed} tok/s."
     if ours.drafted:
         words = _measured(ours, theirs, speed, text)
+    if ours.drafter and DRAFT not in ours.sources:
+        words += f" The {ours.drafter} was not used; a fixed length (--draft 4, /draft 4) uses it."
     note(words)
     return words
 

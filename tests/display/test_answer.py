@@ -88,8 +88,8 @@ TOO_SLOW = DraftStatus.VERIFICATION_TOO_SLOW
             "prediction heads",
             DraftStatus.DRAFT_TOO_OFTEN_WRONG,
             "383 of 391 drafted tokens accepted (prediction heads 12 of 20, prompt lookup 371 of "
-            "371) · prediction heads off in the last round (recently too often wrong for its "
-            "cost)",
+            "371) · prediction heads off in the last round (expected to be right too seldom "
+            "for its cost)",
         ),
         (
             {},
@@ -192,11 +192,16 @@ def test_what_drafting_gained(streams: Streams) -> None:
     compared(made_answer(8.0, [1, 2], drafted=9), plain, "another text")
     compared(made_answer(8.0), plain, "")
     compared(made_answer(0.0, []), plain, "")
+    idle = made_answer(8.0)
+    idle.stats.drafter = "draft model"
+    compared(idle, plain, "")
     assert streams.read()[1].splitlines() == [
         "Measured: 1.60 times as fast as plain decoding (10.0 tok/s), 0.5 s of the draft's prefill "
         "included; the same text.",
         "Measured: 0.03 times as fast as plain decoding (10.0 tok/s); another text.",
         "Nothing was drafted: both answers are plain decoding, which reaches 10.0 tok/s.",
+        "Nothing was drafted: both answers are plain decoding, which reaches 10.0 tok/s. The draft "
+        "model was not used; a fixed length (--draft 4, /draft 4) uses it.",
     ]
 
 

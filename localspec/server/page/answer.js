@@ -8,7 +8,7 @@ import { MarkdownView } from "./markdown.js";
 const STATUS = {
   recently_slower: "recently slower than plain",
   verification_too_slow: "costs more than it can gain here",
-  draft_too_often_wrong: "recently too often wrong for its cost",
+  draft_too_often_wrong: "expected to be right too seldom for its cost",
   draft_not_numbers: "its logits are not numbers",
   answer_too_short: "reading the prompt costs more than it would gain",
 };

@@ -539,8 +539,8 @@ def test_figures_do_not_call_a_draft_that_gained_wrong(run: Run) -> None:
     return new AnswerView({ runs: [], figures }).meter.querySelector("p").textContent;
     """
     assert (
-        "81 of 102 drafted tokens accepted · the draft off in the last round (recently too often "
-        "wrong for its cost)"
+        "81 of 102 drafted tokens accepted · the draft off in the last round (expected to be right "
+        "too seldom for its cost)"
     ) in run(script)
 
 
