@@ -113,7 +113,7 @@ def _rows(model: "ModelFigures", speed: float | None) -> Iterator[tuple[str, str
         yield "accepted", f"{percent(model.accepted / model.drafted)} of {model.drafted:,} drafted"
     if model.drafts:
         shares = [n / model.drafts for n in model.by_position[:_POSITIONS]]
-        yield "  by position", f"{by_position(shares)}  {small_bars(shares)}"
+        yield "  first n right", f"{by_position(shares)}  {small_bars(shares)}"
 
 
 def _shares(model: "ModelFigures") -> Iterator[tuple[str, float]]:

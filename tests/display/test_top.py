@@ -29,7 +29,7 @@ LINES = [
     "  tok/s                  – now, average   38.0",
     "  tokens            12,345 so far,  2.00 a round",
     "  accepted             62% of 8,000 drafted",
-    "    by position        75% 50%  ▆▅",
+    "    first n right      75% 50%  ▆▅",
     "  share of the text",
     "    draft model        40%",
     "    prompt lookup      10%",
