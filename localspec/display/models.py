@@ -165,7 +165,10 @@ def pairs(
 
 
 def chat_command(row: PairRow, *, shared: bool = False) -> str:
-    """The command that chats with a pair, also ``shared`` by RAM and GPU; what it downloads."""
+    """The command that starts a chat with a pair, and the size of its download.
+
+    A ``shared`` pair gets the flags that split it between RAM and GPU.
+    """
     download = "on this disk" if all(row.here) else f"downloads {size(row.size)}"
     experts = " -ncmoe 999" if shared and row.experts else ""
     return f"localspec chat {row.name}{experts} ({download})"

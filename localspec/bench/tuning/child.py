@@ -103,7 +103,7 @@ class _Pair:
         """The next rounds of the answer; its figures if it ended."""
         for piece in islice(self._pieces, asked["rounds"]):
             if piece.finish_reason is not None:
-                assert next(self._pieces, None) is None  # and what it holds is free
+                assert next(self._pieces, None) is None  # the generator ends, and frees its slot
                 return self._figures(piece.stats)
         return {}
 

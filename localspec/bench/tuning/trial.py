@@ -84,7 +84,7 @@ class Trial:
         )
 
     def go_on(self, rounds: int) -> Answered | None:
-        """Compute so many rounds of the answer; None while it goes on."""
+        """Compute the next ``rounds``; returns the figures when the answer has ended, else None."""
         if not (found := self._ask(kind="go on", rounds=rounds)):
             return None
         passes = {int(width): count for width, count in found.pop("passes").items()}
@@ -139,7 +139,7 @@ class Trials:
         return trial
 
     def together(self, sides: Sequence[Values]) -> list[Trial] | None:
-        """A trial for each, and all run; None if there is no room for so many."""
+        """One running trial for each side; None if memory has no room for all."""
         if len(sides) > self._room:
             return None
         keys = [load_key(values) for values in sides]

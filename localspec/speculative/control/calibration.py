@@ -116,7 +116,10 @@ def _least(model: TokenModel, width: int, clock: Clock, end: float = math.inf) -
 
 
 def pass_seconds(model: TokenModel, width: int, clock: Clock, outputs: int | None = None) -> float:
-    """Seconds of a pass of so many tokens on an empty cache, with logits of all or of the last."""
+    """Seconds of a pass of ``width`` tokens on an empty cache.
+
+    The pass computes logits of the last ``outputs`` tokens, by default of all.
+    """
     model.truncate(0)
     # Different tokens: equal ones would all go to the same experts of a mixture.
     tokens = [(7919 * i + 1) % model.n_vocab for i in range(width)]

@@ -193,7 +193,7 @@ class Adaptive(Controller):
         return filling if verified + filling <= limit else 0
 
     def _choose(self, plan: "_RoundPlan", context: list[int], limit: int) -> DraftStatus:
-        """Decide what is verified; returns why the draft model is not used."""
+        """Choose the candidates to verify; returns the status of the draft model."""
         value = self._value
         verified, worth = value.best(plan.candidates)
         gain = 0.0 if self._draft is None else self._trusted(value.gain, MODEL)
