@@ -168,7 +168,7 @@ def test_drafts_are_compared_by_a_fixed_length(trials: type[Trials], monkeypatch
 
     def lucky(trial: Trial, values: Values, messages: Sequence[Any], tokens: int) -> Answered:
         found = usual(trial, values, messages, tokens)
-        adapts = values["draft_tokens"] == "auto" and "draft_model" not in values
+        adapts = values["draft_tokens"] == "auto"
         return replace(found, passes={2: 1}, steps=0) if adapts else found
 
     monkeypatch.setattr(Trial, "answer", lucky)
@@ -201,6 +201,24 @@ def test_what_slows_both_of_a_turn_changes_no_prediction(
 
     monkeypatch.setattr(Trial, "seconds", slowed)
     assert run(trials, THREADS).tried[-1].speedup == pytest.approx(5 / 3.5, rel=0.02)
+
+
+def test_each_pass_is_measured_with_all_settings_one_after_another(
+    trials: type[Trials], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, asked = Trial.seconds, list[tuple[Pass, bool]]()
+
+    def noting(trial: Trial, kind: Pass) -> float:
+        asked.append((kind, "threads" in trial.values))
+        return usual(trial, kind)
+
+    monkeypatch.setattr(Trial, "seconds", noting)
+    run(trials, THREADS)
+    first = next(i for i, (_, is_other) in enumerate(asked) if is_other) - 1
+    pairs = [*zip(asked[first::2], asked[first + 1 :: 2], strict=True)]
+    assert len(pairs) > 20
+    assert all(one[0] == two[0] and one[1] != two[1] for one, two in pairs)
+    assert len({one[1] for one, _ in pairs}) == 2  # neither is always the first
 
 
 def test_where_memory_holds_one_pair_each_is_measured_at_once(trials: type[Trials]) -> None:
