@@ -23,33 +23,12 @@ _READ = 32  # tokens of a prompt on a CPU, where 512 would take ten seconds
 _READ_BY_GPU = 2048
 
 
-class _RunningTime:
-    """A clock that stands still between the rounds of an answer, when another trial computes."""
-
-    def __init__(self) -> None:
-        self._stopped = 0.0  # seconds in which it stood still
-        self._since: float | None = time.perf_counter()
-
-    def __call__(self) -> float:
-        now = time.perf_counter() if self._since is None else self._since
-        return now - self._stopped
-
-    def stop(self) -> None:
-        self._since = time.perf_counter()
-
-    def go_on(self) -> None:
-        if self._since is not None:
-            self._stopped += time.perf_counter() - self._since
-            self._since = None
-
-
 class _Pair:
     """The pair that was loaded by the first question, and the answer that is under way."""
 
     def __init__(self) -> None:
         self._engine: Engine | None = None
         self._pieces: Iterator[Piece] = iter(())
-        self._clock = _RunningTime()
 
     def answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """The reply to a question; an error of localspec is one too."""
@@ -58,13 +37,10 @@ class _Pair:
             "load": self._load, "pass": self._pass, "begin": self._begin, "go on": self._go_on,
             "end": self._end,
         }  # fmt: skip
-        self._clock.go_on()
         try:
             return questions[kind](asked)
         except LocalspecError as problem:
             return {"error": [problem.message, problem.hint]}
-        finally:
-            self._clock.stop()
 
     @property
     def engine(self) -> Engine:
@@ -90,11 +66,11 @@ class _Pair:
         return {"seconds": pass_seconds(model, width, time.perf_counter, 1) / width}
 
     def _begin(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Prepare a greedy answer from empty caches."""
+        """Prepare a greedy answer from empty caches; its seconds are those inside of rounds."""
         engine, lookup = self.engine, asked["prompt_lookup"]
         options = GenerateOptions(_GREEDY, asked["draft_tokens"], prompt_lookup=lookup)
         length = options.allowed(engine, ("", "")).draft_tokens
-        plan = BenchPlan(_GREEDY, (length,), 1, asked["max_tokens"], lookup, self._clock)
+        plan = BenchPlan(_GREEDY, (length,), 1, asked["max_tokens"], lookup)
         side = Variant("trial", engine, plan, length)
         self._pieces = side.stream(engine.encode_chat(asked["messages"]))
         return {}
