@@ -282,7 +282,8 @@ def test_without_a_name_the_models_that_are_here_are_offered(
         raise SystemExit
 
     monkeypatch.setattr("localspec.commands.chat.chat.make_request", request)
-    monkeypatch.setattr("builtins.input", lambda prompt: typed)
+    lines = iter([typed, ""])  # a wrong number is asked again
+    monkeypatch.setattr("builtins.input", lambda prompt: next(lines))
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     localspec("pair", "add", "mine", "-m", PAIR[0], "-md", PAIR[1])
@@ -292,7 +293,9 @@ def test_without_a_name_the_models_that_are_here_are_offered(
         file.write(b"\x01")
     for bundled in paths.bundled_folder().glob("*.gguf"):  # as in a checkout
         (paths.models_folder() / bundled.name).symlink_to(bundled)
-    out = localspec(*words).out
+    done = localspec(*words)
+    out = done.out
+    assert ("'7' is not a number from 1 to 2." in done.err) == (typed == "7")
     assert "1  localspec chat mine" in out and "2  localspec chat alone.gguf" in out
     assert asked == chosen
     assert "3  " not in out  # the models of the pair
