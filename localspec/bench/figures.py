@@ -81,7 +81,7 @@ class Side:
         """Seconds and tokens of rounds; the draft's reading of the prompt counts."""
         stats = self.stats(prompts)
         return Spent(
-            np.array([[s.seconds + s.draft_prompt_seconds for s in row] for row in stats]),
+            np.array([[s.spent_seconds for s in row] for row in stats]),
             np.array([[float(max(1, s.timed_tokens)) for s in row] for row in stats]),
         )
 

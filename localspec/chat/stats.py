@@ -176,13 +176,18 @@ class GenerationStats:
         """
         if not self.drafted or self.tokens < _ESTIMATED_FROM:
             return None
-        seconds = self.seconds + self.draft_prompt_seconds
+        seconds = self.spent_seconds
         return self.plain_seconds / seconds if self.plain_seconds and seconds else None
+
+    @property
+    def spent_seconds(self) -> float:
+        """Seconds to compare with plain decoding: of all rounds and of the draft's reading."""
+        return self.seconds + self.draft_prompt_seconds
 
     @property
     def plain_or_own_seconds(self) -> float:
         """Estimated seconds of plain decoding; those of the answer if its gain is not known."""
-        return self.plain_seconds if self.estimated_speedup is not None else self.seconds
+        return self.plain_seconds if self.estimated_speedup is not None else self.spent_seconds
 
     @property
     def acceptance_rate(self) -> float | None:

@@ -141,7 +141,7 @@ def compared(answer: "Answer", plain: "Answer", text: str) -> str:
 
 
 def _measured(ours: GenerationStats, theirs: GenerationStats, speed: str, text: str) -> str:
-    seconds = ours.seconds + ours.draft_prompt_seconds
+    seconds = ours.spent_seconds
     plain_pace = theirs.seconds / max(1, theirs.timed_tokens)
     gain = plain_pace / (seconds / max(1, ours.timed_tokens)) if seconds else 0.0
     reading = ours.draft_prompt_seconds

@@ -16,7 +16,7 @@ def advise(stats: GenerationStats, params: SamplingParams) -> str | None:
     """The advice that would help most, or None."""
     # They have one size and no context of their own.
     heads = stats.drafter == "prediction heads"
-    spent = stats.seconds + stats.draft_prompt_seconds
+    spent = stats.spent_seconds
     if not heads and spent and stats.draft_prompt_seconds > _MOSTLY_READING * spent:
         return (
             f"The draft took {stats.draft_prompt_seconds:.1f} s to read the prompt and the answer "

@@ -135,10 +135,13 @@ class Resolver:
         model = model_of(reference, self._nameable())
         return self._listed(name) if model is None else model.path
 
-    def files_of(self, name: str) -> list[Path]:
-        """The files here of a path, a reference or a pair's name; raises MissingFile."""
+    def files_of(self, name: str, *, folder: bool = False) -> list[Path]:
+        """The files here of a path, a reference or a pair's name; raises MissingFile.
+
+        Files of the current ``folder`` count as in `choose`.
+        """
         found = []
-        for model in self.choose(name, folder=False).models:
+        for model in self.choose(name, folder=folder).models:
             path = self.on_disk(model)
             if path is None:
                 raise MissingFile(

@@ -90,7 +90,7 @@ def figures(stats: GenerationStats, status: DraftStatus) -> str:
     read = f", prompt {stats.prompt_tokens}"
     cached = f" ({stats.cached_tokens} cached)" if stats.cached_tokens else ""
     speed = "" if stats.generation_tps is None else f" at {stats.generation_tps:.1f} tok/s"
-    spent = stats.seconds + stats.draft_prompt_seconds
+    spent = stats.spent_seconds
     others = stats.others_prompts_seconds / spent if spent else 0.0
     slowed = f", {others:.0%} of that time for other prompts" if others >= _SLOWED else ""
     rate = stats.acceptance_rate

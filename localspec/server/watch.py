@@ -144,6 +144,7 @@ def _figures(name: str, state: str, counts: Counts | None, slots: list[_Slot]) -
 
     positions = dict(_labelled(counts, "spec_decode_num_accepted_tokens_per_pos_total"))
     answered, seconds = total("tokens_predicted"), counts.get("tokens_predicted_seconds_total", 0)
+    spent = seconds + counts.get("draft_prompt_seconds_total", 0)
     return ModelFigures(
         name,
         state,
@@ -154,7 +155,7 @@ def _figures(name: str, state: str, counts: Counts | None, slots: list[_Slot]) -
         busy=len(busy),
         tokens=answered + sum(slot.n_decoded for slot in slots),
         generation_tps=answered / seconds if seconds else None,
-        times_plain=counts.get("plain_seconds_total", 0) / seconds if seconds else None,
+        times_plain=counts.get("plain_seconds_total", 0) / spent if spent else None,
         answered=answered,
         rounds=total("rounds"),
         drafts=total("spec_decode_num_drafts"),

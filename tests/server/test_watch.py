@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from localspec.chat.stats import GenerationStats
 from localspec.core import machine
 from localspec.server.front.metrics import merged
 from localspec.server.guard import Access
@@ -32,6 +33,19 @@ def test_figures_are_those_of_the_answers() -> None:
     assert sum(found.by_position) == sum(found.by_source.values()) == found.accepted > 0
     assert found.by_position == tuple(sorted(found.by_position, reverse=True))
     assert found.generation_tps is not None and found.generation_tps > 0
+
+
+def test_the_gain_is_that_of_the_log() -> None:
+    stats = GenerationStats(answers=1, tokens=64, drafted=40, seconds=2.0, plain_seconds=3.0)
+    stats.draft_prompt_seconds = 0.5
+    with serving(ServedToy()) as site:
+        site.service.metrics.count_answer(stats)
+        (found,) = figures(running(site))
+        assert found.times_plain == stats.estimated_speedup == 1.2
+        short = GenerationStats(answers=1, tokens=4, seconds=2.0, draft_prompt_seconds=0.5)
+        site.service.metrics.count_answer(short)  # too short for an estimate: as fast as plain
+        (found,) = figures(running(site))
+        assert found.times_plain == 1.1
 
 
 def test_an_answer_under_way_counts() -> None:

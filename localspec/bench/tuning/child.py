@@ -90,7 +90,7 @@ class _Pair:
         return {
             "tokens": stats.tokens,
             "timed": stats.timed_tokens,
-            "seconds": stats.seconds + stats.draft_prompt_seconds,
+            "seconds": stats.spent_seconds,
             "reading": stats.prompt_seconds,
             "ttft": stats.ttft_s or 0.0,
             "passes": {width: each.passes for width, each in stats.passes.items()},

@@ -238,8 +238,9 @@ def _measure(
                     forecast.begin()
                 if done == 1 and not found:
                     console.note(forecast.extent() + ".")
-                spent = round(forecast.spent())
-                on_progress(label(task), spent, spent + 1 + round(forecast.left()))
+                left = forecast.left()
+                spent = round(forecast.spent()) if left else 0
+                on_progress(label(task), spent, spent + 1 + round(left))
 
             def on_prompt(so_far: "Comparison") -> None:
                 forecast.explained()

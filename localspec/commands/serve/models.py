@@ -13,7 +13,7 @@ from localspec.core.errors import FileProblem, LocalspecError, MissingFile, Usag
 from localspec.core.paths import is_bundled
 from localspec.display.terminal import console
 from localspec.hub.reference import parse_reference
-from localspec.library.local_models import LocalModel, find_models
+from localspec.library.local_models import LocalModel, current_folder, find_models
 from localspec.library.pairs import user_pairs
 from localspec.library.pairs.catalog import load_catalog
 from localspec.library.pairs.user_pairs import is_name
@@ -84,7 +84,7 @@ def _models(names: Sequence[str], given: Given, serving: ServingFlags) -> list["
     if serving.models_dir is not None:
         found += map(_file, find_models((), (serving.models_dir,)).models)
     elif not names:
-        found += _on_disk(resolver)
+        found += _on_disk()
     known: dict[str, FrontModel] = {}
     for model in found:
         if known.setdefault(model.name, model).source != model.source:
@@ -132,7 +132,7 @@ def _named(text: str, resolver: Resolver) -> "FrontModel":
     from localspec.server.front.models import FrontModel
 
     given, name = own_name(text)
-    files = resolver.files_of(name)
+    files = resolver.files_of(name, folder=True)
     for file in files:
         if not os.path.isfile(file):
             raise MissingFile(f"There is no file {file}.", "See the models: localspec list")
@@ -148,16 +148,18 @@ def reference_names(name: str) -> tuple[str, ...]:
     return () if reference is None else (str(reference).removeprefix("hf:"),)
 
 
-def _on_disk(resolver: Resolver) -> Iterator["FrontModel"]:
-    """The user's pairs, the known ones that were fetched, the bundled one; then single models."""
+def _on_disk() -> Iterator["FrontModel"]:
+    """The user's pairs, the known ones that are here, the bundled one; then single models."""
+    resolver = Resolver(current_folder())
     known, taken = [pair.name for pair in load_catalog()], set[str]()
     for name in dict.fromkeys([*user_pairs.names(), *known, user_pairs.BUNDLED]):
         with suppress(FileProblem):
             model = _named(name, resolver)
-            taken.update((name, *map(str, resolver.files_of(name))))
+            taken.update((name, *map(os.path.realpath, resolver.files_of(name, folder=True))))
             yield model
     for single in resolver.inventory.models:
-        if not is_bundled(single.path) and taken.isdisjoint((single.path.stem, str(single.path))):
+        own = single.path.stem, os.path.realpath(single.path)
+        if not is_bundled(single.path) and taken.isdisjoint(own):
             taken.add(single.path.stem)
             yield _file(single)
 

@@ -8,6 +8,7 @@ from localspec.commands.flags.serving import ServingFlags
 from localspec.commands.serve.models import _models
 from localspec.core import paths
 from localspec.core.errors import UsageError
+from localspec.library.pairs.catalog import load_catalog
 from tests.support.command import Command
 from tests.support.library.hub_pair import PAIR
 
@@ -24,6 +25,21 @@ def test_without_a_name_pairs_and_single_models_are_served(
     assert [model.name for model in served] == ["mine", "demo", "alone"]
     assert served[-1].source == str(alone)
     assert [model.name for model in _models(["mine"], {}, ServingFlags())] == ["mine"]
+
+
+def test_pairs_and_models_of_the_current_folder_are_served(
+    fetched: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = next(pair for pair in load_catalog() if pair.draft)
+    assert known.draft and known.target.file and known.draft.file
+    monkeypatch.chdir(tmp_path)
+    for i, name in enumerate((known.target.file, known.draft.file, "other.gguf")):
+        Path(name).write_bytes(fetched[0].read_bytes()[:-1] + bytes([i]))
+    served = [model.name for model in _models([], {}, ServingFlags())]
+    assert served[:2] == [known.name, "demo"] and "other" in served
+    assert not {Path(known.target.file).stem, Path(known.draft.file).stem} & {*served}
+    named = _models([known.name, "demo"], {}, ServingFlags())
+    assert [model.name for model in named] == [known.name, "demo"]
 
 
 def test_models_have_names_of_their_own(fetched: list[Path], tmp_path: Path) -> None:
