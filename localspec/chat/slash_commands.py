@@ -102,6 +102,9 @@ def _compare(chat: Chat, rest: str) -> None:
     if not options.draft_tokens:
         options = replace(options, draft_tokens="auto")
         engine.profile.introduce(chat.ui.say)
+    ended, _, shown = chat.shown or ([], [], None)
+    if shown and ended is chat.turns and shown.finish_reason == "cancelled":
+        options = replace(options, max_tokens=len(shown.tokens))  # as far as the user wanted it
     prompt = chat.encode(turns, chat.oldest)
     chat.ui.say("Answering the last question twice, drafted and plain; Ctrl-C stops.")
     plain = drafted = _answered(chat, prompt, options, "drafted")

@@ -191,12 +191,13 @@ class Resolver:
         except UnknownPair as error:
             message = error.message.replace("There is no pair", "There is no file and no pair")
             none = message.removesuffix(".").partition("; near it: ")[0]
-            known = [each.name for each in sorted(load_catalog(), key=self._is_missing)]
+            here, others = [*user_pairs.names(), user_pairs.BUNDLED], list[str]()
+            for each in load_catalog():
+                (others if self._is_missing(each) else here).append(each.name)
             near = {
+                "Pairs on this disk": near_names(name, here),
                 "On this disk": near_names(name, self._listed_names()),
-                "Pairs near it": near_names(
-                    name, [*user_pairs.names(), user_pairs.BUNDLED, *known]
-                ),
+                "Pairs near it": near_names(name, others),
             }
             raise UnknownPair(
                 " ".join([f"{none}.", *(f"{key}: {each}." for key, each in near.items() if each)]),

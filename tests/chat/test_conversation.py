@@ -580,6 +580,16 @@ def test_compare_answers_twice_and_leaves_the_conversation() -> None:
     assert len(person.compared) == 2 and chat.options.draft_tokens == 0
 
 
+def test_compare_of_a_stopped_answer_ends_where_it_was_stopped() -> None:
+    chat, person, _ = made(max_tokens=40)
+    person.interrupt = 3
+    person.script = ["one", "/compare"]
+    run(chat)
+    stopped, ((drafted, plain),) = person.answers[0], person.compared
+    assert stopped.finish_reason == "cancelled"
+    assert drafted.tokens == plain.tokens == stopped.tokens and chat.options.max_tokens == 40
+
+
 def test_trace_keeps_the_rounds_of_the_answer_on_the_screen(tmp_path: Path) -> None:
     chat, person, _ = talked("one", f"/trace {tmp_path / 'a.html'}")
     ((path, pieces, answer),) = person.traced

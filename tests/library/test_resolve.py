@@ -154,8 +154,8 @@ def test_a_name_that_nothing_has(names: tuple[str, str | None], words: str) -> N
 def test_near_pairs_whose_files_are_here_come_first(here: Path) -> None:
     for name in ("1.5b", "0.5b"):
         (here / f"qwen2.5-coder-{name}-instruct-q4_k_m.gguf").write_bytes(MODEL)
-    with pytest.raises(UnknownPair, match="Pairs near it: qwen2.5-coder-1.5b, "):
-        choose("qwen")
+    with pytest.raises(UnknownPair, match=r"Pairs on this disk: qwen2\.5-coder-1\.5b\. "):
+        choose("qwen-coder")
 
 
 # --- what is a pair's name ---

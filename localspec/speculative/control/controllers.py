@@ -21,6 +21,7 @@ from localspec.speculative.text_drafter import Drafter
 
 _FEW = 6  # candidates judged: too few to draft far
 _GUESSED = 0.25  # tokens: the largest gain assumed of candidates if few of them were judged
+_TRIED = 0.1  # of a usual answer's time: more is not lost to try a new draft
 _RENT = 0.5  # weight of rounds skipped in earlier answers (ski rental)
 
 
@@ -267,8 +268,9 @@ class Adaptive(Controller):
         value = self._value
         if self._conversation is None:
             self._conversation = self._conversations.resume(context)
-        before = self._conversation.missed_before
-        if not self._worth_reading(value.gain, draft, unread, limit, before):
+        before, known = self._conversation.missed_before, self._is_known(MODEL)
+        gain = self._gain_after_reading(unread, len(context) - 1)
+        if not self._worth_reading(gain, draft, unread, limit, before):
             # The draft may be better than it seems; not scored if even a good one would not pay.
             if draft.is_due and self._worth_reading(
                 value.good_draft_gain, draft, unread, limit, before
@@ -276,7 +278,6 @@ class Adaptive(Controller):
                 draft.score_past_tokens(context)
             self._conversation.missed += 1
             return DraftStatus.ANSWER_TOO_SHORT
-        known = self._is_known(MODEL)
         if not known and draft.is_cheaper(context, unread):
             draft.score_past_tokens(context)
             return DraftStatus.DRAFTING
@@ -285,10 +286,27 @@ class Adaptive(Controller):
         plan.reading_seconds = draft.read(context, unread)
         chain = plan.forced
         candidates = draft.candidates(context, unread, [each.token for each in chain])
-        chain += self._chain(candidates, min(limit - len(chain), LONGEST_AUTO if known else TRIAL))
+        longest = min(LONGEST_AUTO, value.longest) if known else TRIAL
+        chain += self._chain(candidates, min(limit - len(chain), longest))
         self._extend(context, chain, limit)
         self._prefer(plan, chain)
         return DraftStatus.DRAFTING
+
+    def _gain_after_reading(self, unread: int, past: int) -> float:
+        """The gain of a round; an optimistic one for a new draft, if it reads little.
+
+        Else a pair with a small expected gain would never draft, however well its models agree.
+        Others that share the passes would wait for the reading, and gain nothing by it.
+        """
+        usual = self._value.plain * self._profile.answer_length(self._prompt)
+        is_cheap = self._profile.reading_seconds(unread) <= _TRIED * usual
+        if (
+            self._value.sequences == 1
+            and is_cheap
+            and not self._acceptance.of(MODEL).pair.observations
+        ):
+            return self._value.optimistic_gain(past)
+        return self._value.gain
 
     def _prefer(self, plan: "_RoundPlan", chain: list[Candidate]) -> None:
         """Verify the model's candidates, unless a lookup has better ones."""

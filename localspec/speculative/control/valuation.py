@@ -78,6 +78,15 @@ class Valuation:
         """Whether the next pass is this answer's alone, and reads no token again."""
         return self.sequences == 1 and not self._pending
 
+    @property
+    def longest(self) -> int:
+        """Most candidates to verify: up to twice as many tokens as the widest pass that was seen.
+
+        Kernels change with the width: farther on, a pass may cost several times what those seen
+        let expect.
+        """
+        return max(_LOOKED_AT, 2 * self._profile.verify.widest - 1)
+
     def optimistic_gain(self, past: int) -> float:
         """Gain with acceptance one standard deviation above its estimate."""
         if self._hopeful is None:
@@ -131,7 +140,7 @@ class Valuation:
         """`_best` at this rate."""
         verify = self._marginal[self._pending :]
         count, most, expected = 0, 1.0 - rate * verify[0], 0.0
-        for i, chance in enumerate(chances[: len(verify) - 1], start=1):
+        for i, chance in enumerate(chances[: min(len(verify) - 1, self.longest)], start=1):
             expected += chance
             worth = 1.0 + expected - rate * (verify[i] + self._profile.replay)
             if worth > most:

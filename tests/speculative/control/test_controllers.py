@@ -441,6 +441,18 @@ def test_the_status_at_the_end_of_an_answer(
     assert made[-1].status == expected
 
 
+@pytest.mark.parametrize(("prompt", "is_read"), [(40, True), (80, False)])
+def test_a_new_draft_reads_a_short_prompt_to_find_out_what_it_gains(
+    prompt: int, is_read: bool
+) -> None:
+    """By the acceptance assumed of new drafts, reading neither prompt would pay."""
+    draft, verify = (0.3, 0.12), (0.8, 0.2)
+    known = calibrated(verify, draft)
+    seconds, rounds = answer(auto(0.02, draft, known), verify, [i % 16 for i in range(prompt)], 200)
+    assert (drafted(rounds) > 0) is is_read
+    assert seconds < plain_seconds(verify, 200) / (1.2 if is_read else 0.999)
+
+
 def test_a_draft_that_was_never_tried_is_not_called_wrong() -> None:
     draft, verify = (0.5, 0.0), (0.6, 0.4)  # gains only where nearly all is right
     controller = auto(0.02, draft, calibrated(verify, draft))(FakeClock())

@@ -186,6 +186,12 @@ def test_prompt_lookup_goes_on_while_a_token_may_pay() -> None:
     assert lengthened(value, -3.0, done=9) == 9
 
 
+@pytest.mark.parametrize(("widest", "most"), [(2, 8), (4, 8), (9, 17), (31, 61)])
+def test_no_pass_is_far_wider_than_those_that_were_seen(widest: int, most: int) -> None:
+    value = priced([1.0] * widest)
+    assert value.best([Candidate(0, 30.0, "lookup 16+")] * 62)[0] == most
+
+
 @given(st.lists(st.floats(0, 2), min_size=1, max_size=62), st.floats(-1, 6))
 def test_what_is_not_looked_up_would_not_be_verified(rises: list[float], odds: float) -> None:
     costs = [1.0, *(1.0 + sum(rises[: i + 1]) for i in range(len(rises)))]
