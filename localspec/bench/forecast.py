@@ -64,9 +64,7 @@ class Forecast:
         return self.plan.clock() - self._began
 
     def left(self) -> float:
-        """The seconds that are left; before the first answer those to the limit, 0 without one."""
-        if not self._answers:
-            return 0.0 if self._limit is None else max(0.0, self._most - self.spent())
+        """The seconds that are left; 0 before the first answer."""
         unread = self._each * sum(self._lengths) - self._read
         answers = self._each * len(self._lengths) - self._answers
         reading = self._reading / max(1, self._read) * unread

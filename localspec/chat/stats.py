@@ -22,7 +22,7 @@ STATUS_WORDS = {
     DraftStatus.DRAFT_NOT_NUMBERS: "its logits are not numbers",
     DraftStatus.ANSWER_TOO_SHORT: "reading the prompt costs more than it would gain",
 }
-_ESTIMATED_FROM = 32  # tokens: one pause weighs more in fewer
+ESTIMATED_FROM = 32  # tokens: one pause weighs more in fewer
 K = TypeVar("K", int, str)
 V = TypeVar("V", "PassStats", "SourceStats")
 
@@ -174,7 +174,7 @@ class GenerationStats:
         None if nothing was drafted or costs are not known, and for a short answer, whose time
         is too uncertain.
         """
-        if not self.drafted or self.tokens < _ESTIMATED_FROM:
+        if not self.drafted or self.tokens < ESTIMATED_FROM:
             return None
         seconds = self.spent_seconds
         return self.plain_seconds / seconds if self.plain_seconds and seconds else None

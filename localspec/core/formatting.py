@@ -50,11 +50,14 @@ def size(n_bytes: int | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A rough time, such as 20 seconds, 4 minutes or 3 hours."""
+    """A rough time, such as 3 seconds, 20 seconds, 4 minutes or 3 hours."""
     if seconds < 55:
-        return f"{10 * max(1, round(seconds / 10))} seconds"
-    amount, unit = (seconds / 60, "minute") if seconds < 5400 else (seconds / 3600, "hour")
-    return f"{round(amount)} {unit}{'' if round(amount) == 1 else 's'}"
+        amount, unit = max(1, round(seconds) if seconds < 9.5 else round(seconds, -1)), "second"
+    elif seconds < 5400:
+        amount, unit = round(seconds / 60), "minute"
+    else:
+        amount, unit = round(seconds / 3600), "hour"
+    return f"{amount:.0f} {unit}{'' if amount == 1 else 's'}"
 
 
 def number(value: float | None, digits: int = 1) -> str:

@@ -3,7 +3,13 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from localspec.chat.stats import STATUS_WORDS, GenerationStats, PassStats, why_unused
+from localspec.chat.stats import (
+    ESTIMATED_FROM,
+    STATUS_WORDS,
+    GenerationStats,
+    PassStats,
+    why_unused,
+)
 from localspec.core.formatting import duration, number, percent
 from localspec.core.origins import DRAFT, ORIGINS
 from localspec.display.terminal.console import note
@@ -59,7 +65,7 @@ def _generated(
     """Speed, gain and acceptance; ``reason`` if drafting is off; with ``full`` tokens a round."""
     found, off = [], []
     if estimate and stats.estimated_speedup is not None:
-        found.append(f"about {stats.estimated_speedup:.2f}x plain")
+        found.append(f"about {stats.estimated_speedup:.1f}x plain")
     if stats.drafted:
         found.append(_accepted(stats))
     is_unused = bool(stats.drafter) and DRAFT not in stats.sources
@@ -148,6 +154,8 @@ def _measured(ours: GenerationStats, theirs: GenerationStats, speed: str, text: 
     counted = f", {reading:.1f} s of the draft's prefill included" if reading > 0.05 else ""
     noise = _noise(ours, theirs)
     start = "No clear winner" if abs(gain - 1) <= noise else "Measured"
+    if ours.tokens < ESTIMATED_FROM:
+        start = "Too short to tell"
     noisy = f"; a difference below {percent(noise)} is noise here" if noise > 0.005 else ""
     measured = f"{gain:.2f} times as fast as plain decoding ({speed} tok/s){counted}"
     return f"{start}: {measured}{noisy}; {text}."

@@ -56,18 +56,22 @@ class Scoreboard:
 
     def update(self, comparison: Comparison, left: float | None = None) -> None:
         """The rows of a task that goes on, or a note without a terminal; ``left`` seconds."""
-        self._so_far = (*self._heading(), *self._lines(comparison))
+        self._so_far = (*self._heading(), *self._lines(comparison, so_far=True))
         if not make_console(stderr=True).is_terminal:
             _note_so_far(comparison, left)
 
     def so_far(self) -> tuple[Text, ...]:
         return self._so_far
 
-    def _lines(self, comparison: Comparison) -> Iterator[Text]:
+    def _lines(self, comparison: Comparison, *, so_far: bool = False) -> Iterator[Text]:
+        """The rows; of a task that goes on no speedup before its interval, as it may be far off."""
         figures, left_out = comparison.figures(), comparison.looping()
         task = one_line(comparison.task)
         for i, row in enumerate(figures):
-            yield self._line(_cells("" if i else task, row, plain=i == 0), _style(row))
+            unclear = i == 0 or (so_far and row.speedup_interval is None)
+            yield self._line(
+                _cells("" if i else task, row, plain=i == 0, unclear=unclear), _style(row)
+            )
         if left_out:
             name = _fit("" if figures else task, self._widths["task"])
             note = f"left out, repeats itself: {one_line(', '.join(left_out))}"
@@ -120,6 +124,7 @@ def _note_so_far(comparison: Comparison, left: float | None) -> None:
         if i
         else f"plain {number(row.generation_tps)} tok/s"
         for i, row in enumerate(figures)
+        if i == 0 or row.speedup_interval is not None
     ]
     prompts = len(comparison.names)
     counted = "the first prompt" if prompts == 1 else f"{prompts} prompts"
@@ -135,12 +140,12 @@ def _fit(text: str, width: int) -> str:
     return set_cell_size(text, width)
 
 
-def _cells(task: str, row: Figures, plain: bool) -> dict[str, str]:
+def _cells(task: str, row: Figures, *, plain: bool, unclear: bool) -> dict[str, str]:
     return {
         "task": task,
         "draft": length_name(row.draft_tokens),
         "tok/s": number(row.generation_tps),
-        "speedup": "" if plain else f"{row.speedup:.2f}x",
+        "speedup": "" if unclear else f"{row.speedup:.2f}x",
         "90% CI": _span(row.speedup_interval, "-"),
         "accept": percent(row.acceptance_rate) if row.drafted else "",
         "tok/rnd": number(row.mean_accepted_length, 2),
@@ -189,7 +194,10 @@ def _by_kind(out: Console, comparison: Comparison, kinds: Mapping[str, str]) -> 
         if (rows := comparison.figures(names)[1:])
     ]
     if len(shown) > 1:
-        sentence(out, f"By kind of text: {', '.join(shown)}.")
+        counts = sorted({len(names) for names in found.values()})
+        each = " to ".join(str(n) for n in (counts[0], counts[-1])[: len(counts)])
+        prompts = "prompt" if counts == [1] else "prompts"
+        sentence(out, f"By kind of text ({each} {prompts} each): {', '.join(shown)}.")
 
 
 def _details(out: Console, comparison: Comparison, figures: list[Figures]) -> None:

@@ -109,7 +109,7 @@ def _rows(model: "ModelFigures", speed: float | None) -> Iterator[tuple[str, str
     yield "tokens", f"{model.tokens:,} so far{a_round}"
     if model.drafted:
         if model.times_plain is not None:
-            yield "gain", f"{model.times_plain:.2f}x plain, estimated"
+            yield "gain", f"about {model.times_plain:.1f}x plain"
         yield "accepted", f"{percent(model.accepted / model.drafted)} of {model.drafted:,} drafted"
     if model.drafts:
         shares = [n / model.drafts for n in model.by_position[:_POSITIONS]]

@@ -45,15 +45,16 @@ def _row(each: Finalist) -> tuple[str, ...]:
     return (
         shown(each.values),
         number(each.answered.per_second),
-        *_cells(each.speedup),
+        f"{each.speedup.times:.2f}x",
+        _span(each.speedup) if each.values else "",
         f"{each.answered.ttft:.2f} s",
         size(each.memory),
     )
 
 
-def _cells(found: Ratioed) -> tuple[str, str]:
+def _span(found: Ratioed) -> str:
     interval = found.interval
-    return f"{found.times:.2f}x", "" if interval is None else "{:.2f} to {:.2f}".format(*interval)
+    return "too few prompts" if interval is None else "{:.2f} to {:.2f}".format(*interval)
 
 
 def sentence(outcome: Outcome, model: str) -> str:

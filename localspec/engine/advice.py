@@ -8,6 +8,7 @@ _ENOUGH_DRAFTED = 40  # tokens of the draft model; with fewer, a share means lit
 _ENOUGH_SAID = 64  # tokens of an answer
 _LOW = 0.35  # accepted of drafted
 _SLOW_STEP = 0.3  # of a plain pass, for one draft step
+_GAINS_LITTLE = 1.1  # times as fast as plain: who gains more needs no advice
 _HOT = 1.0  # temperature
 _MOSTLY_READING = 0.5  # of all time after the target's own reading, spent reading with the draft
 
@@ -42,8 +43,8 @@ def advise(stats: GenerationStats, params: SamplingParams) -> str | None:
             f"Only {rate:.0%} of the draft's tokens were accepted: a draft closer to the target "
             "gains more. See what there is: localspec suggest TARGET"
         )
-    step = _draft_step(stats)
-    if not heads and step is not None and step > _SLOW_STEP:
+    step, gain = _draft_step(stats), stats.estimated_speedup
+    if not heads and step is not None and step > _SLOW_STEP and (gain or 1.0) < _GAINS_LITTLE:
         return (
             f"A token of the draft costs {step:.0%} of one of the target: with fewer output rows "
             "it gains more. Make such a draft: localspec draft make --help"

@@ -96,7 +96,7 @@ def figures(stats: GenerationStats, status: DraftStatus) -> str:
     rate = stats.acceptance_rate
     accepted = "" if rate is None else f", {rate:.0%} of {stats.drafted} drafted accepted"
     times = stats.estimated_speedup
-    gain = "" if times is None else f", about {times:.2f}x plain"
+    gain = "" if times is None else f", about {times:.1f}x plain"
     why = why_unused(stats, status)
     off = f", {stats.drafter} off ({why})" if why else ""
     return f"{read}{cached} + {stats.tokens} tokens{speed}{slowed}{accepted}{gain}{off}"

@@ -100,7 +100,6 @@ def test_a_limit_is_the_most_that_is_left() -> None:
     clock = FakeClock()
     limited = Forecast(replace(plan(0, 3), clock=clock), {"a": [[1]] * 99}, Limit(60, kinds=5))
     clock.advance(20)
-    assert limited.left() == 40  # nothing is known yet
     limited.answered(made_answer(20.0))
     assert limited.left() == 40
     assert limited.extent().endswith("about 1 minute, or less if the result is clear sooner")

@@ -52,7 +52,8 @@ def test_numbers_of_weights(number: int, shown: str) -> None:
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [
-        (0.1, "10 seconds"), (54, "50 seconds"), (55, "1 minute"), (240, "4 minutes"),
+        (0.1, "1 second"), (9.4, "9 seconds"), (9.6, "10 seconds"), (54, "50 seconds"),
+        (55, "1 minute"), (240, "4 minutes"),
         (5399, "90 minutes"), (5400, "2 hours"),
     ],
 )  # fmt: skip

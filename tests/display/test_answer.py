@@ -146,7 +146,7 @@ def test_by_default_speed_gain_and_acceptance(streams: Streams) -> None:
     note(figures_line(stats, "stop", 7, full=False, estimate=False))  # which is measured next
     note(figures_line(made_stats(), "stop", None, DraftStatus.OFF, full=False))  # as asked for
     assert streams.read()[1].splitlines() == [
-        "32.0 tok/s · about 1.62x plain · 30 of 40 drafted tokens accepted · stopped at "
+        "32.0 tok/s · about 1.6x plain · 30 of 40 drafted tokens accepted · stopped at "
         "--max-tokens",
         "32.0 tok/s · 30 of 40 drafted tokens accepted",
         "2.0 tok/s",
@@ -198,7 +198,7 @@ def test_what_drafting_gained(streams: Streams) -> None:
     assert streams.read()[1].splitlines() == [
         "Measured: 1.60 times as fast as plain decoding (10.0 tok/s), 0.5 s of the draft's prefill "
         "included; the same text.",
-        "Measured: 0.03 times as fast as plain decoding (10.0 tok/s); another text.",
+        "Too short to tell: 0.03 times as fast as plain decoding (10.0 tok/s); another text.",
         "Nothing was drafted: both answers are plain decoding, which reaches 10.0 tok/s.",
         "Nothing was drafted: both answers are plain decoding, which reaches 10.0 tok/s. The draft "
         "model was not used; a fixed length (--draft 4, /draft 4) uses it.",
@@ -227,16 +227,15 @@ def test_neither_wins_within_the_noise_of_passes_without_drafts(
 @pytest.mark.parametrize(
     ("width", "full", "expected"),
     [
-        (80, False, "32.0 tok/s · about 1.62x plain · 30 of 40 drafted tokens accepted"),
-        (60, False, "32.0 tok/s · about 1.62x plain"),
-        (29, False, "32.0 tok/s"),
+        (80, False, "32.0 tok/s · about 1.6x plain · 30 of 40 drafted tokens accepted"),
+        (60, False, "32.0 tok/s · about 1.6x plain"),
+        (27, False, "32.0 tok/s"),
         (
             90,
             True,
-            "32.0 tok/s · about 1.62x plain · 30 of 40 drafted tokens accepted · "
-            "16.00 tokens/round",
+            "32.0 tok/s · about 1.6x plain · 30 of 40 drafted tokens accepted · 16.00 tokens/round",
         ),
-        (60, True, "32.0 tok/s · about 1.62x plain"),
+        (60, True, "32.0 tok/s · about 1.6x plain"),
     ],
 )
 def test_the_meter_shows_as_much_as_fits(width: int, full: bool, expected: str) -> None:

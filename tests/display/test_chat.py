@@ -345,7 +345,7 @@ def test_markdown_scrolls_and_nothing_is_lost_or_doubled() -> None:
         terminal.prompt(2)
         lines = [line.strip() for line in answer_of(terminal.window).splitlines() if line.strip()]
         items = ["\u2022 one", "\u2022 two", "the end"]
-        assert lines == ["Title", "some bold words", *(f"x{i} = {i}" for i in range(40)), *items]
+        assert lines == ["# Title", "some bold words", *(f"x{i} = {i}" for i in range(40)), *items]
         terminal.type("/copy code\n")
         terminal.prompt(3)
         assert terminal.window.clipboard == "".join(code[1:-1])

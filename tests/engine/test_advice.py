@@ -50,6 +50,7 @@ def test_a_reason_gets_its_sentence(
     [
         answer(),
         answer(drafted=30, accepted=2),  # too few to tell
+        replace(answer(step=0.5), plain_seconds=12.0),  # it gains all the same
         GenerationStats(),
         GenerationStats(tokens=200, seconds=10.0),
     ],

@@ -249,7 +249,7 @@ def test_the_log_says_what_drafting_gained_and_whose_key_it_was() -> None:
     stats.plain_seconds = 3.0
     drafting = DraftStatus.DRAFTING
     line = figures(stats, drafting)
-    assert line.endswith(", about 1.50x plain") and "other prompts" not in line
+    assert line.endswith(", about 1.5x plain") and "other prompts" not in line
     stats.others_prompts_seconds = 1.2
     assert " at 32.0 tok/s, 60% of that time for other prompts, " in figures(stats, drafting)
     stats.drafter, stats.rounds, reason = "draft model", 9, DraftStatus.ANSWER_TOO_SHORT

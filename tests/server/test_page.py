@@ -210,7 +210,7 @@ def test_the_meter_is_live_and_stop_ends_the_answer(load: Open) -> None:
 @pytest.mark.parametrize(
     ("drafted", "gain", "status", "words"),
     [
-        (150, 1.62, DraftStatus.DRAFTING, "about 1.62x plain · 84 of 150 drafted tokens accepted"),
+        (150, 1.62, DraftStatus.DRAFTING, "about 1.6x plain · 84 of 150 drafted tokens accepted"),
         (150, 0.0, DraftStatus.DRAFTING, "84 of 150 drafted tokens accepted"),
         (0, 0.0, DraftStatus.DRAFTING, "nothing drafted"),
         (0, 0.0, DraftStatus.RECENTLY_SLOWER, "drafting off (recently slower than plain)"),

@@ -227,30 +227,37 @@ def _measure(
         ):
             on_progress(_WARM_UP, 0, 1)
 
-            def label(task: str) -> str:
-                return f"{task} ({len(found) + 1} of {len(tasks)})"
+            of_prompt = len(forecast.plan.lengths) * forecast.plan.repeats
+
+            def draw(task: str, step: str, *, begins: bool = False) -> None:
+                of_tasks = f" ({len(found) + 1} of {len(tasks)})" if len(tasks) > 1 else ""
+                spent, left = round(forecast.spent()), round(forecast.left())
+                done, total = (0, 1) if begins else (spent, spent + 1 + left)
+                on_progress(f"{task}{of_tasks}, {step}", done, total)
 
             def on_answer(task: str, done: int, total: int, answer: "Answer | None") -> None:
                 if answer is not None:
                     forecast.answered(answer)
                 elif not found:
-                    on_progress(_WARM_UP, 1, 1)
                     forecast.begin()
                 if done == 1 and not found:
                     console.note(forecast.extent() + ".")
-                left = forecast.left()
-                spent = round(forecast.spent()) if left else 0
-                on_progress(label(task), spent, spent + 1 + round(left))
+                is_last = done > 0 and done % of_prompt == 0
+                prompt = f"prompt {done // of_prompt + 1} of {total // of_prompt}"
+                step = "comparing the texts" if is_last else prompt
+                draw(task, step, begins=answer is None and not found)
 
             def on_prompt(so_far: "Comparison") -> None:
                 forecast.explained()
                 board.update(so_far, forecast.left())
+                prompts = len(so_far.names)
+                draw(so_far.task, f"prompt {prompts + 1} of {len(tasks[so_far.task])}")
 
             for comparison in run_bench(
                 engine, tasks, forecast.plan, on_answer, on_prompt, forecast.is_enough
             ):
                 forecast.explained()
-                on_progress(label(comparison.task), 1, 1)  # an interrupt leaves the bar
+                on_progress(comparison.task, 1, 1)  # an interrupt leaves the bar
                 found.append(comparison)
                 report.save(found, complete=False)
                 board.add(comparison)

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.markdown import CodeBlock, Markdown
+from rich.markdown import CodeBlock, Heading, Markdown
 from rich.segment import Segment, Segments
 from rich.syntax import Syntax
 from rich.text import Text
@@ -137,9 +138,13 @@ class MarkdownText:
             del self._rows[:ready]
 
     def unfinished(self, rows: int) -> Iterable[RenderableType]:
-        # As texts, which wrap: the window may be narrower than these rows are by now.
-        for row in self._rows[max(0, len(self._rows) - rows) :]:
-            yield Text.assemble(*((part.text, part.style or "") for part in row))
+        # As texts, which wrap: code is as wide as it was written, and the window may be narrower
+        # than other rows are by now.
+        texts = [
+            Text.assemble(*((part.text, part.style or "") for part in row)) for row in self._rows
+        ]
+        wrapped = [row for text in texts for row in text.wrap(self._console, self._console.width)]
+        yield from wrapped[max(0, len(wrapped) - rows) :]
 
     def end(self) -> Iterator[RenderableType]:
         yield from self.final(2)
@@ -166,7 +171,10 @@ class MarkdownText:
     def _lines(self, block: _Block) -> list[Line]:
         document = _CopiedMarkdown("", hyperlinks=False)  # a link must not hide its address
         document.parsed = block.tokens
-        options = self._console.options.update(width=self._width)
+        width, (first, *_) = self._width, block.tokens
+        if first.type in ("fence", "code_block"):  # the terminal wraps it: lines are copied whole
+            width = max(width, *(cell_len(line) for line in first.content.expandtabs().split("\n")))
+        options = self._console.options.update(width=width)
         lines = [*map(_stripped, self._console.render_lines(document, options, pad=False))]
         filled = [i for i, line in enumerate(lines) if line]
         lines = lines[filled[0] : filled[-1] + 1] if filled else []
@@ -183,8 +191,19 @@ class _Code(CodeBlock):
         yield Syntax(code, self.lexer_name, theme="ansi_dark", word_wrap=True)
 
 
+class _Heading(Heading):
+    """A heading as it was written: it may be a comment, if a model gives code without a fence."""
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        yield Text.assemble("#" * int(self.tag[1:]), " ", self.text, style=self.style_name)
+
+
 class _CopiedMarkdown(Markdown):
-    elements = {**Markdown.elements, "fence": _Code, "code_block": _Code}
+    elements = {
+        **Markdown.elements, "fence": _Code, "code_block": _Code, "heading_open": _Heading
+    }  # fmt: skip
 
 
 def _clean(tokens: Iterable[Token]) -> None:

@@ -67,10 +67,10 @@ def _bar(
         def report(label: str, done: int, total: int) -> None:
             label = one_line(label)
             if label not in tasks:
-                for other in tasks.values():
-                    bar.update(other, visible=False)
-                tasks[label] = bar.add_task(label, total=total, completed=done)
-            bar.update(tasks[label], completed=done, total=total, visible=True)
+                while tasks:
+                    bar.remove_task(tasks.popitem()[1])
+                tasks[label] = bar.add_task(label, total=total, completed=done, at=bar.get_time())
+            bar.update(tasks[label], completed=done, total=total, at=bar.get_time())
             if done >= total:
                 bar.remove_task(tasks.pop(label))
                 bar.refresh()
@@ -114,13 +114,14 @@ def _columns(in_bytes: bool, in_seconds: bool, elapsed: bool) -> "list[ProgressC
 
 
 def _rest() -> "ProgressColumn":
-    """The rest of a task in seconds, once some are done."""
+    """The rest of a task in seconds, once some are done; it runs on between two updates."""
     from rich.progress import ProgressColumn, Task
     from rich.text import Text
 
     class Rest(ProgressColumn):
         def render(self, task: Task) -> Text:
-            rest = timedelta(seconds=task.remaining or 0) if task.completed else ""
-            return Text(str(rest), "progress.remaining")
+            rest = (task.remaining or 0) - round(task.get_time() - task.fields["at"])
+            shown = timedelta(seconds=max(0, rest)) if task.completed else ""
+            return Text(str(shown), "progress.remaining")
 
     return Rest()

@@ -302,7 +302,7 @@ def timings(stats: GenerationStats) -> Json:
         "rounds": stats.rounds,
     }
     if stats.estimated_speedup is not None:  # clients read each figure as a number
-        figures["draft_speedup"] = stats.estimated_speedup
+        figures["draft_speedup"] = round(stats.estimated_speedup, 2)
     return figures
 
 

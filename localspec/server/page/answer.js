@@ -69,7 +69,7 @@ function waiting({ loading, progress, before }) {
 
 function drafting({ gain, drafted, accepted, status }) {
   const parts = [];
-  if (drafted && gain) parts.push(`about ${gain.toFixed(2)}x plain`);
+  if (drafted && gain) parts.push(`about ${gain.toFixed(1)}x plain`);
   if (drafted) parts.push(`${accepted} of ${drafted} drafted tokens accepted`);
   if (STATUS[status]) parts.push(off(status, drafted));
   else if (!drafted && status !== "off") parts.push("nothing drafted");

@@ -198,7 +198,7 @@ function refresh() {
   [...$("turns").children].forEach((turn, at) => turn.classList.toggle("replaced", at >= edited?.at));
   for (const act of $("turns").querySelectorAll(".act")) act.disabled = Boolean(running || act.noOther);
   const gain = conversations.gain(conversation);
-  $("gain").textContent = gain ? `answers here: about ${gain.toFixed(2)}x plain` : "";
+  $("gain").textContent = gain ? `answers here: about ${gain.toFixed(1)}x plain` : "";
   showContext();
   list();
   $("turns").setAttribute("aria-busy", String(Boolean(running)));

@@ -307,7 +307,7 @@ def test_rejection_drafts_a_fixed_length(run: Command, tiny: TinyFiles, chat: Co
 
 
 def test_what_drafting_gained_is_measured_on_demand(run: Command, tiny: TinyFiles) -> None:
-    flags = (HELLO, "--seed", "3", "-n", "30", "-md", tiny.draft, "--draft", "4", "--compare")
+    flags = (HELLO, "--seed", "3", "-n", "40", "-md", tiny.draft, "--draft", "4", "--compare")
     done = run(*flags)
     figures, compared = done.err.splitlines()[-2:]
     assert "drafted tokens accepted" in figures and "about" not in figures

@@ -52,6 +52,11 @@ def test_pieces_change_nothing(parts: list[str], size: int, rows: int) -> None:
         ("[here](http://x.y)", ["here (http://x.y)"]),
         ("[r]: http://z", ["[r]: http://z"]),
         ("3. a\n7. b", [" 3 a", " 7 b"]),
+        (
+            "# A comment without a fence\nx = 1\n## b",
+            ["# A comment without a fence", "x = 1", "## b"],
+        ),
+        (f"```\n\tx = {'y' * 50}\n```", [f"    x = {'y' * 50}"]),  # copied as one line
     ],
 )
 def test_nothing_is_hidden(source: str, lines: list[str]) -> None:
