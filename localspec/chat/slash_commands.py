@@ -102,12 +102,13 @@ def _compare(chat: Chat, rest: str) -> None:
     if not options.draft_tokens:
         options = replace(options, draft_tokens="auto")
         engine.profile.introduce(chat.ui.say)
-    ended, _, shown = chat.shown or ([], [], None)
-    if shown and ended is chat.turns and shown.finish_reason == "cancelled":
+    shown = chat.shown[2] if chat.shown and chat.shown[0] is chat.turns else None
+    if shown and shown.finish_reason == "cancelled":
         options = replace(options, max_tokens=len(shown.tokens))  # as far as the user wanted it
     prompt = chat.encode(turns, chat.oldest)
     chat.ui.say("Answering the last question twice, drafted and plain; Ctrl-C stops.")
-    plain = drafted = _answered(chat, prompt, options, "drafted")
+    expected = len(shown.tokens) if shown else None
+    plain = drafted = _answered(chat, prompt, options, "drafted", expected=expected)
     if drafted.finish_reason != "cancelled":
         options_plain = replace(options, draft_tokens=0)
         plain = _answered(chat, prompt, options_plain, "plain", expected=len(drafted.tokens))
@@ -296,6 +297,9 @@ def _set(chat: Chat, rest: str) -> None:
     if command := COMMANDS.get(f"/{name}"):  # /set system TEXT
         command.run(chat, value.strip())
         return
+    if name == "max_tokens":
+        _set_max_tokens(chat, value.strip())
+        return
     name = sampling_field(name)
     if not value.strip():
         chat.ui.say(described(chat.options.sampling, name))
@@ -305,6 +309,17 @@ def _set(chat: Chat, rest: str) -> None:
     chat.engine.token_rules(params)  # refuses a bias of no token
     chat.options = options
     chat.ui.say(f"{name} {written(chat.options.sampling, name)}")
+
+
+def _set_max_tokens(chat: Chat, value: str) -> None:
+    if value:
+        try:
+            chat.options = replace(chat.options, max_tokens=int(value))
+        except ValueError:
+            raise UsageError(
+                f"{value[:99]!r} is no number of tokens.", "An example: /set max_tokens 200"
+            ) from None
+    chat.ui.say(f"max_tokens {chat.options.max_tokens or -1}: of an answer; -1 has no limit")
 
 
 def _list_settings(chat: Chat, *, everything: bool) -> None:
@@ -414,7 +429,9 @@ def obey(chat: Chat, line: str) -> bool:
     name, rest = _split(line)
     command = COMMANDS.get(ALIASES.get(name, name))
     if command is None:
-        near = get_close_matches(name, [*COMMANDS, *ALIASES], 1, 0.7)
+        begun = [each for each in COMMANDS if each.startswith(name)]
+        close = get_close_matches(name, [*COMMANDS, *ALIASES], 1, 0.7)
+        near = begun if len(begun) == 1 else close
         raise UsageError(
             f"There is no command {name}.",
             f"{f'Did you mean {near[0]}? ' if near else ''}/help lists the commands; a message "

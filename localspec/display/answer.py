@@ -10,6 +10,7 @@ from localspec.chat.stats import (
     PassStats,
     why_unused,
 )
+from localspec.core import machine
 from localspec.core.formatting import duration, number, percent
 from localspec.core.origins import DRAFT, ORIGINS
 from localspec.display.terminal.console import note
@@ -153,10 +154,12 @@ def _measured(ours: GenerationStats, theirs: GenerationStats, speed: str, text: 
     reading = ours.draft_prompt_seconds
     counted = f", {reading:.1f} s of the draft's prefill included" if reading > 0.05 else ""
     noise = _noise(ours, theirs)
+    noisy = f"; a difference below {percent(noise)} is noise here" if noise > 0.005 else ""
     start = "No clear winner" if abs(gain - 1) <= noise else "Measured"
     if ours.tokens < ESTIMATED_FROM:
-        start = "Too short to tell"
-    noisy = f"; a difference below {percent(noise)} is noise here" if noise > 0.005 else ""
+        start, noisy = "Too short to tell", ""
+    elif machine.is_busy():
+        start, noisy = "Other programs are busy, so this says little", ""
     measured = f"{gain:.2f} times as fast as plain decoding ({speed} tok/s){counted}"
     return f"{start}: {measured}{noisy}; {text}."
 

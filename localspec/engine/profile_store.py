@@ -210,7 +210,7 @@ class StoredProfile:
             if 0 <= now - known.checked < _CHECK_EVERY:
                 return known
             if still_holds(known, self._target, self._draft, clock):
-                known.checked = now
+                known.checked = 0.0 if machine.is_busy() else now  # then again at the next start
                 return known
         again = calibrate(self._target, self._draft, clock)
         again.acceptance, again.company = known.acceptance, known.company

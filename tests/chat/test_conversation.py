@@ -523,6 +523,7 @@ def test_no_such_command(line: str) -> None:
     problem = refused(chat, person, line)
     assert line.split()[0] in problem.message and "/help" in problem.hint
     assert "Did you mean /help?" in refused(chat, person, "/hlep").hint
+    assert "Did you mean /compare?" in refused(chat, person, "/comp").hint
     assert "Did you mean temperature?" in refused(chat, person, "/set temprature 1").hint
     assert len(engine.asked) == 1
 
@@ -568,7 +569,7 @@ def test_retry_at_a_temperature_once() -> None:
 def test_compare_answers_twice_and_leaves_the_conversation() -> None:
     chat, person, engine = talked("one", "/compare")
     ((drafted, plain),) = person.compared
-    assert person.expected == [(None, 12), (len(drafted.tokens), 12)]
+    assert person.expected == [(len(drafted.tokens), 12)] * 2
     followed = [(what, at) for what, at in person.followed if at == 0 or at == len(plain.tokens)]
     assert [what for what, _ in followed[:1] + followed[-1:]] == ["drafted", "plain"]
     assert dict(followed) == {"drafted": len(drafted.tokens), "plain": len(plain.tokens)}
@@ -588,6 +589,14 @@ def test_compare_of_a_stopped_answer_ends_where_it_was_stopped() -> None:
     stopped, ((drafted, plain),) = person.answers[0], person.compared
     assert stopped.finish_reason == "cancelled"
     assert drafted.tokens == plain.tokens == stopped.tokens and chat.options.max_tokens == 40
+
+
+def test_set_max_tokens_limits_the_next_answers() -> None:
+    chat, person, _ = talked("/set max_tokens 5", "one", "/set max_tokens", max_tokens=40)
+    assert len(person.answers[0].tokens) == 5 and person.said[-1].startswith("max_tokens 5: ")
+    assert "'many'" in refused(chat, person, "/set max_tokens many").message
+    assert refused(chat, person, "/set max_tokens -9")
+    assert chat.options.max_tokens == 5
 
 
 def test_trace_keeps_the_rounds_of_the_answer_on_the_screen(tmp_path: Path) -> None:

@@ -188,9 +188,16 @@ def test_a_profile_whose_file_cannot_be_written_is_not_read_again(
         assert engine.profile.learnt(float).of("draft model, greedy").observations == 0
 
 
+DAY = 24 * 3600
+
+
 @pytest.mark.llama
+@pytest.mark.parametrize(
+    ("busy", "checks"),
+    [(None, [60, 60 + DAY, 30]), (60, [60, 120, 30])],  # what was checked while busy is not sure
+)
 def test_costs_are_checked_at_the_second_start_and_then_once_a_day(
-    tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch
+    tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch, busy: int | None, checks: list[int]
 ) -> None:
     now, looks = [1e9], list[float]()
 
@@ -200,12 +207,12 @@ def test_costs_are_checked_at_the_second_start_and_then_once_a_day(
 
     monkeypatch.setattr(profile_store, "still_holds", look)
     monkeypatch.setattr(time, "time", lambda: now[0])
-    day = 24 * 3600
-    for start in (0, 60, 120, 60 + day - 1, 60 + day, 30):  # the last one: the clock was set back
+    monkeypatch.setattr(machine, "is_busy", lambda: now[0] - 1e9 == busy)
+    for start in (0, 60, 120, 60 + DAY - 1, 60 + DAY, 30):  # the last one: the clock was set back
         now[0] = 1e9 + start
         with Engine.load(options(tiny.target), options(tiny.draft)) as engine:
             engine.profile.learnt(time.perf_counter)
-    assert [look - 1e9 for look in looks] == [60, 60 + day, 30]
+    assert [look - 1e9 for look in looks] == checks
 
 
 @pytest.mark.llama
@@ -219,6 +226,7 @@ def test_what_is_measured_again_is_checked_again(
         return looks[-1]
 
     monkeypatch.setattr(profile_store, "still_holds", look)
+    monkeypatch.setattr(machine, "is_busy", lambda: False)
     for _ in range(4):
         with Engine.load(options(tiny.target), options(tiny.draft)) as engine:
             known = engine.profile.learnt(time.perf_counter)

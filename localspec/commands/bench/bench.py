@@ -196,9 +196,9 @@ def _run(
             for i, each in enumerate(group, 1)
         }
         memory = memory_use(engine) if verbose else None
-        board.finish(found, kinds, memory, engine.text_equality)
-        if report.other_work is not None:
+        if found and report.other_work is not None:
             console.note("The machine was busy with other programs: take these figures as rough.")
+        board.finish(found, kinds, memory, engine.text_equality)
         try:
             report.save(found, complete=problem is None)
             if report.page is not None:

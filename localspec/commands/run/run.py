@@ -164,6 +164,7 @@ def run(
     text = prompting.read()
     if compare and not as_json:
         console.note_other_work()
+        console.note("Answering twice, drafted and plain; Ctrl-C stops, and -n 100 is shorter.")
     with session.open_engine(request) as engine:
         ids = _encode(engine, text, prompting, templating, answering)
         asked = templating.limited(answering.options(request.draft_tokens, grammar))

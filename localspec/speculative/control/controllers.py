@@ -21,7 +21,7 @@ from localspec.speculative.text_drafter import Drafter
 
 _FEW = 6  # candidates judged: too few to draft far
 _GUESSED = 0.25  # tokens: the largest gain assumed of candidates if few of them were judged
-_TRIED = 0.1  # of a usual answer's time: more is not lost to try a new draft
+_TRIED = 0.15  # of a usual answer's time: more is not lost to try a new draft
 _RENT = 0.5  # weight of rounds skipped in earlier answers (ski rental)
 
 

@@ -311,7 +311,8 @@ def test_what_drafting_gained_is_measured_on_demand(run: Command, tiny: TinyFile
     done = run(*flags)
     figures, compared = done.err.splitlines()[-2:]
     assert "drafted tokens accepted" in figures and "about" not in figures
-    words = r"Measured: [\d.]+ times as fast as plain decoding \(.* tok/s\).*; the same text\."
+    gained = r"[\d.]+ times as fast as plain decoding \(.* tok/s\).*; the same text\."
+    words = rf"(Measured|No clear winner|Other programs .*): {gained}"
     assert re.fullmatch(words, compared)
     answer = json.loads(run(*flags, "--json").out)
     assert answer["plain"]["token_ids"] == answer["token_ids"] and answer["plain"]["drafted"] == 0
