@@ -61,6 +61,14 @@ def test_rows_of_plain_and_drafted(streams: Streams) -> None:
         assert head.index(name) + len(name) == drafted.index(value) + len(value)
 
 
+def test_a_task_that_goes_on_shows_no_speedup_before_its_interval(streams: Streams) -> None:
+    board = Scoreboard(console.make_console(stderr=False), ["code"])
+    for speedups, is_shown in (((1.25,), False), ((1.25, 1.5, 1.25, 1.5), True)):
+        board.update(varied_comparison(speedups), 9.0)
+        rows = "\n".join(line.plain for line in board.so_far())
+        assert (re.search(r"\d\.\d\dx", rows) is not None) is is_shown
+
+
 @pytest.mark.parametrize(
     ("columns", "gone"),
     [(80, ""), (76, "TTFT"), (60, "TTFT CI"), (40, "TTFT CI tok/rnd accept")],
