@@ -319,7 +319,8 @@ def _set_max_tokens(chat: Chat, value: str) -> None:
             raise UsageError(
                 f"{value[:99]!r} is no number of tokens.", "An example: /set max_tokens 200"
             ) from None
-    chat.ui.say(f"max_tokens {chat.options.max_tokens or -1}: of an answer; -1 has no limit")
+    most = chat.options.max_tokens
+    chat.ui.say(f"max_tokens {-1 if most is None else most}: of an answer; -1 has no limit")
 
 
 def _list_settings(chat: Chat, *, everything: bool) -> None:

@@ -37,7 +37,11 @@ _SUMS = (
     ("prompt_tokens", "Prompt tokens read, without those in the cache.", "read_tokens"),
     ("prompt_tokens_cached", "Prompt tokens that the cache held.", "cached_tokens"),
     ("prompt_seconds", "Seconds spent reading prompts.", "prompt_seconds draft_prompt_seconds"),
-    ("draft_prompt_seconds", "Those of them of the draft.", "draft_prompt_seconds"),
+    (
+        "draft_prompt_seconds",
+        "Seconds of prompt_seconds in which the draft read.",
+        "draft_prompt_seconds",
+    ),
     ("tokens_predicted", "Tokens generated.", "tokens"),
     ("tokens_predicted_seconds", "Seconds spent generating.", "seconds"),
     (

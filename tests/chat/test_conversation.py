@@ -597,6 +597,9 @@ def test_set_max_tokens_limits_the_next_answers() -> None:
     assert "'many'" in refused(chat, person, "/set max_tokens many").message
     assert refused(chat, person, "/set max_tokens -9")
     assert chat.options.max_tokens == 5
+    for most in ("0", "-1"):
+        handle(chat, f"/set max_tokens {most}")
+        assert person.said[-1].startswith(f"max_tokens {most}: ")
 
 
 def test_trace_keeps_the_rounds_of_the_answer_on_the_screen(tmp_path: Path) -> None:

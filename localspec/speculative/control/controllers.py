@@ -268,7 +268,7 @@ class Adaptive(Controller):
         value = self._value
         if self._conversation is None:
             self._conversation = self._conversations.resume(context)
-        before, known = self._conversation.missed_before, self._is_known(MODEL)
+        before = self._conversation.missed_before
         gain = self._gain_after_reading(unread, len(context) - 1)
         if not self._worth_reading(gain, draft, unread, limit, before):
             # The draft may be better than it seems; not scored if even a good one would not pay.
@@ -278,6 +278,7 @@ class Adaptive(Controller):
                 draft.score_past_tokens(context)
             self._conversation.missed += 1
             return DraftStatus.ANSWER_TOO_SHORT
+        known = self._is_known(MODEL)
         if not known and draft.is_cheaper(context, unread):
             draft.score_past_tokens(context)
             return DraftStatus.DRAFTING
@@ -300,11 +301,8 @@ class Adaptive(Controller):
         """
         usual = self._value.plain * self._profile.answer_length(self._prompt)
         is_cheap = self._profile.reading_seconds(unread) <= _TRIED * usual
-        if (
-            self._value.sequences == 1
-            and is_cheap
-            and not self._acceptance.of(MODEL).pair.observations
-        ):
+        is_new = not self._acceptance.of(MODEL).pair.observations
+        if is_new and is_cheap and self._value.sequences == 1:
             return self._value.optimistic_gain(past)
         return self._value.gain
 
