@@ -4,7 +4,7 @@ Answers whose text repeats itself are left out of the figures: drafting is too e
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from localspec.bench.equality import Difference
 from localspec.bench.figures import Costs, Figures, Side, pass_costs, side_figures
@@ -24,6 +24,8 @@ def repeated_share(tokens: Sequence[int], n: int = 8) -> float:
 class Comparison:
     """Prompts of one task, by name, answered by every side; the first side is plain.
 
+    It has an answer for each of those of another side, in turn with it: in each repeat, one for the
+    second side, one for the third and so on.
     Without ``text_independent_of_draft`` (of the sampling parameters) texts may differ.
     """
 
@@ -72,12 +74,17 @@ class Comparison:
 
     def figures(self, prompts: Collection[str] | None = None) -> list[Figures]:
         """One for each side over prompts, by default those whose text does not loop."""
-        used, plain = self._used(prompts), self.sides[0]
+        used = self._used(prompts)
         return [
-            side_figures(side, plain, used, self._text(side, prompts or self.names))
-            for side in self.sides
+            side_figures(side, self._plain_of(i), used, self._text(side, prompts or self.names))
+            for i, side in enumerate(self.sides)
             if used
         ]
+
+    def _plain_of(self, i: int) -> Side:
+        """The plain answers in turn with those of the i-th side."""
+        plain = self.sides[0]
+        return replace(plain, answers=plain.answers[i - 1 :: len(self.sides) - 1]) if i else plain
 
     def is_clear(self) -> bool:
         """Whether every side is faster or slower than plain decoding by its 90 % interval."""

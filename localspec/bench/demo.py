@@ -61,7 +61,7 @@ def demo_folder() -> Path:
 
 def demo_tokens(plan: BenchPlan, quantizations: int) -> int:
     """How many tokens the demo generates at most."""
-    return quantizations * len(QUESTIONS) * len(plan.lengths) * plan.repeats * plan.max_tokens
+    return quantizations * len(QUESTIONS) * plan.answers * plan.max_tokens
 
 
 def watch_demo(
@@ -84,7 +84,7 @@ def run_demo(
     on_prompt: Callable[[Comparison], None] = lambda comparison: None,
 ) -> Iterator[DemoResult]:
     """Measure quantisations of the padded pair; one result at a time."""
-    total = len(quantizations) * plan.repeats * len(plan.lengths) * len(QUESTIONS)
+    total = len(quantizations) * plan.answers * len(QUESTIONS)
     for i, quantization in enumerate(quantizations):
         before = i * total // len(quantizations)
 

@@ -36,7 +36,7 @@ class Forecast:
     ) -> None:
         self.plan = plan
         self._limit = limit
-        self._each = len(plan.lengths) * plan.repeats  # answers to a prompt
+        self._each = plan.answers
         self._lengths = [len(prompt) for prompts in tasks.values() for prompt in prompts]
         self._began = plan.clock()
         self._warming = 0.0

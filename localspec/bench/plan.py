@@ -1,15 +1,16 @@
 """Benchmark plans and variants: which engine answers which prompts, how often, in which context."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from localspec.chat.answer import Answer, Piece, collect
+from localspec.chat.answer import Answer, collect
 from localspec.core.errors import PromptTooLong
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import DraftTokens
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
+from localspec.engine.session.job import Stream
 from localspec.speculative.control.controllers import longest
 from localspec.speculative.loop import Clock
 
@@ -32,6 +33,11 @@ class BenchPlan:
     max_tokens: int
     prompt_lookup: bool = True
     clock: Clock = time.perf_counter
+
+    @property
+    def answers(self) -> int:
+        """How many a prompt gets: a plain one with each of another length."""
+        return self.repeats * max(1, 2 * (len(self.lengths) - 1))
 
     @property
     def width(self) -> int:
@@ -64,11 +70,12 @@ class Variant:
         self.empty_caches()
         return self.answer_warm(prompt)
 
-    def stream(self, prompt: PromptIds) -> Iterator[Piece]:
+    def stream(self, prompt: PromptIds) -> Stream:
+        """The pieces of an answer from empty caches."""
         self.empty_caches()
         return self._stream(prompt)
 
-    def _stream(self, prompt: PromptIds) -> Iterator[Piece]:
+    def _stream(self, prompt: PromptIds) -> Stream:
         plan = self.plan
         options = GenerateOptions(
             plan.params, self.length, prompt_lookup=plan.prompt_lookup, max_tokens=plan.max_tokens

@@ -16,7 +16,8 @@ from localspec.chat.templates.template import CHATML, ChatTemplate
 from localspec.chat.tools.forms import GENERIC
 from localspec.chat.tools.tool import ToolChoice, forced_tools, read_tools, with_known_names
 from localspec.core.compute import COMPUTE
-from localspec.core.errors import ModelClosed, UsageError
+from localspec.core.errors import ModelClosed, NotEnoughMemory, UsageError
+from localspec.core.formatting import size
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import LoadOptions
 from localspec.core.options.sampling_choice import ChosenSampling, choose_sampling
@@ -39,7 +40,9 @@ from localspec.engine.session.shared_heads import SharedHeads
 from localspec.engine.session.slot import NOT_ROLLED_BACK, ROUNDS_APART, make_slots
 from localspec.engine.text_stream import OutputFormat, Prompt
 from localspec.llama.heads.head import Head
+from localspec.llama.memory.probe import free_memory
 from localspec.llama.model import LlamaModel
+from localspec.llama.parameters import uses_devices
 from localspec.llama.vocabulary.control_tokens import ControlTokens, new_mark
 from localspec.llama.vocabulary.token_rules import require_known_tokens, token_rules
 from localspec.pairing import drafts_by_text
@@ -166,6 +169,24 @@ class Engine:
         return session.stream(
             GenerationRequest(prompt, options, on_prompt, clock, reports_progress=reports_progress)
         )
+
+    def plain(self) -> "Engine":
+        """An engine without a draft on the same target's weights, with a context of its own.
+
+        Answers of both can be under way at the same time. Close it before this one. Raises
+        NotEnoughMemory if the context would take more than half of the memory that is free.
+        """
+        model = self.target
+        free = free_memory(model.options.device)
+        on_device = uses_devices(model.options) and free.devices
+        room = free.gpu + sum(free.workers) if on_device else free.ram
+        needed = model.memory.kv + model.memory.compute
+        if room is not None and needed > room / 2:
+            raise NotEnoughMemory(
+                f"A second context takes {size(needed)}, and {size(room)} are free.",
+                "Give a smaller --ctx-size.",
+            )
+        return COMPUTE.call(lambda: Engine(model.second(), None))
 
     def open_session(
         self, limits: Limits = NO_LIMITS, prefixes: PrefixCache | None = None

@@ -65,7 +65,7 @@ class LlamaModel(CachedText):
     ``rollback`` is the first of the ``strategies`` that works, after `Trim`.
     The first ``_alike`` tokens were read in passes of the class.
     Only the compute thread calls it, for one owner: an engine with one slot, or a SharedContext,
-    which takes the context over for good.
+    which takes the context over for good. ``weights`` that are given belong to another model.
 
     Raises EngineError, with llama.cpp's own reason, when the model cannot be loaded.
     """
@@ -80,6 +80,7 @@ class LlamaModel(CachedText):
         *,
         strategies: Sequence[str] = (Fork.name,),
         weightless: bool = False,
+        weights: Weights | None = None,
     ) -> None:
         super().__init__()
         self._llama = llama_library.library()
@@ -106,7 +107,8 @@ class LlamaModel(CachedText):
         self.context: Any = None
         self._batch: AnyBatch | None = None
         self._trees: LlamaTrees | None = None
-        self.weights = Weights(header, self.options, weightless=weightless)
+        self._owns_weights = weights is None
+        self.weights = weights or Weights(header, self.options, weightless=weightless)
         self.memory = self.weights.memory
         self.n_vocab = self.weights.n_vocab
         self.vocab = self.weights.vocab
@@ -357,7 +359,18 @@ class LlamaModel(CachedText):
             self._batch.free()
         self._batch = None
         self._free_context()
-        self.weights.close()
+        if self._owns_weights:
+            self.weights.close()
+
+    def second(self) -> "LlamaModel":
+        """The same weights with a context of its own, to be closed before this one.
+
+        It rounds as this one does. Raises EngineError.
+        """
+        made = LlamaModel(self.header, self.options, weights=self.weights)
+        made.use_class(self.passes)
+        made.rounding = self.rounding
+        return made
 
     # -- rollback --------------------------------------------------------------------------
 

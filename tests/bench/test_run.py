@@ -1,5 +1,6 @@
 """Bench: sides take turns from empty caches, and what is complete outlives an interruption."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -7,13 +8,14 @@ import pytest
 
 from localspec.bench.comparison import Comparison
 from localspec.bench.plan import BenchPlan, Variant
-from localspec.bench.run import run_bench
+from localspec.bench.run import both_answers, run_bench
 from localspec.chat.answer import Answer
 from localspec.core.errors import EngineError, PromptTooLong
 from localspec.core.options.load_options import DraftTokens
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.llama import llama_library
+from localspec.llama.memory.plan import FreeMemory
 from localspec.speculative.prompt_lookup import PromptLookup
 from tests.support.answers import made_answer
 from tests.support.real_pair import GREEDY
@@ -22,7 +24,7 @@ from tests.support.toy.engine import ToyEngine
 from tests.support.toy.models import FakeClock
 
 
-def test_sides_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_side_takes_turns_with_plain_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[int, DraftTokens, int]] = []
 
     def answer(self: Variant, prompt: Sequence[int]) -> Answer:
@@ -44,19 +46,20 @@ def test_sides_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rest == [
         (prompt, length, 50)
         for prompt in (7, 8, 9)
-        for order in (there, there[::-1], there)
-        for length in order
+        for _ in range(3)
+        for length in (0, 4, 0, "auto")
     ]
-    expected = [("a", 18)] * 19 + [("b", 9)] * 10
+    expected = [("a", 24)] * 25 + [("b", 12)] * 13
     assert [(task, total) for task, _, total, _ in heard] == expected
-    assert [done for _, done, _, _ in heard] == [*range(19), *range(10)]
+    assert [done for _, done, _, _ in heard] == [*range(25), *range(13)]
     assert all(is_first == (done == 0) for _, done, _, is_first in heard)
     assert [comparison.task for comparison in found] == ["a", "b"]
     assert [comparison.names for comparison in found] == [("a 1", "a 2"), ("b 1",)]
     for comparison, prompts in zip(found, ([7, 8], [9]), strict=True):
         assert [one.draft_tokens for one in comparison.sides] == there
         for one in comparison.sides:
-            assert [[answer.tokens[0] for answer in row] for row in one.answers] == [prompts] * 3
+            answers = 3 if one.draft_tokens else 6
+            assert [[each.tokens[0] for each in row] for row in one.answers] == [prompts] * answers
 
 
 def test_what_does_not_fit_is_told_before_anything_is_measured() -> None:
@@ -158,3 +161,59 @@ def test_a_real_pair_says_the_same(engine: Engine, params: SamplingParams) -> No
     assert plain.mean_accepted_length == 1.0 < other.mean_accepted_length
     assert len(other.speedup_by_repeat) == 2
     assert engine.target.min_width == 1
+
+
+@pytest.mark.llama
+def test_rounds_of_plain_and_drafted_answers_come_in_turn(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode, contexts = llama_library.library().llama_decode, list[int]()
+
+    def recorded(context: Any, batch: Any) -> int:
+        contexts.append(context)
+        return int(decode(context, batch))
+
+    prompt = engine.encode_text("the thing")
+    with engine.plain() as second:
+        sides = [Variant("0", second, plan(0, 3), 0), Variant("3", engine, plan(0, 3), 3)]
+        monkeypatch.setattr(llama_library.library(), "llama_decode", recorded)
+        plain, drafted = both_answers(*sides, prompt)
+    assert plain.tokens == drafted.tokens == variant(engine, 0).answer(prompt).tokens
+    assert plain.stats.drafted == 0 < drafted.stats.drafted
+    ours = [context == second.target.context for context in contexts]
+    turns = [mine for mine, _ in itertools.groupby(ours)]
+    assert len(turns) >= 2 * drafted.stats.rounds
+
+
+@pytest.mark.llama
+def test_without_room_for_a_second_context_one_answer_follows_the_other(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("localspec.engine.engine.free_memory", lambda *_: FreeMemory(2**10))
+    notes, prompts = list[str](), [engine.encode_text("the thing")]
+    (found,) = run_bench(engine, {"a": prompts}, plan(0, 3), say=notes.append)
+    (note,) = notes
+    assert note.startswith("A second context takes ") and "1 kB are free" in note
+    assert note.endswith("So plain and drafted answers come one after the other.")
+    plain, drafted = ([each.tokens for each in side.answers[0]] for side in found.sides)
+    assert plain == drafted
+
+
+@pytest.mark.llama
+@pytest.mark.parametrize("fails", [0, 1])
+def test_an_error_of_one_answer_ends_both(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, fails: int
+) -> None:
+    def failing(*_: object) -> None:
+        raise EngineError("Out of memory.", "Buy.")
+
+    prompt = engine.encode_text("the thing")
+    with engine.plain() as second:
+        sides = [Variant("0", second, plan(0, 3), 0), Variant("3", engine, plan(0, 3), 3)]
+        before = both_answers(*sides, prompt)
+        with monkeypatch.context() as patch:
+            patch.setattr(sides[fails].engine.target, "decode", failing)
+            with pytest.raises(EngineError, match="Out of memory"):
+                both_answers(*sides, prompt)
+        after = both_answers(*sides, prompt)
+    assert [each.tokens for each in after] == [each.tokens for each in before]

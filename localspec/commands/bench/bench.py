@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from localspec.library.pairs.request import PairRequest
 
 THOROUGH_LENGTHS: tuple[DraftTokens, ...] = (2, 4, 8)
-THOROUGH_REPEATS = 3
+THOROUGH_REPEATS = 2
 QUICK_SECONDS = 120.0  # all prompts take an hour with a slow model: users stop it before the end
 _SAMPLING = {"temperature": 0, "seed": 0}
 _WARM_UP = "warming up"
@@ -59,12 +59,12 @@ class BenchFlags:
         None, "--tasks", "Only these: answer, code, edit, maths, summarise, translate, write."
     )
     thorough: bool = _everyday(
-        False, "--thorough", "Every prompt, 3 times, with the lengths 2, 4, 8 and auto."
+        False, "--thorough", "Every prompt, twice, with the lengths 2, 4, 8 and auto."
     )
     repeats: int | None = option(
         None,
         "--repeats -r",
-        "Repeats; the draft lengths take turns. Default: 1, or 3 with --thorough.",
+        "Repeats. Default: 1, or 2 with --thorough.",
         bounds=Bounds(1, 10**6),
     )
     max_tokens: int | None = _everyday(
@@ -227,7 +227,7 @@ def _measure(
         ):
             on_progress(_WARM_UP, 0, 1)
 
-            of_prompt = len(forecast.plan.lengths) * forecast.plan.repeats
+            of_prompt = forecast.plan.answers
 
             def draw(task: str, step: str, *, begins: bool = False) -> None:
                 of_tasks = f" ({len(found) + 1} of {len(tasks)})" if len(tasks) > 1 else ""
@@ -254,7 +254,7 @@ def _measure(
                 draw(so_far.task, f"prompt {prompts + 1} of {len(tasks[so_far.task])}")
 
             for comparison in run_bench(
-                engine, tasks, forecast.plan, on_answer, on_prompt, forecast.is_enough
+                engine, tasks, forecast.plan, on_answer, on_prompt, forecast.is_enough, console.note
             ):
                 forecast.explained()
                 on_progress(comparison.task, 1, 1)  # an interrupt leaves the bar

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.chat.answer import Piece
+from localspec.core.errors import NotEnoughMemory
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.generate import stream_generate
@@ -136,6 +137,9 @@ class ToyEngine:
         reports_progress: bool = False,
     ) -> Iterator[Piece]:
         return stream_generate(self, prompt, options, clock=clock)
+
+    def plain(self) -> "ToyEngine":
+        raise NotEnoughMemory("A toy has no second context.", "")
 
     def is_stop(self, token: int) -> bool:
         return token == self.stop
