@@ -175,13 +175,13 @@ def test_rounds_of_plain_and_drafted_answers_come_in_turn(
 
     prompt = engine.encode_text("the thing")
     with engine.plain() as second:
-        sides = [Variant("0", second, plan(0, 3), 0), Variant("3", engine, plan(0, 3), 3)]
+        sides = Variant("0", second, plan(0, 3), 0), Variant("3", engine, plan(0, 3), 3)
+        own = second.target.context
         monkeypatch.setattr(llama_library.library(), "llama_decode", recorded)
         plain, drafted = both_answers(*sides, prompt)
     assert plain.tokens == drafted.tokens == variant(engine, 0).answer(prompt).tokens
     assert plain.stats.drafted == 0 < drafted.stats.drafted
-    ours = [context == second.target.context for context in contexts]
-    turns = [mine for mine, _ in itertools.groupby(ours)]
+    turns = [mine for mine, _ in itertools.groupby(context == own for context in contexts)]
     assert len(turns) >= 2 * drafted.stats.rounds
 
 
@@ -209,7 +209,7 @@ def test_an_error_of_one_answer_ends_both(
 
     prompt = engine.encode_text("the thing")
     with engine.plain() as second:
-        sides = [Variant("0", second, plan(0, 3), 0), Variant("3", engine, plan(0, 3), 3)]
+        sides = Variant("0", second, plan(0, 3), 0), Variant("3", engine, plan(0, 3), 3)
         before = both_answers(*sides, prompt)
         with monkeypatch.context() as patch:
             patch.setattr(sides[fails].engine.target, "decode", failing)

@@ -83,9 +83,14 @@ def _drafted(speedup: float, text: Sequence[int] = VARIED) -> Answer:
 def compared(
     *sides: Side, task: str = "code", differences: Sequence[Difference] = ()
 ) -> Comparison:
-    """A comparison of these sides, its prompts named by their numbers."""
-    names = tuple(f"{task} {i + 1}" for i in range(len(sides[0].answers[0])))
-    return Comparison(task, names, sides, tuple(differences))
+    """A comparison of these sides, its prompts named by their numbers.
+
+    A plain answer stands for those in turn with each other side.
+    """
+    plain, *others = sides
+    names = tuple(f"{task} {i + 1}" for i in range(len(plain.answers[0])))
+    rows = tuple(row for row in plain.answers for _ in others or [None])
+    return Comparison(task, names, (replace(plain, answers=rows), *others), tuple(differences))
 
 
 def difference(prompt: str = "code 1", **changes: Any) -> Difference:

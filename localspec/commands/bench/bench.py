@@ -174,6 +174,7 @@ def _run(
     verbose: bool,
 ) -> "tuple[list[Comparison], BaseException | None]":
     """Measure and show it; returns the error that ended it early, with the report saved."""
+    from localspec.bench.comparison import together
     from localspec.bench.forecast import Forecast
     from localspec.bench.plan import require_prompts_fit
     from localspec.bench.report.report import memory_use
@@ -189,7 +190,8 @@ def _run(
         if problem is not None:
             console.note(f"Stopped early: {measured} prompts measured.")
         elif measured < (every := sum(map(len, ids.values()))):
-            console.note(f"Measured {measured} of {every} prompts; --thorough measures all.")
+            why = "The result is clear" if together(found).is_clear() else "The time is over"
+            console.note(f"{why}: measured {measured} of {every} prompts; --thorough measures all.")
         kinds = {
             f"{task} {i}": each.task
             for task, group in groups.items()

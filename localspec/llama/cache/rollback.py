@@ -7,7 +7,7 @@ are read again.
 
 from typing import Any, ClassVar
 
-from localspec.llama.cache.copies import EVERY, NativeSequence, ReusableLengths, StateCheckpoints
+from localspec.llama.cache.copies import NativeSequence, ReusableLengths, StateCheckpoints
 from localspec.llama.memory.layer_cache import ANCHORS, SNAPSHOTS
 
 
@@ -25,7 +25,7 @@ class Rollback:
         self._sequence = sequence
         self.copies = copies or StateCheckpoints(sequence, 0)
         sequences = sequence.llama.llama_n_seq_max(sequence.context)
-        self._is_alone = sequence.number == EVERY or sequences == self.per_text
+        self._is_alone = sequences == self.per_text
 
     def checkpoint(self, length: int, most: int) -> None:
         """The memory holds ``length`` tokens; of those read next, up to ``most`` may be undone."""
@@ -79,8 +79,7 @@ class Trim(Rollback):
     ``sliding`` is the window of sliding layers, 0 for none. llama.cpp removes the end of such a
     cache whether or not the cells before it are still there; its server checks as is done here
     (`pos_min_thold`), and of such layers a copied state has only the last window
-    (`is_masked_swa`). Cells of other sequences stay, unless ``sequence`` is `EVERY`, which is for
-    contexts of one text without sliding layers.
+    (`is_masked_swa`). Cells of other sequences stay.
     """
 
     name = "trim"
