@@ -64,14 +64,21 @@ class Forecast:
         return self.plan.clock() - self._began
 
     def left(self) -> float:
-        """The seconds that are left; 0 before the first answer."""
+        """The seconds that are left; before the first answer those of the limit, or infinite."""
+        most = max(0.0, self._most - self.spent())
+        if not self._answers:
+            return most
         unread = self._each * sum(self._lengths) - self._read
         answers = self._each * len(self._lengths) - self._answers
         reading = self._reading / max(1, self._read) * unread
-        generating = self._generating / max(1, self._answers) * answers
+        generating = self._generating / self._answers * answers
         unexplained = len(self._lengths) - self._explained
         left = reading + generating + self._rest / max(1, self._explained) * unexplained
-        return min(left, max(0.0, self._most - self.spent()))
+        return min(left, most)
+
+    @property
+    def is_limited(self) -> bool:
+        return self._limit is not None
 
     @property
     def _most(self) -> float:

@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,7 +10,7 @@ from localspec.bench.equality import Difference, DifferenceFinder
 from localspec.bench.figures import Side
 from localspec.bench.plan import BenchPlan, PromptIds, Variant, require_prompts_fit
 from localspec.chat.answer import Answer
-from localspec.core.errors import EngineError, LocalspecError, NotEnoughMemory
+from localspec.core.errors import LocalspecError
 from localspec.engine.engine import Engine
 from localspec.engine.session.job import as_completed
 
@@ -37,7 +36,7 @@ def run_bench(
     yielded as a comparison, then it is raised.
     """
     require_prompts_fit(engine, tasks, plan)
-    with _second_context(engine, say) as plain:
+    with engine.plain(say) as plain:
         variants = [
             Variant(str(length), engine if length else plain, plan, length)
             for length in plan.lengths
@@ -62,19 +61,6 @@ def run_bench(
                 yield _comparison(task, variants, done)
             if problem is not None:
                 raise problem
-
-
-@contextmanager
-def _second_context(engine: Engine, say: Callable[[str], None]) -> Iterator[Engine]:
-    """An engine for the plain answers; the same one if memory has no room for its context."""
-    try:
-        second = engine.plain()
-    except (NotEnoughMemory, EngineError) as problem:
-        say(f"{problem.message} So plain and drafted answers come one after the other.")
-        yield engine
-    else:
-        with second:
-            yield second
 
 
 def both_answers(plain: Variant, other: Variant, prompt: PromptIds) -> list[Answer]:

@@ -40,6 +40,14 @@ class ChatEngine(LoadedModels, Protocol):
     def stream(
         self, prompt: Sequence[int], options: GenerateOptions, *, reports_progress: bool = False
     ) -> Iterator[Piece]: ...
+    def stream_with_plain(
+        self,
+        prompt: Sequence[int],
+        options: GenerateOptions,
+        say: Callable[[str], None],
+        *,
+        reports_progress: bool = False,
+    ) -> AbstractContextManager[tuple[Iterator[Piece], Iterator[Piece]]]: ...
     def encode_chat(self, messages: Sequence[Message]) -> list[int]: ...
     def system_notes(self, system: str) -> list[str]: ...
 

@@ -4,21 +4,20 @@ import os
 import re
 import secrets
 import shlex
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from localspec.chat.answer import Answer, Piece, agreement, collect
-from localspec.chat.conversation import Chat, unseen
+from localspec.chat.answer import Piece, agreement, collect
+from localspec.chat.conversation import Chat, ChatEngine, unseen
 from localspec.chat.conversation_store import read_conversation, write_conversation
 from localspec.chat.message import Message
 from localspec.chat.window import require_prompt_fits
 from localspec.core.errors import FileProblem, LocalspecError, UsageError
 from localspec.core.files import read_at_most
 from localspec.core.formatting import one_line, percent, printable
-from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.model_options import parse_draft_tokens
 from localspec.core.options.option import options
 from localspec.core.options.sampling_choice import (
@@ -106,12 +105,15 @@ def _compare(chat: Chat, rest: str) -> None:
     if shown and shown.finish_reason == "cancelled":
         options = replace(options, max_tokens=len(shown.tokens))  # as far as the user wanted it
     prompt = chat.encode(turns, chat.oldest)
-    chat.ui.say("Answering the last question twice, drafted and plain; Ctrl-C stops.")
-    expected = len(shown.tokens) if shown else None
-    plain = drafted = _answered(chat, prompt, options, "drafted", expected=expected)
-    if drafted.finish_reason != "cancelled":
-        options_plain = replace(options, draft_tokens=0)
-        plain = _answered(chat, prompt, options_plain, "plain", expected=len(drafted.tokens))
+    chat.ui.say("Answering the last question twice, drafted and plain in turn; Ctrl-C stops.")
+    expected, most = len(shown.tokens) if shown else None, options.max_tokens
+    streams = engine.stream_with_plain(prompt, options, chat.ui.say, reports_progress=True)
+    with _without_history(engine), streams as (pieces, plain_pieces):
+        with chat.ui.follow("drafted", expected, most) as show:
+            plain = drafted = collect(pieces, show)
+        if drafted.finish_reason != "cancelled":
+            with chat.ui.follow("plain", len(drafted.tokens), most) as show:
+                plain = collect(plain_pieces, show)
     if plain.finish_reason == "cancelled":
         chat.ui.say("Stopped.")
         return
@@ -128,30 +130,26 @@ def _trace(chat: Chat, rest: str) -> None:
         chat.ui.say("Answering the last question again, for the facts of its rounds; Ctrl-C stops.")
         prompt, options = chat.encode(turns, chat.oldest), replace(chat.options, logprobs=0)
         pieces = []
-        answer = _answered(chat, prompt, options, "again", pieces.append)
+        stream = chat.engine.stream(prompt, options, reports_progress=True)
+        followed = chat.ui.follow("again", None, options.max_tokens)
+        with _without_history(chat.engine), followed as show:
+
+            def keep(piece: Piece) -> None:
+                show(piece)
+                pieces.append(piece)
+
+            answer = collect(stream, keep)
     chat.ui.trace(path, pieces, answer, turns[-1]["content"], chat.models)
 
 
-def _answered(
-    chat: Chat,
-    prompt: Sequence[int],
-    options: GenerateOptions,
-    what: str,
-    keep: Callable[[Piece], None] = lambda piece: None,
-    expected: int | None = None,
-) -> Answer:
-    """The last answer again, whose text is not shown; ``keep`` is called with its pieces."""
-    history, chat.engine.history = chat.engine.history, None  # it holds this very answer
+@contextmanager
+def _without_history(engine: ChatEngine) -> Iterator[None]:
+    """Look nothing up in earlier answers: the last one is the answer to be given again."""
+    history, engine.history = engine.history, None
     try:
-        with chat.ui.follow(what, expected, options.max_tokens) as show:
-
-            def on_piece(piece: Piece) -> None:
-                show(piece)
-                keep(piece)
-
-            return collect(chat.engine.stream(prompt, options, reports_progress=True), on_piece)
+        yield
     finally:
-        chat.engine.history = history
+        engine.history = history
 
 
 def _model(chat: Chat, rest: str) -> None:

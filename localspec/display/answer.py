@@ -10,7 +10,6 @@ from localspec.chat.stats import (
     PassStats,
     why_unused,
 )
-from localspec.core import machine
 from localspec.core.formatting import duration, number, percent
 from localspec.core.origins import DRAFT, ORIGINS
 from localspec.display.terminal.console import note
@@ -158,8 +157,6 @@ def _measured(ours: GenerationStats, theirs: GenerationStats, speed: str, text: 
     start = "No clear winner" if abs(gain - 1) <= noise else "Measured"
     if ours.tokens < ESTIMATED_FROM:
         start, noisy = "Too short to tell", ""
-    elif machine.is_busy():
-        start, noisy = "Other programs are busy, so this says little", ""
     measured = f"{gain:.2f} times as fast as plain decoding ({speed} tok/s){counted}"
     return f"{start}: {measured}{noisy}; {text}."
 

@@ -3,11 +3,13 @@
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cache, cached_property, partial
+from itertools import chain
 from pathlib import Path
 
+from localspec.chat.answer import Piece
 from localspec.chat.message import Message, read_messages
 from localspec.chat.reasoning import closing_mark, marks_of
 from localspec.chat.templates import renderer
@@ -16,7 +18,7 @@ from localspec.chat.templates.template import CHATML, ChatTemplate
 from localspec.chat.tools.forms import GENERIC
 from localspec.chat.tools.tool import ToolChoice, forced_tools, read_tools, with_known_names
 from localspec.core.compute import COMPUTE
-from localspec.core.errors import ModelClosed, NotEnoughMemory, UsageError
+from localspec.core.errors import EngineError, ModelClosed, UsageError
 from localspec.core.formatting import size
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import LoadOptions
@@ -167,23 +169,77 @@ class Engine:
             GenerationRequest(prompt, options, on_prompt, clock, reports_progress=reports_progress)
         )
 
-    def plain(self) -> "Engine":
-        """An engine without a draft on the same target's weights, with a context of its own.
+    @contextmanager
+    def plain(self, say: Callable[[str], None]) -> "Iterator[Engine]":
+        """An engine without a draft, with a context of its own on the same target's weights.
 
-        Answers of both can be under way at the same time. Close it before this one. Raises
-        NotEnoughMemory if the context would take more than half of the memory that is free.
+        It holds the text of this one, and answers of both can be under way at the same time: they
+        take turns, round by round. If its context would take more than half of the free memory,
+        ``say`` gets a note, and this engine stands for it.
         """
+        try:
+            second = COMPUTE.call(self._second)
+        except EngineError as problem:
+            say(f"{problem.message} So drafted and plain answers come one after the other.")
+            yield self
+            return
+        with second:
+            yield second
+
+    def _second(self) -> "Engine":
+        """The engine of `plain`; raises EngineError."""
         model = self.target
         free = free_memory(model.options.device)
         on_device = uses_devices(model.options) and free.devices
         room = free.gpu + sum(free.workers) if on_device else free.ram
         needed = model.memory.kv + model.memory.compute
         if room is not None and needed > room / 2:
-            raise NotEnoughMemory(
-                f"A second context takes {size(needed)}, and {size(room)} are free.",
-                "Give a smaller --ctx-size.",
+            raise EngineError(
+                f"A second context takes {size(needed)}, and {size(room)} are free.", ""
             )
-        return COMPUTE.call(lambda: Engine(model.second(), None))
+        second = Engine(model.second(), None)
+        if model.tokens:
+            second.target.restore(model.tokens, model.state())
+        return second
+
+    @contextmanager
+    def stream_with_plain(
+        self,
+        prompt: Sequence[int],
+        options: GenerateOptions,
+        say: Callable[[str], None],
+        *,
+        on_prompt: Callable[[], None] | None = None,
+        reports_progress: bool = False,
+    ) -> Iterator[tuple[Iterator[Piece], Iterator[Piece]]]:
+        """The pieces of `stream`, and those of a plain answer to the same prompt; see `plain`.
+
+        The second begins when the prompt is read, and is to be read after the first. A machine
+        that is busy slows both alike.
+        """
+        begun: list[Stream] = []
+        with ExitStack() as opened:
+
+            def begin() -> None:
+                if on_prompt is not None:
+                    on_prompt()
+                plain, alone = (
+                    opened.enter_context(self.plain(say)),
+                    replace(options, draft_tokens=0),
+                )
+                stream = plain.stream(prompt, alone, reports_progress=reports_progress)
+                begun.append(opened.enter_context(stream))
+
+            first = self.stream(prompt, options, on_prompt=begin, reports_progress=reports_progress)
+            opened.enter_context(first)
+
+            def shown() -> Iterator[Piece]:
+                for piece in first:
+                    yield piece
+                    for each in begun:
+                        each.require_uninterrupted()
+
+            yield shown(), chain.from_iterable(begun)
 
     def open_session(
         self, limits: Limits = NO_LIMITS, prefixes: PrefixCache | None = None

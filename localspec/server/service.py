@@ -76,13 +76,13 @@ class Service:
 
     def name_warnings(self, name: str | None) -> list[str]:
         """A warning for a name such as gpt-4o."""
-        if name is None or name in self.names:
+        if name is None or self._is_own(name):
             return []
         return [f"There is no model {name[:100]!r} here: {self.model} answers."]
 
     def require_model(self, name: str | None) -> None:
         """Raise BadRequest for another model's name."""
-        if name is not None and name not in self.names:
+        if name is not None and not self._is_own(name):
             raise BadRequest(
                 f"There is no model {name!r} here: this server answers as {self.model}.",
                 "Ask for that, or start the server with --alias.",
@@ -90,6 +90,10 @@ class Service:
                 param="model",
                 code="model_not_found",
             )
+
+    def _is_own(self, name: str) -> bool:
+        """Whether a name is one of this model's, also as Ollama spells it: qwen3:14b."""
+        return not {name, name.replace(":", "-")}.isdisjoint(self.names)
 
     def seed(self, given: int | None) -> int:
         """The seed of a request's first answer; -1 draws one, as in llama.cpp."""

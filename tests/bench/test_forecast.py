@@ -1,5 +1,6 @@
 """Forecast: prompts are read at their lengths; what follows answers is counted by prompt."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -37,7 +38,7 @@ class Measured:
 
 def test_the_first_answer_counts_the_lengths_of_prompts() -> None:
     measured = Measured()
-    assert measured.forecast.left() == 0
+    assert measured.forecast.left() == math.inf
     measured.answer(0)
     assert measured.forecast.left() == 234  # one of 240
     said = "2 settings x 3 repeats x 4 prompts: about 4 minutes, and more to explain"

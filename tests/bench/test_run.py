@@ -174,7 +174,7 @@ def test_rounds_of_plain_and_drafted_answers_come_in_turn(
         return int(decode(context, batch))
 
     prompt = engine.encode_text("the thing")
-    with engine.plain() as second:
+    with engine.plain(print) as second:
         sides = Variant("0", second, plan(0, 3), 0), Variant("3", engine, plan(0, 3), 3)
         own = second.target.context
         monkeypatch.setattr(llama_library.library(), "llama_decode", recorded)
@@ -194,7 +194,7 @@ def test_without_room_for_a_second_context_one_answer_follows_the_other(
     (found,) = run_bench(engine, {"a": prompts}, plan(0, 3), say=notes.append)
     (note,) = notes
     assert note.startswith("A second context takes ") and "1 kB are free" in note
-    assert note.endswith("So plain and drafted answers come one after the other.")
+    assert note.endswith("So drafted and plain answers come one after the other.")
     plain, drafted = ([each.tokens for each in side.answers[0]] for side in found.sides)
     assert plain == drafted
 
@@ -208,7 +208,7 @@ def test_an_error_of_one_answer_ends_both(
         raise EngineError("Out of memory.", "Buy.")
 
     prompt = engine.encode_text("the thing")
-    with engine.plain() as second:
+    with engine.plain(print) as second:
         sides = Variant("0", second, plan(0, 3), 0), Variant("3", engine, plan(0, 3), 3)
         before = both_answers(*sides, prompt)
         with monkeypatch.context() as patch:

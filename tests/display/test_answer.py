@@ -4,7 +4,6 @@ import pytest
 
 from localspec.chat.answer import Answer
 from localspec.chat.stats import Drafter, GenerationStats, PassStats, SourceStats
-from localspec.core import machine
 from localspec.display.answer import compared, figures_line, meter, only_thoughts
 from localspec.display.terminal.console import note
 from localspec.speculative.loop import DraftStatus, FinishReason
@@ -187,8 +186,7 @@ def test_an_answer_that_is_nothing_but_thoughts(
     assert out == "" and words in err and bool(words) == bool(err)
 
 
-def test_what_drafting_gained(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "is_busy", lambda: False)
+def test_what_drafting_gained(streams: Streams) -> None:
     drafted, plain = made_answer(2.0, drafted=9, reading=0.5), made_answer(4.0)
     compared(drafted, plain, "the same text")
     compared(made_answer(8.0, [1, 2], drafted=9), plain, "another text")
@@ -208,20 +206,17 @@ def test_what_drafting_gained(streams: Streams, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("pace", "busy", "words"),
+    ("pace", "words"),
     [
-        (0.115, False, "No clear winner: 0.87 times as fast as plain decoding (10.0 tok/s); a "
+        (0.115, "No clear winner: 0.87 times as fast as plain decoding (10.0 tok/s); a "
          "difference below 15% is noise here; the same text."),
-        (0.105, False, "Measured: 0.87 times as fast as plain decoding (10.0 tok/s); a difference "
+        (0.105, "Measured: 0.87 times as fast as plain decoding (10.0 tok/s); a difference "
          "below 5% is noise here; the same text."),
-        (0.105, True, "Other programs are busy, so this says little: 0.87 times as fast as plain "
-         "decoding (10.0 tok/s); the same text."),
     ],
 )  # fmt: skip
 def test_neither_wins_within_the_noise_of_passes_without_drafts(
-    streams: Streams, monkeypatch: pytest.MonkeyPatch, pace: float, busy: bool, words: str
+    streams: Streams, pace: float, words: str
 ) -> None:
-    monkeypatch.setattr(machine, "is_busy", lambda: busy)
     drafted, plain = made_answer(4.6, drafted=9), made_answer(4.0)
     drafted.stats.passes[1] = PassStats(20, 20 * pace)
     plain.stats.passes[1] = PassStats(40, 4.0)

@@ -1,5 +1,6 @@
 """Engine on real llama.cpp: the same text with any draft, a cache that is always what it says."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from localspec.chat.answer import collect
 from localspec.chat.templates.template import ChatTemplate
 from localspec.core.errors import (
     EngineError,
@@ -30,6 +32,7 @@ from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.engine.loading import pair as loading
 from localspec.llama import llama_library
+from localspec.llama.memory.plan import FreeMemory
 from localspec.llama.model import LlamaModel
 from localspec.llama.pass_class import find_class
 from localspec.llama.weights import Weights
@@ -743,6 +746,79 @@ def test_paths_that_are_not_utf8(tiny: TinyFiles, tmp_path: Path) -> None:
         pytest.skip("this file system takes UTF-8 names only")
     with Engine.load(options(path)) as engine:
         assert generate(engine, random_ids(4), max_tokens=2).tokens
+
+
+# -- a plain answer in turn ----------------------------------------------------------------
+
+
+PROMPT = "the thing and the other thing " * 3
+FIXED = GenerateOptions(GREEDY, 3, max_tokens=40)
+
+
+def test_a_plain_answer_comes_in_turn_and_reads_no_prompt_again(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt, contexts = engine.encode_text(PROMPT), list[int]()
+    expected = fresh(engine, prompt, GREEDY, 0, max_tokens=40).tokens
+    engine.target.truncate(0)
+    decode, own = llama_library.library().llama_decode, engine.target.context
+
+    def recorded(context: Any, batch: Any) -> int:
+        contexts.append(context)
+        return int(decode(context, batch))
+
+    monkeypatch.setattr(llama_library.library(), "llama_decode", recorded)
+    with engine.stream_with_plain(prompt, FIXED, print) as streams:
+        drafted, plain = map(collect, streams)
+    assert drafted.tokens == plain.tokens == expected
+    assert drafted.stats.drafted > 0 == plain.stats.drafted
+    assert (drafted.stats.cached_tokens, plain.stats.cached_tokens) == (0, len(prompt) - 1)
+    others = [each for each in contexts if each not in (own, engine.draft.context)]  # type: ignore[union-attr]
+    last = len(contexts) - 1 - contexts[::-1].index(own)
+    assert len({*others}) == 1 and contexts.index(others[0], 0, last) < last - drafted.stats.rounds
+
+
+def test_ctrl_c_in_a_plain_pass_ends_both(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt = engine.encode_text(PROMPT)
+    loaded = engine.target.context, engine.draft.context  # type: ignore[union-attr]
+    decode, passes = llama_library.library().llama_decode, itertools.count()
+
+    def pressed(context: Any, batch: Any) -> int:
+        if context not in loaded and next(passes) == 8:  # some of them show that it works
+            raise KeyboardInterrupt
+        return int(decode(context, batch))
+
+    monkeypatch.setattr(llama_library.library(), "llama_decode", pressed)
+    with engine.stream_with_plain(prompt, FIXED, print) as (shown, plain):
+        drafted = collect(shown)
+    assert drafted.finish_reason == "cancelled" and 0 < len(drafted.tokens) < 40
+    with engine.stream_with_plain(prompt, FIXED, print) as streams:
+        drafted, other = map(collect, streams)
+    assert drafted.tokens == other.tokens and len(other.tokens) == 40
+
+
+def test_without_room_for_its_context_the_plain_answer_comes_afterwards(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("localspec.engine.engine.free_memory", lambda *_: FreeMemory(2**10))
+    notes, prompt = list[str](), engine.encode_text(PROMPT)
+    with engine.stream_with_plain(prompt, FIXED, notes.append) as streams:
+        drafted, plain = map(collect, streams)
+    assert drafted.tokens == plain.tokens and len(plain.tokens) == 40 and len(notes) == 1
+    assert drafted.stats.drafted > 0 == plain.stats.drafted
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_second_context_of_any_memory(tiny: TinyFiles, exact: bool) -> None:
+    for path in (tiny.target, tiny.recurrent):
+        with Engine.load(options(path, exact=exact), None) as loaded:
+            prompt = loaded.encode_text(PROMPT)
+            once = replace(FIXED, draft_tokens=0)
+            expected = collect(loaded.stream(prompt, once)).tokens
+            with loaded.plain(print) as second:
+                assert second is not loaded
+                assert collect(second.stream(prompt, once)).tokens == expected
+            assert collect(loaded.stream(prompt, once)).tokens == expected
 
 
 # -- notes ---------------------------------------------------------------------------------

@@ -89,7 +89,7 @@ def compared(
     """
     plain, *others = sides
     names = tuple(f"{task} {i + 1}" for i in range(len(plain.answers[0])))
-    rows = tuple(row for row in plain.answers for _ in others or [None])
+    rows = tuple(row for row in plain.answers for _ in others or [plain])
     return Comparison(task, names, (replace(plain, answers=rows), *others), tuple(differences))
 
 

@@ -1,5 +1,6 @@
 """The command ``bench``: plain decoding against draft lengths, measured and compared."""
 
+import math
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -227,33 +228,36 @@ def _measure(
             terminated_as_interrupted(),
             progress(in_seconds=True, above=board.so_far) as on_progress,
         ):
-            on_progress(_WARM_UP, 0, 1)
-
             of_prompt = forecast.plan.answers
+            most = "at most " if forecast.is_limited else ""
 
-            def draw(task: str, step: str, *, begins: bool = False) -> None:
+            def draw(step: str) -> None:
+                spent, left = round(forecast.spent()), forecast.left()
+                done, total = (0, 1) if left == math.inf else (spent, spent + 1 + round(left))
+                on_progress(step, done, total)
+
+            def place(task: str, step: str) -> str:
                 of_tasks = f" ({len(found) + 1} of {len(tasks)})" if len(tasks) > 1 else ""
-                spent, left = round(forecast.spent()), round(forecast.left())
-                done, total = (0, 1) if begins else (spent, spent + 1 + left)
-                on_progress(f"{task}{of_tasks}, {step}", done, total)
+                return f"{task}{of_tasks}, {step}"
 
             def on_answer(task: str, done: int, total: int, answer: "Answer | None") -> None:
                 if answer is not None:
                     forecast.answered(answer)
                 elif not found:
                     forecast.begin()
-                if done == 1 and not found:
+                if done == 2 and not found:
                     console.note(forecast.extent() + ".")
                 is_last = done > 0 and done % of_prompt == 0
-                prompt = f"prompt {done // of_prompt + 1} of {total // of_prompt}"
-                step = "comparing the texts" if is_last else prompt
-                draw(task, step, begins=answer is None and not found)
+                prompt = f"prompt {done // of_prompt + 1} of {most}{total // of_prompt}"
+                draw(place(task, "comparing the texts" if is_last else prompt))
 
             def on_prompt(so_far: "Comparison") -> None:
                 forecast.explained()
                 board.update(so_far, forecast.left())
-                prompts = len(so_far.names)
-                draw(so_far.task, f"prompt {prompts + 1} of {len(tasks[so_far.task])}")
+                prompt = f"prompt {len(so_far.names) + 1} of {most}{len(tasks[so_far.task])}"
+                draw(place(so_far.task, prompt))
+
+            draw(_WARM_UP)
 
             for comparison in run_bench(
                 engine, tasks, forecast.plan, on_answer, on_prompt, forecast.is_enough, console.note

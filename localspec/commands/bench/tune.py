@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
-from threading import Event, Thread
-from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -34,7 +32,6 @@ Kind = Literal["chat", "code", "edit", "agent"]
 _RECORDED = 3  # prompts: the others prove what these predict
 _SHORTEST, _LONGEST = 30, 24 * 3600  # seconds
 _BUSY = 1.5  # times the time, where other programs use cores
-_DRAWN_EVERY = 0.5  # seconds
 _MOST_TRIALS = 4  # pairs that are loaded at the same time
 
 
@@ -223,30 +220,15 @@ def _room(pair: "PairFiles") -> int:
 
 @contextmanager
 def _shown_progress(seconds: float) -> "Iterator[OnStep]":
-    """A bar of the time, which moves by itself: a step may take as long as an answer."""
-    at, ended, began = ["loading"], Event(), monotonic()
-
-    def draw() -> None:
-        shown = at[0]
-        while not ended.wait(_DRAWN_EVERY):
-            spent = round(monotonic() - began)
-            if shown != at[0]:
-                on_progress(shown, 1, 1)
-            shown = at[0]
-            on_progress(shown, spent, max(round(seconds), spent + 1))
-        on_progress(shown, 1, 1)
+    """A bar of the time."""
+    at = ""
 
     def on_step(what: str, spent: float) -> None:
-        if not console.make_console(stderr=True).is_terminal and what != at[0]:
+        nonlocal at
+        if not console.make_console(stderr=True).is_terminal and what != at:
             console.note(f"{spent:.0f} s: {what}.")
-        at[0] = what
+        at = what
+        on_progress(what, round(spent), max(round(seconds), round(spent) + 1))
 
     with progress(in_seconds=True) as on_progress:
-        on_progress(at[0], 0, round(seconds))  # in this thread, which handles signals
-        drawing = Thread(target=draw, daemon=True)
-        drawing.start()
-        try:
-            yield on_step
-        finally:
-            ended.set()
-            drawing.join()
+        yield on_step

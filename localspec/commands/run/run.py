@@ -7,6 +7,7 @@ import select
 import shlex
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -163,8 +164,8 @@ def run(
     session.require_prompt_cache(answering)
     text = prompting.read()
     if compare and not as_json:
-        console.note_other_work()
-        console.note("Answering twice, drafted and plain; Ctrl-C stops, and -n 100 is shorter.")
+        shorter = "" if answering.max_tokens else ", -n 100 is shorter"
+        console.note(f"Answering twice, drafted and plain in turn; Ctrl-C stops{shorter}.")
     with session.open_engine(request) as engine:
         ids = _encode(engine, text, prompting, templating, answering)
         asked = templating.limited(answering.options(request.draft_tokens, grammar))
@@ -176,19 +177,17 @@ def run(
         with (
             session.lookup_cache(engine, request, default=False),
             session.prompt_cache(engine, answering) as save_prompt,
+            _streams(engine, ids, options, save_prompt, compare, progress=not as_json) as streams,
         ):
-            pieces = engine.stream(
-                ids, options, on_prompt=save_prompt, reports_progress=not as_json
-            )
+            pieces, plain_pieces = streams
             keep = traced.append if trace else lambda piece: None
             answer = collect(pieces, keep) if as_json else _written(pieces, look, keep)
-        if not as_json:
-            _show_figures(answer, options.sampling, full=look.stats, estimate=not compare)
-        plain, measured = None, ""
-        if compare and answer.finish_reason != "cancelled":
-            stream = engine.stream(ids, replace(options, draft_tokens=0), reports_progress=True)
-            with unseen_answer("plain", expected=len(answer.tokens)) as show:
-                plain = collect(stream, show)
+            if not as_json:
+                _show_figures(answer, options.sampling, full=look.stats, estimate=not compare)
+            plain, measured = None, ""
+            if compare and answer.finish_reason != "cancelled":
+                with unseen_answer("plain", expected=len(answer.tokens)) as show:
+                    plain = collect(plain_pieces, show)
         if as_json:
             settings = _settings(engine, options, prompting.raw)
             document = {"seed": options.sampling.seed, "settings": settings}
@@ -248,6 +247,24 @@ def _require_model(name: str | None) -> None:
             "The first argument names the model, unless -m does: "
             + shlex.join(["localspec", "run", "MODEL", one_line(name[:60])]),
         )
+
+
+def _streams(
+    engine: "Engine",
+    ids: list[int],
+    options: GenerateOptions,
+    on_prompt: "Callable[[], None] | None",
+    compare: bool,
+    *,
+    progress: bool,
+) -> "AbstractContextManager[tuple[Iterator[Piece], Iterator[Piece]]]":
+    """The pieces of the answer, and of a plain one to compare it with, if one is wanted."""
+    if compare:
+        return engine.stream_with_plain(
+            ids, options, console.note, on_prompt=on_prompt, reports_progress=progress
+        )
+    pieces = engine.stream(ids, options, on_prompt=on_prompt, reports_progress=progress)
+    return nullcontext((pieces, iter(())))
 
 
 def _written(

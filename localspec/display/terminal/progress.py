@@ -28,9 +28,10 @@ def progress(
     """A progress bar, updated with (label, done, total), one label at a time.
 
     It shows the time left, which ``in_seconds`` is the rest, and ``in_bytes`` sizes and speed; for
-    work of unknown length the time ``elapsed`` alone. The
-    lines ``above`` it are drawn again with it. A full bar is removed with them, so that the next
-    output does not land on its line. The first update draws it: with none nothing changes.
+    work of unknown length the time ``elapsed`` alone. A bar of seconds moves by itself, except with
+    a ``total`` of 1, which stands for an unknown one. The lines ``above`` it are drawn again with
+    it. A full bar is removed with them, so that the next output does not land on its line. The
+    first update draws it: with none nothing changes.
     """
     draw: OnProgress | None = None
 
@@ -53,6 +54,9 @@ def _bar(
 
     class Bar(Progress):
         def get_renderables(self) -> "Iterable[RenderableType]":
+            for task in self.tasks if expand else ():
+                passed = self.get_time() - task.fields["at"]
+                task.completed = min(task.fields["done"] + passed, (task.total or 1) - 1)
             if self.tasks:
                 yield from above()
             yield from super().get_renderables()
@@ -69,8 +73,8 @@ def _bar(
             if label not in tasks:
                 while tasks:
                     bar.remove_task(tasks.popitem()[1])
-                tasks[label] = bar.add_task(label, total=total, completed=done, at=bar.get_time())
-            bar.update(tasks[label], completed=done, total=total, at=bar.get_time())
+                tasks[label] = bar.add_task(label, total=total, at=bar.get_time(), done=done)
+            bar.update(tasks[label], completed=done, total=total, at=bar.get_time(), done=done)
             if done >= total:
                 bar.remove_task(tasks.pop(label))
                 bar.refresh()
@@ -114,14 +118,13 @@ def _columns(in_bytes: bool, in_seconds: bool, elapsed: bool) -> "list[ProgressC
 
 
 def _rest() -> "ProgressColumn":
-    """The rest of a task in seconds, once some are done; it runs on between two updates."""
+    """The rest of a task in seconds, once some are done."""
     from rich.progress import ProgressColumn, Task
     from rich.text import Text
 
     class Rest(ProgressColumn):
         def render(self, task: Task) -> Text:
-            rest = (task.remaining or 0) - round(task.get_time() - task.fields["at"])
-            shown = timedelta(seconds=max(0, rest)) if task.completed else ""
+            shown = timedelta(seconds=round(task.remaining or 0)) if task.completed >= 1 else ""
             return Text(str(shown), "progress.remaining")
 
     return Rest()

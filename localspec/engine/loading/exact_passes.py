@@ -61,7 +61,7 @@ def _rounding(
             and sum(path.stat().st_size for path in model.header.paths) >= _WORTH_TELLING
         ):
             new = news([model.header], "rounding")
-            say(f"{new}: comparing how passes round, which may take a minute.")
+            say(f"{new}: checking that drafted text will be the same, for up to a minute.")
         known[model.rollback.name] = _probed(model)
         stored = {n: {"alike": each.alike, "left": each.left} for n, each in known.items()}
         file.update(rounding=stored)

@@ -292,6 +292,12 @@ class Stream(Iterator[Piece], AsyncIterator[Piece]):
         with suppress(AttributeError):  # the stream was not completely made
             self._job.cancelled = True  # no `cancel`: a thread may hold its lock meanwhile
 
+    def require_uninterrupted(self) -> None:
+        """Raise the Ctrl-C that ended this answer while another was waited for."""
+        self._taken.extend(self._job.take())
+        if self._taken and isinstance(self._taken[-1], KeyboardInterrupt):
+            raise KeyboardInterrupt
+
     def _has_next(self) -> bool:
         self._taken.extend(self._job.take())
         return self._ended or bool(self._taken)

@@ -224,16 +224,16 @@ def test_what_ends_a_bench_early_keeps_what_was_measured(
     from localspec.bench.plan import Variant
 
     left = iter(range(2 + 3 * 4 + 1))  # warm-up, three prompts, and one answer of the fourth
-    answer = Variant.answer
+    stream = Variant._stream
 
     def interrupted(*arguments: Any) -> object:
         if next(left, None) is None:
             if problem is not None:
                 raise problem
             signal.raise_signal(signal.SIGTERM)
-        return answer(*arguments)
+        return stream(*arguments)
 
-    monkeypatch.setattr(Variant, "answer", interrupted)
+    monkeypatch.setattr(Variant, "_stream", interrupted)
     path = tmp_path / "result.json"
     done = bench("--draft", "2", "--output", path, "--json")
     assert done.code == code and "Traceback" not in done.err

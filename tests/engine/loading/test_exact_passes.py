@@ -129,7 +129,9 @@ def test_where_all_widths_round_alike_exact_costs_nothing(
     assert equality is not None and "the drafted text is the plain text" in equality
     assert sum(sentence.startswith("New on this machine") for sentence in said) == 1
     with Engine.load(options(tiny.target, ctx_size=600), None, say=said.append):
-        assert said[-1].startswith("New with these settings: comparing how passes round")
+        assert said[-1].startswith(
+            "New with these settings: checking that drafted text will be the same"
+        )
     monkeypatch.setattr(exact_passes, "all_alike", lambda model: pytest.fail("searched again"))
     monkeypatch.setattr(exact_passes, "find_class", lambda model: pytest.fail("searched"))
     said.clear()

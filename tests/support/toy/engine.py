@@ -3,12 +3,12 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from localspec.chat.answer import Piece
-from localspec.core.errors import NotEnoughMemory
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.generate import stream_generate
@@ -138,8 +138,23 @@ class ToyEngine:
     ) -> Iterator[Piece]:
         return stream_generate(self, prompt, options, clock=clock)
 
-    def plain(self) -> "ToyEngine":
-        raise NotEnoughMemory("A toy has no second context.", "")
+    @contextmanager
+    def plain(self, say: Callable[[str], None]) -> "Iterator[ToyEngine]":
+        """As where memory has no room for a second context."""
+        yield self
+
+    @contextmanager
+    def stream_with_plain(
+        self,
+        prompt: Sequence[int],
+        options: GenerateOptions,
+        say: Callable[[str], None],
+        *,
+        reports_progress: bool = False,
+    ) -> Iterator[tuple[Iterator[Piece], Iterator[Piece]]]:
+        """One after the other."""
+        alone = replace(options, draft_tokens=0)
+        yield self.stream(prompt, options), self.stream(prompt, alone)
 
     def is_stop(self, token: int) -> bool:
         return token == self.stop
