@@ -47,7 +47,9 @@ def advice(best: Figures, drafting: str, plain: str, noise: float) -> str:
     unknown = best.speedup_interval is None and not noise
     if best.speedup < _SLOW and (unknown or high < 1):
         return f"Fastest here: {plain}, {1 / best.speedup:.1f} times as fast as {drafting}."
-    if unknown or abs(best.speedup - 1) <= noise:
+    if unknown:
+        return f"No winner yet: fewer than {FEWEST_PROMPTS} prompts decide nothing."
+    if abs(best.speedup - 1) <= noise:
         return f"No clear winner: {drafting} reaches {reached}."
     if low <= 1 <= high:
         return f"No clear winner: {drafting} reaches {reached}; bench --thorough measures more."

@@ -16,7 +16,7 @@ from localspec.core.errors import LocalspecError
 from localspec.core.options.generate_options import GenerateOptions, LoadedModels
 from localspec.core.options.sampling_params import SamplingParams, sampling_fields
 from localspec.speculative.history import AnswerHistory
-from localspec.speculative.loop import TokenModel
+from localspec.speculative.loop import DraftStatus, TokenModel
 
 
 class ChatProfile(Protocol):
@@ -67,8 +67,8 @@ class ChatUI(Protocol):
     def recall(self, answer: str) -> None:
         """Show the text of an earlier answer."""
 
-    def show_stats(self, stats: GenerationStats) -> None:
-        """Show the figures of the whole conversation."""
+    def show_stats(self, stats: GenerationStats, status: DraftStatus) -> None:
+        """Show the figures of the whole conversation; ``status`` is that of its last answer."""
 
     def follow(
         self, what: str, expected: int | None, limit: int | None

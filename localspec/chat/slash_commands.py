@@ -27,6 +27,7 @@ from localspec.core.options.sampling_choice import (
     written,
 )
 from localspec.core.options.sampling_params import MAX_SEED, SamplingParams, sampling_fields
+from localspec.speculative.loop import DraftStatus
 
 _PAGE = "Name a file that ends in .html."
 _MOST_READ = 4 * 2**20  # bytes of a file for a message
@@ -95,6 +96,11 @@ def _to_last_question(chat: Chat) -> list[Message]:
 
 
 def _compare(chat: Chat, rest: str) -> None:
+    if rest:
+        raise UsageError(
+            "/compare takes no text: it answers the last question again.",
+            "Ask that first, then type /compare alone.",
+        )
     turns, engine, options = _to_last_question(chat), chat.engine, chat.options
     if engine.draft is None and not (options.prompt_lookup and engine.can_roll_back):
         raise UsageError("Nothing drafts here.", "Start chat with --draft FILE.gguf.")
@@ -117,6 +123,8 @@ def _compare(chat: Chat, rest: str) -> None:
     if plain.finish_reason == "cancelled":
         chat.ui.say("Stopped.")
         return
+    if shown and shown.finish_reason == "cancelled":
+        drafted.finish_reason = "cancelled"  # as the answer that it repeats
     chat.ui.compare(drafted, plain, agreement(engine.stream, prompt, options, drafted, plain))
 
 
@@ -230,7 +238,7 @@ def _stats(chat: Chat, rest: str) -> None:
     if chat.total.rounds == 0:
         chat.ui.say("There are no answers yet.")
         return
-    chat.ui.show_stats(chat.total)
+    chat.ui.show_stats(chat.total, chat.shown[2].status if chat.shown else DraftStatus.DRAFTING)
 
 
 def _context(chat: Chat, rest: str) -> None:

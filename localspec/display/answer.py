@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from localspec.chat.answer import Answer
 
 _BARS = "▁▂▃▄▅▆▇█"
+_LEAST_NOISE = 0.05  # a share: the next answer to the same question differs as much
 _FEWEST_PASSES = 8  # of one token: the mean of fewer says little
 _POSITIONS = 16  # of a draft, whose acceptance is shown
 _STOPPED = {
@@ -146,14 +147,18 @@ def compared(answer: "Answer", plain: "Answer", text: str) -> str:
     return words
 
 
+def gain_over(ours: GenerationStats, theirs: GenerationStats) -> float:
+    """Times as fast as another answer, a plain one; the draft's reading of the prompt counts."""
+    pace = ours.spent_seconds / max(1, ours.timed_tokens)
+    return theirs.seconds / max(1, theirs.timed_tokens) / pace if pace else 0.0
+
+
 def _measured(ours: GenerationStats, theirs: GenerationStats, speed: str, text: str) -> str:
-    seconds = ours.spent_seconds
-    plain_pace = theirs.seconds / max(1, theirs.timed_tokens)
-    gain = plain_pace / (seconds / max(1, ours.timed_tokens)) if seconds else 0.0
+    gain = gain_over(ours, theirs)
     reading = ours.draft_prompt_seconds
     counted = f", {reading:.1f} s of the draft's prefill included" if reading > 0.05 else ""
-    noise = _noise(ours, theirs)
-    noisy = f"; a difference below {percent(noise)} is noise here" if noise > 0.005 else ""
+    noise = max(_LEAST_NOISE, _noise(ours, theirs))
+    noisy = f"; a difference below {percent(noise)} is noise here" if noise > _LEAST_NOISE else ""
     start = "No clear winner" if abs(gain - 1) <= noise else "Measured"
     if ours.tokens < ESTIMATED_FROM:
         start, noisy = "Too short to tell", ""
@@ -176,13 +181,15 @@ def reading(read: int, total: int, seconds_left: float | None) -> str:
     return f"reading the prompt: {read:,} of {total:,} tokens{left}"
 
 
-def writing(stats: GenerationStats, expected: int | None, limit: int | None) -> str:
-    """How many tokens of an answer are written, of how many if that is known or limited."""
-    n = stats.tokens
+def writing(n: int, expected: int | None, limit: int | None, pace: float) -> str:
+    """How many tokens of an answer are written, of how many if that is known or limited.
+
+    ``pace`` is the seconds that one takes.
+    """
     if expected is None or n > expected:
         most = "" if limit is None else f" of at most {limit:,}"
         return f"{n:,}{most} token{'' if n == 1 and not most else 's'}"
-    rest = (expected - n) * stats.seconds / max(1, n)
+    rest = (expected - n) * pace
     left = f", about {duration(rest)} left" if rest else ""
     return f"{n:,} of {expected:,} tokens{left}"
 

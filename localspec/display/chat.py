@@ -25,6 +25,7 @@ from localspec.display.pieces import PLAIN, AnswerStyle, AnswerWriter, unseen_an
 from localspec.display.terminal import clipboard, console
 from localspec.display.terminal.keys import Echo, of_any_length, require_whole
 from localspec.display.trace import write_trace
+from localspec.speculative.loop import DraftStatus
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -123,8 +124,8 @@ class _Screen:
         )
         console.note(line, asked=full)
 
-    def show_stats(self, stats: GenerationStats) -> None:
-        line = answers.figures_line(stats, "stop", None)
+    def show_stats(self, stats: GenerationStats, status: DraftStatus) -> None:
+        line = answers.figures_line(stats, "stop", None, status)
         number = f"{stats.answers} answer{'' if stats.answers == 1 else 's'}"
         console.note(f"{line} · {number} so far", asked=True)
         if stats.drafted:

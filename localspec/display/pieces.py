@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Origins = Literal["hidden", "colours", "marks"]
 _REDRAW_SECONDS = 0.2
+_QUEUED_SECONDS = 0.005  # between two pieces that had waited: their time says nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,19 +140,25 @@ def unseen_answer(
 
     ``expected`` is the number of its tokens if it is likely to be an earlier answer again.
     """
-    drawn_at = -math.inf
+    drawn_at = came_at = -math.inf
+    since: tuple[float, int] | None = None  # a time, and the tokens that had come then
 
     def show(piece: "Piece") -> None:
-        nonlocal drawn_at
-        if time.monotonic() - drawn_at < _REDRAW_SECONDS:
+        nonlocal drawn_at, came_at, since
+        now, tokens = time.monotonic(), piece.stats.tokens
+        if since is None or not since[1] or now - came_at < _QUEUED_SECONDS:
+            since = now, tokens
+        came_at = now
+        if now - drawn_at < _REDRAW_SECONDS:
             return
+        pace = (now - since[0]) / max(1, tokens - since[1])
         at = piece.progress
         far = (
             reading(at.read, at.total, at.seconds_left) if at
-            else writing(piece.stats, expected, limit)
+            else writing(tokens, expected, limit, pace)
         )  # fmt: skip
         console.redraw_line(f"{what}: {far}")
-        drawn_at = time.monotonic()
+        drawn_at = now
 
     try:
         yield show

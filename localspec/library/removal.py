@@ -68,6 +68,9 @@ def removals_of(name: str, resolver: Resolver) -> Iterator[Removal]:
         nearby = [(place, record_path(place), *partials_of(place)) for place in places]
         files = [file for each in nearby for file in each if os.path.lexists(file)]
         if not files:
+            for each in resolver.choose(name).models:
+                if os.path.isfile(each):  # in the current folder, where other commands use it
+                    _require_ours(Path(os.path.abspath(each)), None)
             raise MissingFile(f"{one_line(model)} is not on this disk.", "See: localspec list")
         listed = next((each for each in resolver.inventory.files if places[0] in each.parts), None)
         _require_ours(places[0], listed)

@@ -23,6 +23,7 @@ from localspec.core.errors import EngineError, FileProblem, LocalspecError, Usag
 from localspec.core.options.generate_options import GenerateOptions
 from localspec.core.options.load_options import DraftTokens
 from localspec.core.options.sampling_params import SamplingParams
+from localspec.speculative.loop import DraftStatus
 from tests.support.toy.chat import ChatToy
 
 Typed = str | type[BaseException]
@@ -85,7 +86,7 @@ class Person:
         self.filled.append(filled)
         self.answers.append(answer)
 
-    def show_stats(self, stats: GenerationStats) -> None:
+    def show_stats(self, stats: GenerationStats, status: DraftStatus) -> None:
         self.sums.append(stats)
 
     def compare(self, drafted: Answer, plain: Answer, text: str) -> None:
@@ -579,6 +580,12 @@ def test_compare_answers_twice_and_leaves_the_conversation() -> None:
     person.script, chat.options = ["/compare"], replace(chat.options, draft_tokens=0)
     run(chat)
     assert len(person.compared) == 2 and chat.options.draft_tokens == 0
+
+
+def test_compare_takes_no_text() -> None:
+    chat, person, _ = talked("one")
+    assert "takes no text" in refused(chat, person, "/compare two").message
+    assert not person.compared
 
 
 def test_compare_of_a_stopped_answer_ends_where_it_was_stopped() -> None:

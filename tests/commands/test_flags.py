@@ -348,6 +348,7 @@ def test_llama_cpps_spellings_mean_what_they_mean_there(given: str, meant: str) 
     [
         ("run -dve CUDA0", "Did you mean -dev?"),
         ("run -temp 0", "Did you mean --temp?"),
+        ("run --no-draft", "Did you mean --draft off?"),
         ("run -cnv", "localspec chat."),
         ("chat -no-cnv", "localspec run --raw."),
         ("serve --prt 3", "No such option: --prt. Did you mean --port? Names"),

@@ -25,7 +25,7 @@ from localspec.core.options.sampling_params import SamplingParams
 from localspec.display import chat as screen
 from localspec.display.chat import PlainChat
 from localspec.display.pieces import AnswerStyle
-from localspec.speculative.loop import Round
+from localspec.speculative.loop import DraftStatus, Round
 from tests.support.alike import alike, some_of
 from tests.support.programs.streams import Streams
 from tests.support.real_pair import TinyFiles
@@ -602,11 +602,11 @@ def piped(monkeypatch: pytest.MonkeyPatch, text: str, answers: Sequence[Sequence
 
 def test_stats_show_acceptance_by_position(capsys: pytest.CaptureFixture[str]) -> None:
     stats = GenerationStats()
-    PlainChat().show_stats(stats)
+    PlainChat().show_stats(stats, DraftStatus.DRAFTING)
     assert "by position" not in capsys.readouterr().err
     stats.add(Round((1, 2, 3), 3, 2, 0.1), 0.1)
     stats.add(Round((4,), 1, 0, 0.1), 0.1)
-    PlainChat().show_stats(stats)
+    PlainChat().show_stats(stats, DraftStatus.DRAFTING)
     shown = "accepted by position in the draft: 50% 100% 0%"
     assert shown in capsys.readouterr().err.splitlines()
 
@@ -619,7 +619,7 @@ def test_stats_on_a_terminal_have_small_bars(
     stats = GenerationStats()
     for drafted, accepted in ((2, 2), (2, 1), (1, 0), (1, 1)):
         stats.add(Round((0,) * (accepted + 1), drafted, accepted, 0.1), 0.1)
-    PlainChat().show_stats(stats)
+    PlainChat().show_stats(stats, DraftStatus.DRAFTING)
     assert "draft: 75% 50%  ▆▅" in streams.read()[1]
 
 

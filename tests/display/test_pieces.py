@@ -370,6 +370,10 @@ def test_how_long_an_unseen_answer_takes(
 ) -> None:
     drawn = list[str]()
     monkeypatch.setattr("localspec.display.terminal.console.redraw_line", drawn.append)
+    now = [0.0]
+    monkeypatch.setattr("localspec.display.pieces.time.monotonic", lambda: now[0])
     with unseen_answer("plain", expected, limit) as show:
-        show(Piece((), (5,), GenerationStats(tokens=1500, seconds=60.0), None, 0))
-    assert drawn == [f"plain: {shown}", ""]
+        for after, tokens in [(1, 700), (1.001, 800), (1.002, 900), (25, 1500)]:  # 3 had waited
+            now[0] = after
+            show(Piece((), (5,), GenerationStats(tokens=tokens), None, 0))
+    assert drawn[-2:] == [f"plain: {shown}", ""]

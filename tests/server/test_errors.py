@@ -192,6 +192,13 @@ def test_another_model(toy_server: Site) -> None:
         assert "There is no model 'gpt-9' here: toy answers." in reply.json()["warnings"]
 
 
+def test_a_model_may_be_named_as_ollama_spells_it() -> None:
+    with serving(ServedToy(), names=("qwen3-14b",)) as site:
+        for name, warned in (("qwen3:14b", False), ("qwen3-14b", False), ("qwen3:8b", True)):
+            reply = site.post(CHAT, {"messages": HELLO, "max_tokens": 1, "model": name})
+            assert ("warnings" in reply.json()) == warned
+
+
 def test_what_breaks_says_nothing_of_the_inside(toy_server: Site) -> None:
     reply = toy_server.post(COMPLETIONS, {"prompt": "break"})
     assert reply.status_code == 500

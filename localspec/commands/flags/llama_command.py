@@ -49,6 +49,8 @@ _IGNORED = {
     **dict.fromkeys(("-co", "--color", "--log-disable", "-e", "--escape"), False),
 }
 _COMMANDS = {"-cnv": "localspec chat", "-i": "localspec chat", "-no-cnv": "localspec run --raw"}
+# Guesses whose nearest spelling means something else.
+_MEANT = {"--no-draft": "--draft off", "--num-predict": "--max-tokens", "--quick": "-n 32"}
 _FLAG = re.compile(r"--?[A-Za-z][\w-]*(=.*)?", re.DOTALL)
 _SHORT = re.compile(r"-[A-Za-z]{2}[A-Za-z-]*")
 _FLAGS = "docs/reference/llama-cpp-flags.md"
@@ -158,7 +160,8 @@ def _near(flag: str, known: Mapping[str, Any]) -> str:
     if flag in _COMMANDS:
         return f" That is the command: {_COMMANDS[flag]}. {_TABLE}"
     doubled = [f"-{flag}"] if f"-{flag}" in known else []
-    near = doubled or get_close_matches(flag, [each for each in known if len(each) > 2], n=1)
+    near = [_MEANT[flag]] if flag in _MEANT else doubled
+    near = near or get_close_matches(flag, [each for each in known if len(each) > 2], n=1)
     words = [f"Did you mean {near[0]}?" if near else "", _TABLE]
     words += [f"{_PROMPT}."] if "--prompt" in known else []
     return " " + " ".join(filter(None, words))

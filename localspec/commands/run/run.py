@@ -26,6 +26,7 @@ from localspec.commands.flags.rows import Given, given_flags
 from localspec.commands.flags.settings import default_target
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.run.batch import BatchFlags, run_batch
+from localspec.core import machine
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import read_stream, read_text
 from localspec.core.formatting import one_line
@@ -164,6 +165,7 @@ def run(
     session.require_prompt_cache(answering)
     text = prompting.read()
     if compare and not as_json:
+        console.note_other_work()
         shorter = "" if answering.max_tokens else ", -n 100 is shorter"
         console.note(f"Answering twice, drafted and plain in turn; Ctrl-C stops{shorter}.")
     with session.open_engine(request) as engine:
@@ -191,7 +193,7 @@ def run(
         if as_json:
             settings = _settings(engine, options, prompting.raw)
             document = {"seed": options.sampling.seed, "settings": settings}
-            compared = {} if plain is None else {"plain": plain.as_json()}
+            compared = {} if plain is None else _comparison(answer, plain)
             console.json_line(answer.as_json() | document | compared)
         elif plain is not None and plain.finish_reason != "cancelled":
             agreed = agreement(engine.stream, ids, options, answer, plain)
@@ -267,6 +269,12 @@ def _streams(
     return nullcontext((pieces, iter(())))
 
 
+def _comparison(answer: "Answer", plain: "Answer") -> dict[str, object]:
+    gain = round(answers.gain_over(answer.stats, plain.stats), 3)
+    same = answer.tokens == plain.tokens
+    return {"plain": plain.as_json(), "measured_speedup": gain, "same_text": same}
+
+
 def _written(
     pieces: "Iterator[Piece]", look: AnswerStyle, keep: "Callable[[Piece], object]"
 ) -> "Answer":
@@ -293,7 +301,7 @@ def _show_figures(answer: "Answer", params: SamplingParams, *, full: bool, estim
     )
     console.note(line, asked=full)
     answers.only_thoughts(answer)
-    if (advice := advise(answer.stats, params)) is not None:
+    if (advice := advise(answer.stats, params)) is not None and not machine.is_busy():
         console.note(advice)
 
 

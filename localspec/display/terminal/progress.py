@@ -11,7 +11,8 @@ from localspec.display.terminal.console import is_quiet, make_console, notes_abo
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.progress import ProgressColumn
+    from rich.progress import ProgressColumn, Task
+    from rich.table import Table
     from rich.text import Text
 
 OnProgress = Callable[[str, int, int], None]  # label, done, total
@@ -60,6 +61,12 @@ def _bar(
             if self.tasks:
                 yield from above()
             yield from super().get_renderables()
+
+        def make_tasks_table(self, tasks: "Iterable[Task]") -> "Table":
+            table = super().make_tasks_table(tasks)
+            if expand:  # with room for ^C: in a full line, its echo would leave a line above
+                table.width = max(1, out.width - 3)
+            return table
 
     out = make_console(stderr=True)
     hidden = is_quiet() or not out.is_terminal

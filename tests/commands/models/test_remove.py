@@ -104,3 +104,15 @@ def test_the_beginning_of_a_name_deletes_nothing(localspec: Command) -> None:
     refused = localspec("rm", "--yes", "cod")
     assert refused.code == 1 and "On this disk: coder.gguf" in refused.err and model.exists()
     assert localspec("rm", "--yes", "coder").code == 0 and not model.exists()
+
+
+def test_a_pair_in_the_current_folder_is_left_to_its_owner(
+    localspec: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["qwen2.5-coder-1.5b-instruct-q4_k_m.gguf", "qwen2.5-coder-0.5b-instruct-q4_0.gguf"]
+    files = [zoo.put(tmp_path / name, some_model(i)) for i, name in enumerate(names)]
+    monkeypatch.chdir(tmp_path)
+    done = localspec("rm", "qwen2.5-coder-1.5b", "--yes")
+    assert done.code == 2 and "is not in the models folder" in done.err
+    assert f"Delete it yourself: rm {files[0]}" in done.err
+    assert all(each.exists() for each in files)

@@ -316,8 +316,10 @@ def test_what_drafting_gained_is_measured_on_demand(run: Command, tiny: TinyFile
     assert re.fullmatch(words, compared)
     answer = json.loads(run(*flags, "--json").out)
     assert answer["plain"]["token_ids"] == answer["token_ids"] and answer["plain"]["drafted"] == 0
+    assert answer["measured_speedup"] > 0 and answer["same_text"] is True
     other = json.loads(run(*flags, "--json", "--acceptance", "rejection").out)
     assert other["plain"]["text"] == answer["text"]
+    assert other["same_text"] == (other["text"] == answer["text"])
 
 
 def test_auto_measures_a_pair_once(run: Command, tiny: TinyFiles, tmp_path: Path) -> None:

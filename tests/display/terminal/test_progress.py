@@ -49,6 +49,21 @@ def test_a_bar_of_seconds_says_how_many_are_left(
     assert re.findall(r"\d:\d\d:\d\d", streams.read()[1])[-1:] == left
 
 
+def test_a_bar_of_seconds_moves_by_itself(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams.make_terminals(monkeypatch, sys.stderr)
+    with progress(in_seconds=True) as report:
+        report("code", 60, 181)
+        time.sleep(1.3)
+    assert {"0:02:01", "0:02:00"} <= {*re.findall(r"\d:\d\d:\d\d", streams.read()[1])}
+    with progress(in_seconds=True) as report:
+        report("code", 0, 1)  # of unknown length
+        time.sleep(1.3)
+    written = streams.read()[1]
+    assert "0%" in written and "100%" not in written
+
+
 def test_work_of_unknown_length_shows_its_time(
     streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
