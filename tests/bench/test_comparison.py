@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.bench.comparison import repeated_share, together
+from localspec.bench.comparison import Comparison, repeated_share, together
 from localspec.chat.answer import Answer
 from localspec.core.options.load_options import DraftTokens
 from tests.support.answers import (
@@ -62,6 +62,15 @@ def test_looping_answers_are_left_out_of_figures() -> None:
     assert found.speedup == pytest.approx(2.0)
     assert found.tokens == len(VARIED)
     assert comparison.as_json()["left_out"] == ["code 2"]
+
+
+def test_each_side_is_compared_with_the_plain_answers_in_turn_with_it() -> None:
+    plain = side(0, *([made_answer(seconds)] for seconds in (2.0, 8.0, 4.0, 16.0)))
+    sides = plain, *(side(length, *[[made_answer(1.0)]] * 2) for length in (2, "auto"))
+    figures = Comparison("code", ("code 1",), sides).figures()
+    assert [row.speedup for row in figures] == pytest.approx([1.0, 3.0, 12.0])
+    assert figures[1].speedup_by_repeat == pytest.approx((2.0, 4.0))
+    assert figures[2].speedup_by_repeat == pytest.approx((8.0, 16.0))
 
 
 def test_intervals_are_json() -> None:

@@ -600,6 +600,17 @@ def piped(monkeypatch: pytest.MonkeyPatch, text: str, answers: Sequence[Sequence
     return chat
 
 
+def test_stats_say_why_the_draft_was_not_used_as_the_last_answer_did(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stats = GenerationStats(drafter="draft model")
+    stats.add(Round((1, 2), 1, 1, 0.1, sources=("lookup",)), 0.1)
+    PlainChat().show_stats(stats, DraftStatus.ANSWER_TOO_SHORT)
+    assert "draft model off (reading the prompt costs more" in " ".join(
+        capsys.readouterr().err.split()
+    )
+
+
 def test_stats_show_acceptance_by_position(capsys: pytest.CaptureFixture[str]) -> None:
     stats = GenerationStats()
     PlainChat().show_stats(stats, DraftStatus.DRAFTING)

@@ -19,7 +19,7 @@ from localspec.engine.engine import Engine
 from localspec.llama import llama_library
 from localspec.llama.memory.use import MemoryUse
 
-FORMAT = 3  # raise it when a key changes its name or meaning
+FORMAT = 4  # raise it when a key changes its name or meaning
 
 
 @dataclass(eq=False, slots=True)

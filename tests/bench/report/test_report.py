@@ -44,7 +44,7 @@ def reported(engine: Engine, path: Path | None = None, *, complete: bool = True)
 
 def test_a_document_tells_pair_machine_settings_and_memory(engine: Engine) -> None:
     again = reported(engine)
-    assert (again["format"], again["version"], again["complete"]) == (3, __version__, True)
+    assert (again["format"], again["version"], again["complete"]) == (4, __version__, True)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", again["date"])
     for role in ("target", "draft"):
         assert again[role]["quantization"] == "F16" and again[role]["file"].endswith(".gguf")

@@ -64,6 +64,17 @@ def test_a_bar_of_seconds_moves_by_itself(
     assert "0%" in written and "100%" not in written
 
 
+def test_a_bar_of_seconds_leaves_room_for_the_echo_of_ctrl_c(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams.make_terminals(monkeypatch, sys.stderr)
+    monkeypatch.setenv("COLUMNS", "60")
+    with progress(in_seconds=True) as report:
+        report("a prompt whose label is longer than the line " * 3, 60, 180)
+    lines = re.split(r"[\r\n]", re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", streams.read()[1]))
+    assert 50 < max(len(line.rstrip()) for line in lines) <= 57
+
+
 def test_work_of_unknown_length_shows_its_time(
     streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
