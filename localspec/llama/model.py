@@ -376,7 +376,7 @@ class LlamaModel(CachedText):
         self.context, memory = self.weights.new_context(params)
         self.memory = self.weights.memory + memory
         text = NativeSequence(self._llama, self.context)
-        self.cells = CacheSequence(text, self.make_rollback(strategy, text))
+        self.cells = CacheSequence(self.make_rollback(strategy, text))
 
     def make_rollback(self, strategy: str, sequence: NativeSequence) -> Rollback:
         """A strategy for a sequence of the context, which was configured for it.
