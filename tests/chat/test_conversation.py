@@ -596,6 +596,7 @@ def test_compare_of_a_stopped_answer_ends_where_it_was_stopped() -> None:
     stopped, ((drafted, plain),) = person.answers[0], person.compared
     assert stopped.finish_reason == "cancelled"
     assert drafted.tokens == plain.tokens == stopped.tokens and chat.options.max_tokens == 40
+    assert drafted.finish_reason == "cancelled"  # and no limit that nobody gave
 
 
 def test_set_max_tokens_limits_the_next_answers() -> None:

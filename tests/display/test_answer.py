@@ -205,6 +205,11 @@ def test_what_drafting_gained(streams: Streams) -> None:
     ]
 
 
+def test_a_difference_of_a_few_per_cent_names_no_winner(streams: Streams) -> None:
+    compared(made_answer(4.1, drafted=9), made_answer(4.0), "the same text")
+    assert streams.read()[1].startswith("No clear winner: 0.98 times as fast as plain decoding (")
+
+
 @pytest.mark.parametrize(
     ("pace", "words"),
     [

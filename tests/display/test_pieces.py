@@ -355,6 +355,21 @@ def test_how_far_an_unseen_answer_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert drawn == ["plain: reading the prompt: 3 of 9 tokens", "plain: 7 tokens", ""]
 
 
+def test_the_time_left_of_an_unseen_answer_leaves_out_its_prompt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn, now = list[str](), [0.0]
+    monkeypatch.setattr("localspec.display.terminal.console.redraw_line", drawn.append)
+    monkeypatch.setattr("localspec.display.pieces.time.monotonic", lambda: now[0])
+    read = Piece((), (), GenerationStats(), None, 0, progress=Progress(9, 0, 3, 0.0))
+    with unseen_answer("plain", 10) as show:
+        show(read)
+        for after, tokens in [(30.0, 1), (34.0, 5)]:
+            now[0] = after
+            show(Piece((), (5,), GenerationStats(tokens=tokens), None, 0))
+    assert drawn[1:3] == ["plain: 1 of 10 tokens", "plain: 5 of 10 tokens, about 5 seconds left"]
+
+
 @pytest.mark.parametrize(
     ("expected", "limit", "shown"),
     [
