@@ -189,7 +189,8 @@ def _run(
     with held_interrupt():  # a second Ctrl-C must not lose the results that the first one left
         measured = sum(len(one.names) for one in found)
         if problem is not None:
-            console.note(f"Stopped early: {measured} prompts measured.")
+            prompts = "1 prompt" if measured == 1 else f"{measured} prompts"
+            console.note(f"Stopped early: {prompts} measured.")
         elif measured < (every := sum(map(len, ids.values()))):
             why = "The result is clear" if together(found).is_clear() else "The time is over"
             console.note(f"{why}: measured {measured} of {every} prompts; --thorough measures all.")
