@@ -197,9 +197,11 @@ class Engine:
             raise EngineError(
                 f"A second context takes {size(needed)}, and {size(room)} are free.", ""
             )
+        text = [*model.tokens]
+        state = model.state() if text else None  # an error here leaves no context behind
         second = Engine(model.second(), None)
-        if model.tokens:
-            second.target.restore(model.tokens, model.state())
+        if state is not None:
+            second.target.restore(text, state)
         return second
 
     @contextmanager
@@ -223,10 +225,8 @@ class Engine:
             def begin() -> None:
                 if on_prompt is not None:
                     on_prompt()
-                plain, alone = (
-                    opened.enter_context(self.plain(say)),
-                    replace(options, draft_tokens=0),
-                )
+                plain = opened.enter_context(self.plain(say))
+                alone = replace(options, draft_tokens=0)
                 stream = plain.stream(prompt, alone, reports_progress=reports_progress)
                 begun.append(opened.enter_context(stream))
 
