@@ -198,7 +198,8 @@ class Engine:
                 f"A second context takes {size(needed)}, and {size(room)} are free.", ""
             )
         text = [*model.tokens]
-        state = model.state() if text else None  # an error here leaves no context behind
+        # The state is read first: if that fails, there is no second context to close.
+        state = model.state() if text else None
         second = Engine(model.second(), None)
         if state is not None:
             second.target.restore(text, state)
