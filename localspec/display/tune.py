@@ -4,12 +4,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from localspec.bench.tuning.candidates import Candidate, shown
-from localspec.bench.tuning.search import UNTRIED, Finalist, Outcome, Ratioed
+from localspec.bench.tuning.search import UNTRIED, Finalist, Outcome, Ratioed, TriedType
 from localspec.core.formatting import duration, number, size
 from localspec.display.models import table
 from localspec.display.terminal import console
 
-_ROUNDS, _OTHER_TEXT = "may round otherwise", "writes another text: only if you name it"
+_ROUNDS = "may round otherwise"
 
 
 def candidates(found: Iterable[Candidate]) -> None:
@@ -18,7 +18,7 @@ def candidates(found: Iterable[Candidate]) -> None:
 
 
 def _remark(candidate: Candidate) -> str:
-    return _OTHER_TEXT if candidate.is_advice else _ROUNDS if candidate.rounds else ""
+    return _ROUNDS if candidate.rounds else ""
 
 
 def result(outcome: Outcome, said: str) -> None:
@@ -38,7 +38,23 @@ def result(outcome: Outcome, said: str) -> None:
         [_row(each) for each in outcome.finalists],
         first_to_go=("MEMORY", "TTFT", "90% CI"),
     )
+    if outcome.types:
+        console.text("\n")
+        table(
+            ("TYPE", "SIZE", "PREDICTED", "DRAFT", ""),
+            [_type_row(each) for each in outcome.types],
+            first_to_go=("DRAFT", "SIZE"),
+        )
+        console.note("Another type of the target writes another text, so none was chosen.")
     console.note(said)
+
+
+def _type_row(each: TriedType) -> tuple[str, ...]:
+    found = each.costs
+    if each.speedup is None:
+        return found.type, "–", "–", "", found.reason
+    here = "" if found.path is None else f"{found.path.name} is here"
+    return found.type, size(found.n_bytes), f"{each.speedup:.2f}x", each.draft, here
 
 
 def _row(each: Finalist) -> tuple[str, ...]:
@@ -89,6 +105,17 @@ def as_json(outcome: Outcome, model: str) -> dict[str, Any]:
                 "remark": each.reason or _remark(each.candidate),
             }
             for each in outcome.tried
+        ],
+        "types": [
+            {
+                "type": each.costs.type,
+                "size": each.costs.n_bytes,
+                "path": None if each.costs.path is None else str(each.costs.path),
+                "predicted_speedup": each.speedup,
+                "draft": each.draft,
+                "remark": each.costs.reason,
+            }
+            for each in outcome.types
         ],
         "measured": [
             {

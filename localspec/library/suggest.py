@@ -103,8 +103,8 @@ def drafts_for(
     return suggest(target, found, load_catalog(), memory_for_models(), _learnt, lenient=lenient)
 
 
-def same_models(target: ModelHeader, local: Sequence[LocalModel]) -> Iterator[Path]:
-    """Files of the same model in another quantisation, by name and shape."""
+def same_models(target: ModelHeader, local: Sequence[LocalModel]) -> Iterator[ModelHeader]:
+    """Headers of the same model in another quantisation, by name and shape."""
 
     def shape(header: ModelHeader) -> object:
         name = model_name(header.name or "")
@@ -112,7 +112,7 @@ def same_models(target: ModelHeader, local: Sequence[LocalModel]) -> Iterator[Pa
 
     for _, header in _headers(target.path, local):
         if shape(header) == shape(target) and header.quantization != target.quantization:
-            yield header.path
+            yield header
 
 
 def _headers(target: Path, local: Sequence[LocalModel]) -> Iterator[tuple[str, ModelHeader]]:

@@ -38,7 +38,7 @@ _LAYER = re.compile(r"blk\.(\d{1,4})\.")
 _OF_THE_MODEL = ("rope.dimension_sections", "target_layers")
 _ACTIVATION = "xielu."  # keys without the name of the architecture
 _RATIOS = "attention.compress_ratios"  # may be longer than the model
-_LEADING = ("leading_dense_block_count", "hash_layer_count")  # so many first layers are different
+LEADING = ("leading_dense_block_count", "hash_layer_count")  # so many first layers are different
 _LOWER = "Q4_0"  # agrees with 94 % of the tokens of a 1.5B in F16, at 0.3 of its bytes
 _PRECISE = ("F32", "F16", "BF16", "Q8_0")  # targets that a lower type makes much quicker
 _ELSEWHERE = "Or name another file with --output."
@@ -99,19 +99,30 @@ def make_draft(target: ModelHeader, recipe: Recipe, output: Path) -> None:
     """
     require_model(target)
     require_free_place(target, output)
+    what = f"The draft could not be written to {output}"
+    with file_problem(what, UNWRITABLE), appearing_when_complete(output) as partial:
+        with temporary_beside(output) as between:
+            write_layers(target, recipe, between, partial)
+        _require_decodable(partial, output)
+
+
+def write_layers(target: ModelHeader, recipe: Recipe, between: Path, output: Path) -> None:
+    """Write the layers of a recipe to ``output``, which holds a part if that fails.
+
+    A type other than the target's is written to ``between`` first, with the arrays of all layers.
+    Raises DraftNotMade, UsageError, LocalspecError for a full disk, and OSError.
+    """
     names = kept_tensors(target, recipe.layers)
     if not names:
         raise DraftNotMade(f"{one_line(target.path.name)} has no tensors.", "Give a whole model.")
     _require_disk(target, recipe, names, output)
     values = shortened_values(target, recipe.layers) | _about(target, recipe)
-    what = f"The draft could not be written to {output}"
-    with file_problem(what, UNWRITABLE), appearing_when_complete(output) as partial:
-        if recipe.type == KEEP:
-            _copy(target.paths, names, values, partial)
-        else:
-            with temporary_beside(output) as between:
-                _requantize(target, recipe, names, values, between, partial)
-        _require_decodable(partial, output)
+    if recipe.type == KEEP:
+        _copy(target.paths, names, values, output)
+    else:
+        without = range(recipe.layers, target.block_count or 0)
+        write_quantized(target.path, between, recipe.type, without=without)
+        _copy([between], names, values, output)
 
 
 def require_model(header: ModelHeader) -> None:
@@ -141,7 +152,7 @@ def shortened_values(header: ModelHeader, layers: int) -> dict[str, Value | None
     changed: dict[str, Value | None] = {f"{start}block_count": layers}
     if header.get("nextn_predict_layers") is not None:
         changed[f"{start}nextn_predict_layers"] = 0
-    for key in _LEADING:
+    for key in LEADING:
         leading = whole_number(header, key)
         if leading is not None:
             changed[start + key] = min(leading, layers)
@@ -172,20 +183,6 @@ def _copy(
         copied(part, each) for part in headers for each in part.tensors if each.name in names
     ]
     write_copy(output, headers[0], values, tensors)
-
-
-def _requantize(
-    target: ModelHeader,
-    recipe: Recipe,
-    names: set[str],
-    values: Mapping[str, Value | None],
-    between: Path,
-    output: Path,
-) -> None:
-    """Write the layers in the recipe's type; ``between`` still has the arrays of all layers."""
-    without = range(recipe.layers, target.block_count or 0)
-    write_quantized(target.path, between, recipe.type, without=without)
-    _copy([between], names, values, output)
 
 
 def _about(target: ModelHeader, recipe: Recipe) -> dict[str, Value | None]:

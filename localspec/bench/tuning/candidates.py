@@ -20,15 +20,11 @@ _SHARES = (0.75, 0.5, 0.0)  # of the layers on GPUs
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A change of one ``knob``; ``rounds`` if logits may then round otherwise.
-
-    With ``is_advice`` it is another file of the target, whose text is another: never kept.
-    """
+    """A change of one ``knob``; ``rounds`` if logits may then round otherwise."""
 
     knob: str
     values: Values
     rounds: bool = False
-    is_advice: bool = False
 
     @property
     def shown(self) -> str:
@@ -56,8 +52,7 @@ def load_key(values: Values) -> tuple[tuple[str, Any], ...]:
 class PairFiles:
     """A pair as it is loaded now: ``given`` options by name, and both models with theirs.
 
-    ``answers`` are the settings of answers now, ``others`` drafts on this disk, the best first,
-    ``types`` files of the target in another quantisation.
+    ``answers`` are the settings of answers now, ``others`` drafts on this disk, the best first.
     """
 
     given: Given
@@ -65,7 +60,6 @@ class PairFiles:
     draft: LoadOptions | None
     answers: Values
     others: tuple[Path, ...] = ()
-    types: tuple[Path, ...] = ()
 
     def with_values(self, values: Values) -> tuple[LoadOptions, LoadOptions | None]:
         """How to load the pair with other settings; raises UsageError."""
@@ -106,8 +100,7 @@ def candidates(
         found += [Candidate("micro-batch", {"ubatch_size": 2048, "batch_size": 2048})]
     other = "off" if now.flash_attention != "off" else "on"
     found.append(Candidate("flash attention", {"flash_attention": other}, rounds=True))
-    types = ({"target": str(path)} for path in pair.types)
-    return found + [Candidate("type", values, is_advice=True) for values in types]
+    return found
 
 
 def modes(pair: PairFiles, lengths: Iterable[int]) -> list[Candidate]:

@@ -1,8 +1,8 @@
 """Predicts the speed of settings: what recorded answers computed, at measured costs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from operator import mul, truediv
 
 import numpy as np
 
@@ -20,7 +20,8 @@ Passes = Mapping[Pass, Sequence[float]]  # seconds, each time that it was measur
 class Costs:
     """Seconds of passes by `WIDTHS`, of a draft step, of reading a token by target and draft.
 
-    Without a draft, those of the target stand for its own: another draft is compared with them.
+    Or the ratios of such seconds. Without a draft, those of the target stand for its own: another
+    draft is compared with them.
     """
 
     passes: tuple[float, ...]
@@ -29,23 +30,17 @@ class Costs:
     draft_reading: float
 
 
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """Costs over the current ones: of passes by `WIDTHS`, of the draft, of reading the prompt."""
+UNCHANGED = Costs((1.0,) * len(WIDTHS), 1.0, 1.0, 1.0)
 
-    passes: tuple[float, ...] = (1.0,) * len(WIDTHS)
-    step: float = 1.0
-    reading: float = 1.0
-    draft_reading: float = 1.0
 
-    def __mul__(self, other: "Ratio") -> "Ratio":
-        """The ratio of two changes together, if neither changes the other's."""
-        return Ratio(
-            tuple(mine * theirs for mine, theirs in zip(self.passes, other.passes, strict=True)),
-            self.step * other.step,
-            self.reading * other.reading,
-            self.draft_reading * other.draft_reading,
-        )
+def by_part(function: Callable[..., float], *of: Costs) -> Costs:
+    """What ``function`` makes of each part of several costs."""
+    return Costs(
+        tuple(map(function, *(each.passes for each in of))),
+        function(*(each.step for each in of)),
+        function(*(each.reading for each in of)),
+        function(*(each.draft_reading for each in of)),
+    )
 
 
 def costs(measured: Passes) -> Costs:
@@ -61,23 +56,12 @@ def costs(measured: Passes) -> Costs:
 
 def least(measured: Sequence[Costs]) -> Costs:
     """The least of each cost, of those of the current settings with every candidate."""
-    return Costs(
-        tuple(min(column) for column in zip(*(each.passes for each in measured), strict=True)),
-        min(each.step for each in measured),
-        min(each.reading for each in measured),
-        min(each.draft_reading for each in measured),
-    )
+    return by_part(lambda *each: min(each), *measured)
 
 
-def ratio(now: Costs, other: Costs) -> Ratio:
+def ratio(now: Costs, other: Costs) -> Costs:
     """The ratio of costs that were measured in turn."""
-    passes = zip(other.passes, now.passes, strict=True)
-    return Ratio(
-        tuple(theirs / ours for theirs, ours in passes),
-        other.step / now.step,
-        other.reading / now.reading,
-        other.draft_reading / now.draft_reading,
-    )
+    return by_part(truediv, other, now)
 
 
 def _own(measured: Passes, kind: Pass) -> Sequence[float]:
@@ -85,19 +69,15 @@ def _own(measured: Passes, kind: Pass) -> Sequence[float]:
     return measured[kind] if kind in measured else measured[kind._replace(model="target")]
 
 
-def priced(recorded: Answered, costs: Costs, ratios: Sequence[Ratio] = ()) -> float:
+def priced(recorded: Answered, costs: Costs, ratios: Sequence[Costs] = ()) -> float:
     """Seconds of recorded answers, prompts included, at these costs times all ratios.
 
-    What was drafted stays as it was recorded. Longer contexts and our own code between passes are
-    left out: they are alike for all settings.
+    No change is taken to alter the ratios of another. What was drafted stays as it was recorded.
+    Longer contexts and our own code between passes are left out: they are alike for all settings.
     """
-    together = reduce(Ratio.__mul__, ratios, Ratio())
-    widest = len(WIDTHS) - 1
-    seconds = sum(
-        count * costs.passes[min(width - 1, widest)] * together.passes[min(width - 1, widest)]
-        for width, count in recorded.passes.items()
-    )
-    seconds += recorded.steps * costs.step * together.step
-    seconds += recorded.read * costs.reading * together.reading
-    drafts = recorded.steps > 0
-    return seconds + drafts * recorded.read * costs.draft_reading * together.draft_reading
+    for each in ratios:
+        costs = by_part(mul, costs, each)
+    widest = len(WIDTHS)
+    seconds = sum(n * costs.passes[min(wide, widest) - 1] for wide, n in recorded.passes.items())
+    seconds += recorded.steps * costs.step + recorded.read * costs.reading
+    return seconds + (recorded.steps > 0) * recorded.read * costs.draft_reading

@@ -1,7 +1,7 @@
 """The search for the fastest settings of a pair within a time."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
@@ -20,9 +20,10 @@ from localspec.bench.tuning.candidates import (
     modes,
     shown,
 )
-from localspec.bench.tuning.prediction import Costs, Ratio, costs, least, priced, ratio
+from localspec.bench.tuning.prediction import UNCHANGED, Costs, costs, least, priced, ratio
 from localspec.bench.tuning.trial import Answered, Trials, added
 from localspec.bench.tuning.turns import Turns
+from localspec.bench.tuning.types import TypeCosts
 from localspec.chat.stats import Interval
 from localspec.core.errors import LocalspecError
 
@@ -84,12 +85,28 @@ class Finalist:
 
 
 @dataclass(frozen=True, slots=True)
+class TriedType:
+    """Another type of the target and its predicted speed over now, with the ``draft`` for it.
+
+    The draft is in the words of its candidate. The speed is None where it could not be measured.
+    """
+
+    costs: TypeCosts
+    speedup: float | None = None
+    draft: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result: candidates by themselves, then the current settings and the finalists."""
+    """The result: candidates by themselves, then the current settings and the finalists.
+
+    ``types`` of the target are advice: they write another text.
+    """
 
     tried: tuple[Tried, ...]
     finalists: tuple[Finalist, ...]
     seconds: float
+    types: tuple[TriedType, ...] = ()
 
     @property
     def now(self) -> Finalist:
@@ -112,7 +129,8 @@ class Search:
     costs. At last the best combination and the current settings answer ``held`` prompts in turn;
     the next best only if that one is not clearly faster. ``_ratios`` and ``_records`` are by the
     settings that they belong to, as `shown` names them; ``_costs`` are all that were measured with
-    the current settings. Children run inside `trials`.
+    the current settings. Children run inside `trials`. At the very end ``types`` of the target are
+    measured, whatever time that takes.
     """
 
     pair: PairFiles
@@ -121,11 +139,12 @@ class Search:
     held: Sequence[BenchPrompt]
     seconds: float
     room: int
+    types: Iterable[TypeCosts] = ()
     on_step: OnStep = lambda what, spent: None
     clock: Callable[[], float] = time.monotonic
     tried: list[Tried] = field(default_factory=list, init=False)
     _records: dict[str, Answered] = field(default_factory=dict, init=False)
-    _ratios: dict[str, Ratio] = field(default_factory=dict, init=False)
+    _ratios: dict[str, Costs] = field(default_factory=dict, init=False)
     _costs: list[Costs] = field(default_factory=list, init=False)
     _prompts: int = field(default=0, init=False)  # that were recorded
     _tokens: int = field(default=_LONG, init=False)  # of an answer at most
@@ -140,7 +159,9 @@ class Search:
         with self.trials():
             self.measure()
             finalists = self._prove(self.predictions())
-        return Outcome(tuple(self.tried), tuple(finalists), self._spent())
+        self._step("other types of the target")
+        types = tuple(map(self._type, self.types))
+        return Outcome(tuple(self.tried), tuple(finalists), self._spent(), types)
 
     @contextmanager
     def trials(self) -> Iterator[None]:
@@ -233,12 +254,21 @@ class Search:
     def _note(self, candidate: Candidate) -> None:
         self.tried.append(Tried(candidate, self._speedup([candidate])))
 
-    def _speedup(self, chosen: Sequence[Candidate]) -> float:
+    def _type(self, found: TypeCosts) -> TriedType:
+        """A type with the draft with which it is predicted to be the fastest."""
+        if (ratio := found.ratio) is None:
+            return TriedType(found)
+        drafts = [each.candidate for each in self.tried if each.candidate.knob == "draft"]
+        chosen = [[], *([each] for each in drafts if each.shown in self._ratios)]
+        speedup, best = max((self._speedup(each, ratio), shown(merged(each))) for each in chosen)
+        return TriedType(found, speedup, best)
+
+    def _speedup(self, chosen: Sequence[Candidate], also: Costs = UNCHANGED) -> float:
         """The predicted speed of several candidates together over the current one."""
         draft = next((each.shown for each in chosen if each.knob == "draft"), None)
         settings, now = _of_answers(chosen), self._records[shown(NOW)]
         record, plain = self._records[draft or shown(settings)], self._records[_PLAIN]
-        usual, ratios = least(self._costs), self._ratios_of(chosen)
+        usual, ratios = least(self._costs), [*self._ratios_of(chosen), also]
         before = priced(now, usual) / now.tokens
         after = priced(record, usual, ratios) / record.tokens
         if draft is not None:
@@ -252,11 +282,7 @@ class Search:
 
     def predictions(self, least: float = LEAST_GAIN) -> list[tuple[tuple[Candidate, ...], float]]:
         """Combinations of what gained by itself, with their predicted speed, best first."""
-        gaining = [
-            each.candidate
-            for each in self.tried
-            if (each.speedup or 0.0) > least and not each.candidate.is_advice
-        ]
+        gaining = [each.candidate for each in self.tried if (each.speedup or 0.0) > least]
         found = [
             (chosen, self._speedup(chosen))
             for chosen in combinations(gaining)
@@ -296,7 +322,7 @@ class Search:
                 break
         return answers
 
-    def _ratios_of(self, chosen: Sequence[Candidate]) -> list[Ratio]:
+    def _ratios_of(self, chosen: Sequence[Candidate]) -> list[Costs]:
         return [self._ratios[each.shown] for each in chosen if each.shown in self._ratios]
 
 

@@ -48,7 +48,11 @@ def tune(
     ] = "3m",
     types: Annotated[
         bool,
-        typer.Option("--types", help="Also other quantisations of the target on this disk."),
+        typer.Option(
+            "--types",
+            help="Also predict the speed of the target in other types, by copies of a few of its "
+            "layers. It takes longer, and nothing is changed.",
+        ),
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List what would be tried, and measure nothing.")
@@ -71,6 +75,7 @@ def tune(
     from localspec.bench.report.report import require_writable, write_report
     from localspec.bench.tuning.candidates import modes
     from localspec.bench.tuning.search import LENGTHS
+    from localspec.bench.tuning.types import COMMON
     from localspec.display import tune as display
 
     seconds = _seconds(time)
@@ -80,15 +85,18 @@ def tune(
         return
     if "rpc" in request.given:
         raise UsageError("tune measures this machine alone.", "Leave --rpc out.")
-    pair, found = _candidates(request, types=types)
+    pair, found = _candidates(request)
     if dry_run:
         every = [*modes(pair, LENGTHS), *found]
         if as_json:
             tried = [dict(each.values) for each in every]
-            console.json_line({"seconds": seconds, "candidates": tried})
+            listed = {"seconds": seconds, "candidates": tried, "types": COMMON if types else ()}
+            console.json_line(listed)
         else:
             display.candidates(every)
             console.note(f"With this time: about {duration(seconds)}.")
+            if types:
+                console.note(f"Then types of the target: {', '.join(COMMON)}, and those here.")
         return
     if report is not None:
         require_writable(report)
@@ -98,7 +106,7 @@ def tune(
         seconds *= _BUSY
     try:
         with terminated_as_interrupted(), _shown_progress(seconds) as on_step:
-            outcome = _search(pair, found, kind, seconds, on_step)
+            outcome = _search(pair, found, kind, seconds, on_step, types=types)
     except KeyboardInterrupt:
         console.note("Stopped: the settings stay as they are.")
         raise
@@ -155,12 +163,12 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _candidates(request: "PairRequest", *, types: bool) -> "tuple[PairFiles, list[Candidate]]":
+def _candidates(request: "PairRequest") -> "tuple[PairFiles, list[Candidate]]":
     """The pair with its files, checked, and its candidates."""
     from localspec.bench.tuning.candidates import PairFiles, candidates
     from localspec.engine.loading.pair import usable_pair
     from localspec.library.local_models import find_models
-    from localspec.library.suggest import drafts_for, same_models
+    from localspec.library.suggest import drafts_for
     from localspec.llama import llama_library, row_kernels
     from localspec.self_draft import store
 
@@ -171,13 +179,12 @@ def _candidates(request: "PairRequest", *, types: bool) -> "tuple[PairFiles, lis
     own = store.find(header)  # made by `draft make`
     here = [*([] if own is None else [own]), *(d.path for d in drafts_for(header, local).drafts)]
     others = tuple(path for path in here if draft is None or not path.samefile(draft.path))
-    same = tuple(same_models(header, local)) if types else ()
     length = request.draft_tokens
     answers = {
         "draft_tokens": {0: "off"}.get(length, str(length)) if length != "auto" else "auto",
         "prompt_lookup": request.models.prompt_lookup,
     }
-    pair = PairFiles(request.given, target, draft, answers, others, same)
+    pair = PairFiles(request.given, target, draft, answers, others)
     usual, every = machine.physical_cores(), machine.logical_cores()
     cores = dict.fromkeys((usual, max(1, usual - 1), every))
     has_gpu = any(device.is_gpu for device in llama_library.devices())
@@ -192,17 +199,25 @@ def _search(
     kind: Kind | None,
     seconds: float,
     on_step: "OnStep",
+    *,
+    types: bool,
 ) -> "Outcome":
     from localspec.bench.figures import FEWEST_PROMPTS
     from localspec.bench.prompts import by_task, in_turn, read_prompts
     from localspec.bench.tuning import candidates
     from localspec.bench.tuning.search import Search
+    from localspec.bench.tuning.types import type_costs
+    from localspec.library.local_models import find_models
+    from localspec.library.suggest import same_models
+    from localspec.metadata.header import read_header
 
     own = Path(candidates.__file__).with_name("prompts.jsonl")
     (prompts,) = in_turn(by_task(read_prompts(own), kind)).values()
     few = min(_RECORDED, len(prompts) - FEWEST_PROMPTS)
     recorded, held = prompts[:few], prompts[few:]
-    return Search(pair, found, recorded, held, seconds, _room(pair), on_step).run()
+    same = same_models(read_header(pair.target.path), find_models().models) if types else ()
+    wanted = type_costs(pair, {each.quantization: each.path for each in same}) if types else ()
+    return Search(pair, found, recorded, held, seconds, _room(pair), wanted, on_step).run()
 
 
 def _room(pair: "PairFiles") -> int:

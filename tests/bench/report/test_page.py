@@ -192,6 +192,7 @@ def tuning() -> str:
             "model": "demo", "sentence": "Kept for demo.", "date": "2026-11-29", "cpu": "A CPU",
             "busy": "", "command": f"localspec tune --report {'/a-folder' * 20}",
             "measured": [row, row], "tried": [row, row],
+            "types": [row | {"type": "Q4_0", "size": 10**9, "path": "/m/q4.gguf", "draft": "d"}],
         }
     )  # fmt: skip
 

@@ -43,14 +43,6 @@ def test_drafts_on_this_disk_and_kernels_are_tried_first() -> None:
     ]  # fmt: skip
 
 
-def test_another_type_of_the_target_is_advice_and_loads_another_file() -> None:
-    pair = PairFiles({}, TARGET, DRAFT, ANSWERS, types=(Path("/m/q8.gguf"),))
-    last = candidates(pair, [2], has_kernels=False, layers=0)[-1]
-    assert last.is_advice and last.shown == "target=q8.gguf"
-    target, draft = pair.with_values(last.values)
-    assert target.path == Path("/m/q8.gguf") and draft is not None and draft.path == DRAFT.path
-
-
 def test_layers_are_tried_where_there_is_a_gpu() -> None:
     found = tried(PAIR, 2, layers=28)
     assert found[:4] == [

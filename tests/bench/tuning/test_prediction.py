@@ -1,5 +1,7 @@
 """Predicted seconds: what recorded answers computed, at other costs."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,10 +10,10 @@ from localspec.bench.tuning.prediction import (
     MEASURED,
     READINGS,
     STEP,
+    UNCHANGED,
     WIDTHS,
     Costs,
     Passes,
-    Ratio,
     costs,
     least,
     priced,
@@ -34,7 +36,7 @@ def test_each_part_takes_its_own_cost() -> None:
     assert priced(RECORDED, costing()) == pytest.approx(11 + 4 + 2.2)
     passes = [1.0] * N
     passes[0], passes[3] = 2.0, 3.0
-    changed = Ratio(tuple(passes), 5.0, 7.0, 2.0)
+    changed = Costs(tuple(passes), 5.0, 7.0, 2.0)
     assert priced(RECORDED, costing(), [changed]) == pytest.approx(6 + 24 + 20 + 14 + 0.4)
 
 
@@ -44,8 +46,9 @@ def test_a_draft_that_drafted_nothing_read_nothing() -> None:
 
 
 def test_wider_passes_take_the_cost_of_the_widest() -> None:
+    changed = replace(UNCHANGED, passes=(1.0,) * (N - 1) + (3.0,))
     wide = Answered(4, 4, 2.0, 0.0, 0.0, {63: 1}, 0, 0)
-    assert priced(wide, costing(), [Ratio((1.0,) * (N - 1) + (3.0,))]) == 3.0 * N
+    assert priced(wide, costing(), [changed]) == 3.0 * N
 
 
 def test_the_least_of_several_measurements_counts() -> None:
@@ -88,7 +91,7 @@ def test_another_draft_is_compared_with_the_target_where_there_is_none() -> None
 
 @given(st.floats(0.1, 10), st.floats(0.1, 10))
 def test_ratios_of_several_changes_multiply(one: float, two: float) -> None:
-    together = Ratio((one,) * N, two, one, two) * Ratio((two,) * N, one, two, one)
-    assert priced(RECORDED, costing(), [together]) == pytest.approx(
+    ratios = Costs((one,) * N, two, one, two), Costs((two,) * N, one, two, one)
+    assert priced(RECORDED, costing(), ratios) == pytest.approx(
         one * two * priced(RECORDED, costing())
     )

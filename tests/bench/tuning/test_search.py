@@ -1,6 +1,6 @@
 """The search of `localspec tune`, with trials whose costs are known."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,11 @@ import pytest
 from localspec.bench.prompts import BenchPrompt
 from localspec.bench.tuning import search
 from localspec.bench.tuning.candidates import NOW, Candidate, PairFiles, Values
+from localspec.bench.tuning.prediction import UNCHANGED
 from localspec.bench.tuning.search import Finalist, Outcome, Ratioed, Search
 from localspec.bench.tuning.trial import Answered, Pass
 from localspec.bench.tuning.turns import Turns
+from localspec.bench.tuning.types import TypeCosts
 from localspec.chat.stats import Interval
 from localspec.core.errors import EngineError
 from localspec.core.options.load_options import LoadOptions
@@ -243,11 +245,27 @@ def test_a_second_combination_is_tried_where_the_first_is_not_faster(
     assert found.best.values == {"threads": 1} and found.now.speedup.interval is None
 
 
-def test_another_type_of_the_target_is_only_reported(trials: type[Trials]) -> None:
-    other = Candidate("type", {"target": "/m/q8.gguf", "threads": 1}, is_advice=True)
-    outcome = run(trials, other)
-    assert outcome.tried[-1].speedup == pytest.approx(5 / 3.5)
-    assert outcome.best is outcome.now and len(outcome.finalists) == 1
+def test_types_of_the_target_are_only_reported_each_with_the_best_draft(
+    trials: type[Trials],
+) -> None:
+    halved = replace(UNCHANGED, passes=tuple(each / 2 for each in UNCHANGED.passes))
+    types = TypeCosts("Q4_0", 10, halved), TypeCosts("F16", reason="It crashed.")
+    outcome = run(trials, KERNELS, OTHER, types=types)
+    quick, failed = outcome.types
+    # 2 of passes, 2 of steps, 1 of the prompt now; passes take half, the other draft one step
+    assert quick.speedup == pytest.approx(5 / 3) and quick.draft == "draft_model=other.gguf"
+    assert failed.speedup is None and failed.costs.reason == "It crashed."
+    assert "target" not in outcome.best.values
+    (alone,) = run(trials, types=types[:1]).types
+    assert alone.speedup == pytest.approx(5 / 4) and alone.draft == "current"
+
+
+def test_types_are_measured_when_no_other_trial_runs(trials: type[Trials]) -> None:
+    def late() -> Iterator[TypeCosts]:
+        assert trials.started and all(trial.ended for trial in trials.started)
+        yield TypeCosts("Q4_0", 10, UNCHANGED)
+
+    assert run(trials, THREADS, types=late()).types[0].speedup == pytest.approx(1.0)
 
 
 def test_what_the_time_leaves_no_room_for_is_named(trials: type[Trials]) -> None:

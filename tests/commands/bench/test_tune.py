@@ -4,13 +4,22 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from localspec.bench.figures import FEWEST_PROMPTS
 from localspec.bench.tuning.candidates import NOW, Candidate
-from localspec.bench.tuning.search import UNTRIED, Finalist, Outcome, Ratioed, Search, Tried
+from localspec.bench.tuning.prediction import UNCHANGED
+from localspec.bench.tuning.search import (
+    UNTRIED,
+    Finalist,
+    Outcome,
+    Ratioed,
+    Search,
+    Tried,
+    TriedType,
+)
 from localspec.bench.tuning.trial import Answered
+from localspec.bench.tuning.types import TypeCosts
 from localspec.commands.flags import tuned
 from localspec.commands.flags.settings import read_settings
 from localspec.core import machine
@@ -25,11 +34,18 @@ KERNELS = Candidate("kernels", {"row_kernels": False}, rounds=True)
 THREADS = Candidate("threads", {"threads": 1})
 
 
-def outcome(interval: tuple[float, float], reason: str = "It crashed.") -> Outcome:
+def outcome(
+    interval: tuple[float, float], reason: str = "It crashed.", *, with_types: bool = False
+) -> Outcome:
     now = Finalist(NOW, 1.0, Ratioed(), ANSWERED, 10**9, False)
     best = Finalist(KERNELS.values, 1.3, Ratioed(1.25, interval), ANSWERED, 10**9, True)
     tried = Tried(KERNELS, 1.3), Tried(THREADS, None, reason)
-    return Outcome(tried, (now, best), 100.0)
+    here, failed = (
+        TypeCosts("F16", 3 * 10**9, UNCHANGED, Path("/m/t-f16.gguf")),
+        TypeCosts("Q6_K", reason="No room."),
+    )
+    types = TriedType(here, 0.6, "current"), TriedType(failed)
+    return Outcome(tried, (now, best), 100.0, types if with_types else ())
 
 
 @pytest.fixture
@@ -67,20 +83,19 @@ def test_a_dry_run_lists_what_would_be_tried(tune: Command) -> None:
     assert not read_settings().tuned
 
 
-def test_types_of_the_target_and_other_drafts_on_this_disk_are_listed(
-    localspec: Command, tmp_path: Path
-) -> None:
+def test_other_drafts_on_this_disk_and_types_are_listed(localspec: Command, tmp_path: Path) -> None:
     target, draft, other = (
         write_tiny_model(tmp_path / f"{name}.gguf", seed=1, layers=layers, context_length=256)
         for name, layers in (("target", 3), ("draft", 1), ("other", 1))
     )
-    write_tiny_model(
-        tmp_path / "same.gguf", seed=1, layers=3, context_length=256, matrix_type=np.float32
-    )
     assert other.exists()
-    listed = localspec("tune", "-m", target, "-md", draft, "--types", "--dry-run").out
-    assert "draft_model=other.gguf" in listed and "draft_model=draft.gguf" not in listed
-    assert "target=same.gguf\twrites another text: only if you name it" in listed
+    pair = "tune", "-m", target, "-md", draft, "--dry-run"
+    done = localspec(*pair, "--types")
+    assert "draft_model=other.gguf" in done.out and "draft_model=draft.gguf" not in done.out
+    assert "Then types of the target: F16, Q8_0" in done.err
+    assert json.loads(localspec(*pair, "--types", "--json").out)["types"][0] == "F16"
+    assert json.loads(localspec(*pair, "--json").out)["types"] == []
+    assert "types of the target" not in localspec(*pair).err
 
 
 def test_tune_measures_the_pair_in_the_time(tune: Command) -> None:
@@ -119,6 +134,27 @@ def test_a_report_is_one_page_with_both_tables(tune: Command, finds: Any, tmp_pa
     assert "http" not in text and "Kept for target" in text
     refused = tune("--report", str(tmp_path))
     assert refused.code == 1 and "cannot be written" in refused.err
+
+
+def test_types_are_a_table_of_their_own(tune: Command, finds: Any, tmp_path: Path) -> None:
+    searches, page = list[Search](), tmp_path / "tune.html"
+    finds(outcome((1.1, 1.4), with_types=True), searches)
+    done = tune("--types", "--report", str(page))
+    assert "F16\t3.0 GB\t0.60x\tcurrent\tt-f16.gguf is here" in done.out
+    assert "Q6_K\t–\t–\t\tNo room." in done.out
+    assert "writes another text, so none was chosen." in done.err
+    assert "0.60x" in page.read_text() and "No room." in page.read_text()
+    first, second = json.loads(tune("--json").out)["types"]
+    assert (first["type"], first["predicted_speedup"], first["size"]) == ("F16", 0.6, 3 * 10**9)
+    assert (second["predicted_speedup"], second["remark"]) == (None, "No room.")
+    assert searches[0].types and not searches[1].types  # measured only with the flag
+
+
+def test_without_types_none_are_named(tune: Command, finds: Any, tmp_path: Path) -> None:
+    finds(outcome((1.1, 1.4)))
+    done = tune("--report", str(tmp_path / "tune.html"))
+    assert "TYPE" not in done.out and "another text" not in done.err
+    assert "Other types" not in (tmp_path / "tune.html").read_text()
 
 
 def test_ctrl_c_says_that_nothing_changed(tune: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,109 @@
+"""Types of a target by copies of a few of its layers, measured by llama.cpp."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from localspec.bench.tuning import types
+from localspec.bench.tuning.candidates import PairFiles
+from localspec.bench.tuning.trial import Pass
+from localspec.bench.tuning.types import type_costs
+from localspec.core.errors import DraftNotMade
+from localspec.core.options.load_options import LoadOptions
+from localspec.metadata.header import ModelHeader, read_header
+from localspec.self_draft import store
+from localspec.self_draft.make import write_layers
+from localspec.self_draft.recipe import Recipe
+from tests.support.files.tiny_models import write_tiny_model
+
+pytestmark = pytest.mark.llama
+GIVEN = {"threads": 1, "ctx_size": 256}
+
+
+def pair_of(path: Path) -> PairFiles:
+    target = LoadOptions(path, threads=1, ctx_size=256)
+    return PairFiles(GIVEN, target, target, {}, (path,))
+
+
+def tiny(path: Path, layers: int, **changes: Any) -> Path:
+    return write_tiny_model(path, seed=1, layers=layers, context_length=256, **changes)
+
+
+def test_costs_and_sizes_of_all_layers_follow_from_those_of_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A layer takes 1 s now and 3 s in the other type, all else 10 s and 20 s."""
+    written = dict[Path, tuple[int, str]]()
+
+    def write(target: ModelHeader, recipe: Recipe, between: Path, output: Path) -> None:
+        written[output] = recipe.layers, recipe.type
+        output.write_bytes(bytes(100 + 10 * recipe.layers))
+
+    class Fake:
+        def __init__(self, pair: PairFiles, values: dict[str, str]) -> None:
+            self.layers, self.kind = written[Path(values["target"])]
+            assert pair.draft is None
+
+        def seconds(self, kind: Pass) -> float:
+            assert kind.model == "target"
+            other = self.kind == "Q8_0"
+            return (20.0 if other else 10.0) + self.layers * (3.0 if other else 1.0)
+
+        kill = close = lambda self: None
+
+    target = tiny(tmp_path / "target.gguf", 12)
+    monkeypatch.setattr(types, "write_layers", write)
+    monkeypatch.setattr(types, "COMMON", ("Q8_0",))
+    monkeypatch.setattr("localspec.bench.tuning.trial.Trial", Fake)
+    (found,) = type_costs(pair_of(target), {})
+    assert {layers for layers, _ in written.values()} == {2, 6}
+    assert found.type == "Q8_0" and found.n_bytes == 220 and found.ratio is not None
+    assert found.ratio.passes == pytest.approx([56 / 22] * len(found.ratio.passes))
+    assert found.ratio.reading == pytest.approx(56 / 22)
+    assert (found.ratio.step, found.ratio.draft_reading) == (1.0, 1.0)  # the draft is the same
+
+
+@pytest.mark.parametrize("layers", [1, 3, 9])
+def test_each_type_is_measured_by_llama_cpp_and_nothing_stays(tmp_path: Path, layers: int) -> None:
+    target = tiny(tmp_path / "target.gguf", layers)
+    wider = tiny(tmp_path / "wider.gguf", layers, matrix_type=np.float32)
+    kinds = {read_header(path).quantization: path for path in (target, wider)}
+    assert len(kinds) == 2
+    found = {each.type: each for each in type_costs(pair_of(target), kinds)}
+    (other,) = [found[kind] for kind, path in kinds.items() if path == wider]
+    assert other.path == wider and other.ratio is not None and other.reason == ""
+    assert other.n_bytes == pytest.approx(wider.stat().st_size, rel=0.05)
+    assert read_header(target).quantization not in found
+    made = found["Q8_0"]
+    assert made.ratio is not None and min(made.ratio.passes) > 0 and made.path is None
+    assert made.n_bytes < other.n_bytes
+    assert not [each for each in store.folder().iterdir() if "making" in each.name]
+
+
+def test_a_type_that_cannot_be_made_is_named_and_the_next_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = write_layers
+
+    def write(target: ModelHeader, recipe: Recipe, *files: Path) -> None:
+        if recipe.type == "Q6_K":
+            raise DraftNotMade("llama.cpp cannot write it.", "")
+        real(target, recipe, *files)
+
+    monkeypatch.setattr(types, "write_layers", write)
+    monkeypatch.setattr(types, "COMMON", ("Q6_K", "Q8_0"))
+    failed, made = type_costs(pair_of(tiny(tmp_path / "target.gguf", 3)), {})
+    assert failed.ratio is None and failed.reason == "llama.cpp cannot write it."
+    assert made.ratio is not None
+
+
+def test_first_layers_and_periods_are_left_out_of_the_difference(tmp_path: Path) -> None:
+    header = read_header(tiny(tmp_path / "target.gguf", 40))
+    assert types._depths(header) == (2, 6)
+    start = header.architecture
+    changed = {f"{start}.leading_dense_block_count": 3, f"{start}.full_attention_interval": 4}
+    hybrid = replace(header, values={**header.values, **changed})
+    assert types._depths(hybrid) == (7, 15)
