@@ -136,14 +136,15 @@ class Engine:
         cannot be shared. ``lenient`` is that of `pairing.check_pair`; ``say`` gets notes before
         the weights are read, which can take minutes. With ``trial``, files that are new, and a pair
         that is new on a device, are tried in a child process first, since llama.cpp or a driver may
-        crash. Raises FileProblem or NotAGGUF for
-        a bad file, IncompatiblePair for a pair that must not run, NotEnoughMemory, UsageError for
-        options that the files or this build do not support, EngineError when llama.cpp refuses.
+        crash, and it is measured whether drafted text can differ by rounding. Raises FileProblem or
+        NotAGGUF for a bad file, IncompatiblePair for a pair that must not run, NotEnoughMemory,
+        UsageError for options that the files or this build do not support, EngineError when
+        llama.cpp refuses.
         """
         first, second = _load_options(target), None if draft is None else _load_options(draft)
         renderer.SHARED.prepare()
         find = partial(usable_pair, first, second, lenient=lenient, say=say, trial=trial)
-        engine = COMPUTE.call(lambda: cls(*load_pair(find(), say)))
+        engine = COMPUTE.call(lambda: cls(*load_pair(find(), say, trial=trial)))
         engine._owns_models = True
         return engine
 

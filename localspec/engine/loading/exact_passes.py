@@ -21,14 +21,19 @@ _WORTH_TELLING = 2**28  # bytes of a model: smaller ones take only a few seconds
 
 
 def use_exact_passes(
-    model: LlamaModel, file: PairFile, say: Callable[[str], None] | None = None
+    model: LlamaModel,
+    file: PairFile,
+    say: Callable[[str], None] | None = None,
+    *,
+    trial: bool = True,
 ) -> PassClass:
     """Let a model with ``exact`` make only passes that round alike; returns their class.
 
     ``file`` is that of the model alone with ``exact``: all of it is the same with any draft, and
-    without one. Without ``exact``, `NATURAL` passes.
+    without one. Without ``exact``, `NATURAL` passes. Without ``trial`` rounding that is not yet
+    known stays so, unless ``exact`` needs it: that saves some 300 tokens.
     """
-    model.rounding = _rounding(model, file, say)
+    model.rounding = _rounding(model, file, say, trial=trial or model.options.exact)
     passes = NATURAL
     if model.options.exact and not model.rounds_alike:
         passes = _found(model, file, say)
@@ -46,9 +51,9 @@ def exact_findings(header: ModelHeader) -> list[str]:
 
 
 def _rounding(
-    model: LlamaModel, file: PairFile, say: Callable[[str], None] | None
+    model: LlamaModel, file: PairFile, say: Callable[[str], None] | None, *, trial: bool
 ) -> Rounding | None:
-    """The stored result; without one the model is tried now. None without row kernels."""
+    """The stored result; without one a ``trial`` is made now. None without row kernels."""
     options = model.options
     if not options.row_kernels or uses_devices(options) or not model.can_roll_back:
         return None
@@ -56,6 +61,8 @@ def _rounding(
         return None
     known = _valid_rounding(file.parts)
     if model.rollback.name not in known:
+        if not trial:
+            return None
         if (
             say is not None
             and sum(path.stat().st_size for path in model.header.paths) >= _WORTH_TELLING

@@ -60,13 +60,15 @@ class UsablePair(NamedTuple):
     alone: PairFile
 
 
-def load_pair(pair: UsablePair, say: Say = None) -> tuple[LlamaModel, Draft, list[str], PairFile]:
-    """The arguments of an engine for a pair."""
+def load_pair(
+    pair: UsablePair, say: Say = None, *, trial: bool = True
+) -> tuple[LlamaModel, Draft, list[str], PairFile]:
+    """The arguments of an engine for a pair; without ``trial``, no new rounding is measured."""
     placed, notes, file, alone = pair
     model = load_target(placed.target, drafted=placed.draft is not None)
     notes += stretched(model)
     try:
-        use_exact_passes(model, alone, None if file.is_announced else say)
+        use_exact_passes(model, alone, None if file.is_announced else say, trial=trial)
         notes += slow_exact(model)
         drafting = None if model.passes.alone else placed.draft
         drafter = None if drafting is None else load_draft(model, drafting, notes)

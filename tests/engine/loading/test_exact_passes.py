@@ -14,6 +14,7 @@ from localspec.core.errors import EngineError
 from localspec.core.options.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.loading import exact_passes
+from localspec.engine.loading import pair as loading
 from localspec.engine.loading.exact_passes import exact_findings
 from localspec.llama import model
 from localspec.llama.batch import decode
@@ -114,7 +115,10 @@ def test_damaged_passes_are_replaced(tiny: TinyFiles, damage: object) -> None:
 
 
 def with_kernels(path: Path, **changes: object) -> Engine:
-    return Engine.load(options(path, **changes), trial=False)
+    """An engine whose files are used here, without a child before it."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(loading, "use_first", lambda *given: None)
+        return Engine.load(options(path, **changes))
 
 
 def test_where_all_widths_round_alike_exact_costs_nothing(
@@ -166,6 +170,23 @@ def test_what_the_kernels_leave_is_named_and_stored(
     with with_kernels(tiny.target, exact=True) as engine:
         assert engine.target.passes == alone
         assert engine.notes[0].endswith("llama.cpp's own code computes Q3_K in products.")
+
+
+def test_without_a_trial_known_rounding_is_taken_and_no_other_is_measured(
+    tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The children of `localspec tune` load each setting anew, some with one thread."""
+    FakeLibrary().install(monkeypatch)
+    asked = list[object]()
+    monkeypatch.setattr(exact_passes, "all_alike", lambda model: not asked.append(model))
+    with Engine.load(options(tiny.target), trial=False) as engine:
+        assert engine.target.rounding is None and not asked
+    with with_kernels(tiny.target):
+        assert len(asked) == 1
+    with Engine.load(options(tiny.target), trial=False) as engine:
+        assert engine.target.rounds_alike
+    with Engine.load(options(tiny.target, threads=2, exact=True), trial=False) as engine:
+        assert engine.target.rounds_alike and len(asked) == 2  # or passes would be filled up
 
 
 def test_windows_that_use_cells_again_are_a_limit(
