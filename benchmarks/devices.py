@@ -54,6 +54,8 @@ PLACEMENTS = {
     "the draft": Placement(ON_CPU, ON_DEVICE),
     "half the layers": Placement({"gpu_layers": 4}, {"gpu_layers": 2}),
     "as many as fit": Placement({}, {}),
+    "chains": Placement(ON_DEVICE | {"branches": 1}, ON_DEVICE),
+    "trees at each length": Placement(ON_DEVICE | {"branches": 3}, ON_DEVICE),
     "feed-forward in RAM": Placement(ON_DEVICE | {"override_tensors": ("ffn_.*=CPU",)}, ON_DEVICE),
     "one GPU of all": Placement(ON_DEVICE | {"split_mode": "none"}, ON_DEVICE),
     "shares by hand": Placement(ON_DEVICE | {"tensor_split": (1.0,)}, ON_DEVICE),

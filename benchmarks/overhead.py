@@ -94,6 +94,7 @@ class InstantModel:
     follows_target = False
     gives_prompt_row = True
     batch_share = ALONE
+    tree = None
 
     def checkpoint(self) -> None:
         """Nothing to prepare."""

@@ -183,9 +183,10 @@ def in_process(args: argparse.Namespace) -> Iterator[dict[str, Ask]]:
     """What asks the engine, by variant."""
     lengths: list[DraftTokens] = [0, "auto", *args.lengths]
     options = LoadOptions(args.target, exact=args.exact, ctx_size=CTX_SIZE, threads=args.threads)
+    target = replace(options, branches=args.branches)
     if args.draft_anyway:
         vars(pair)["use_exact_passes"] = drafting_passes
-    with Engine.load(options, replace(options, path=args.draft, exact=False)) as engine:
+    with Engine.load(target, replace(options, path=args.draft, exact=False)) as engine:
         print("\n".join(engine.notes), file=sys.stderr)
         params = replace(GREEDY, temperature=args.temperature, seed=SEED)
         plan = BenchPlan(params, (0, "auto"), 1, args.max_tokens, args.lookup == "on")
@@ -244,6 +245,7 @@ def main() -> None:
         "--draft-anyway", action="store_true", help="with --exact, where that is slower too"
     )
     parser.add_argument("--warm", action="store_true", help="prompts in the cache; in process")
+    parser.add_argument("--branches", type=int, default=1, help="of a tree; in process")
     parser.add_argument("--temperature", type=float, default=0, help="in process")
     parser.add_argument("--prompts", type=Path, nargs="+", default=[PROMPTS])
     parser.add_argument("--kinds", nargs="+", help="only these kinds of text")
@@ -257,7 +259,7 @@ def main() -> None:
     args = parser.parse_args()
     settings = [args.target.name, args.draft.name, args.max_tokens, args.lookup, args.in_process]
     if args.in_process:
-        settings += [args.exact, args.draft_anyway, args.warm, args.temperature]
+        settings += [args.exact, args.draft_anyway, args.warm, args.branches, args.temperature]
     kept = Records(args.output, settings)
     kept.read()
     measure(args, kept)

@@ -45,6 +45,8 @@ class Clock:
 class TraceTarget:
     """A TokenModel that says what the trace says."""
 
+    tree = None
+
     def __init__(self, trace: Trace, costs: CostTable, clock: Clock) -> None:
         self.n_ctx = 10**6
         self.tokens = trace.text[: len(trace.prompt) - 1]

@@ -135,10 +135,12 @@ class NoisySampler(Sampler):
         super().__init__(params)
         self._noise = noise
 
-    def choose(self, logits: Logits, position: int, history: Sequence[int]) -> ScoredToken:
+    def choose(
+        self, logits: Logits, position: int, history: Sequence[int], runners_up: int = 0
+    ) -> ScoredToken:
         rng = np.random.default_rng(position)
         blurred = logits + self._noise * rng.standard_normal(len(logits), np.float32)
-        return super().choose(blurred, position, history)
+        return super().choose(blurred, position, history, runners_up)
 
 
 def record(

@@ -82,7 +82,7 @@ class GenerateKeywords(PromptKeywords, AnswerKeywords, total=False):
 
 
 _LOAD_ROWS = options(LoadOptions, RopeOptions, ModelOptions)
-_LOAD_OPTIONS = {*options(LoadOptions, RopeOptions)} - {"parallel", "kv_unified"}
+_LOAD_OPTIONS = {*options(LoadOptions, RopeOptions), "branches"} - {"parallel", "kv_unified"}
 _ANSWER_NAMES = get_type_hints(GenerateKeywords).keys()
 _PROMPT_OPTIONS = get_type_hints(PromptKeywords).keys()
 _ANSWER_OPTIONS = {field.name for field in fields(GenerateOptions)} - {"sampling"}

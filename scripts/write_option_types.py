@@ -25,7 +25,7 @@ from localspec.core.options.option import Option, options  # noqa: E402
 from localspec.core.options.sampling_params import SamplingParams  # noqa: E402
 
 FILE = ROOT / "localspec" / "core" / "options" / "keywords.py"
-OF_MODELS = ("verbose",)  # what `localspec.load` takes of ModelOptions
+OF_MODELS = ("branches", "verbose")  # what `localspec.load` takes of ModelOptions
 # What else is read: a single text, words, and the texts of flags.
 ALSO = {
     "stop": "str",

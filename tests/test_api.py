@@ -265,7 +265,7 @@ def test_what_are_no_messages(model: localspec.Model, messages: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{"ctx_size": "big"}, {"parallel": "2"}, {"threads": "x"}, {"max_tokens": "8"}]
+    "given", [{"ctx_size": "big"}, {"parallel": "2"}, {"branches": "x"}, {"max_tokens": "8"}]
 )
 def test_wrong_types_are_refused_before_loading(given: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="expected a whole number"):

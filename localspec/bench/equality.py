@@ -87,7 +87,7 @@ class DifferenceFinder:
     def _proven_at(self, variant: Variant) -> int | None:
         """The width of pass at which plain and drafted text are the same; see `filled_widths`."""
         engine = variant.engine
-        for width in filled_widths(widest_pass(variant.length)):
+        for width in filled_widths(widest_pass(variant.length), _widest_tree(variant)):
             needed = variant.plan.needed_ctx(len(self.prompt), width)
             if width > engine.min_width and needed <= engine.target.n_ctx:
                 if self._replay(_plain(variant), width) == self._replay(variant, width):
@@ -131,17 +131,24 @@ class DifferenceFinder:
         )
 
 
-def filled_widths(widest: int) -> list[int]:
+def filled_widths(*widest: int) -> list[int]:
     """Widths to whose multiples passes are filled to prove rounding, the narrowest first.
 
     On processors all passes of multiples of `FILLED` tokens round alike; GPU kernels change at
     larger widths again, so that both sides are brought to the same one.
     """
-    return sorted({FILLED, -(-widest // FILLED) * FILLED})
+    return sorted({FILLED, *(-(-width // FILLED) * FILLED for width in widest)})
 
 
 def _plain(variant: Variant) -> Variant:
     return replace(variant, name="0", length=0)
+
+
+def _widest_tree(variant: Variant) -> int:
+    tree, length = variant.engine.target.tree, variant.length
+    if tree is None or length == "auto":
+        return widest_pass(length)
+    return widest_pass(length) + min(tree.paths - 1, length * (tree.branches - 1))
 
 
 def _last_row(target: TokenModel, context: list[int], tokens: int) -> Logits:

@@ -153,6 +153,7 @@ class Answer:
             "slowest_round_s": stats.slowest_round,
             "drafted": stats.drafted,
             "accepted": stats.accepted,
+            "branched": stats.branched,
             "acceptance_rate": stats.acceptance_rate,
             "mean_accepted_length": stats.mean_accepted_length,
             "accepted_at": stats.accepted_at,

@@ -51,7 +51,8 @@ class GenerationStats:
     and all else, but without the consumer's time between two pieces and without reading the prompt
     by target and prompt lookup (``prompt_seconds``) and draft (``draft_prompt_seconds``).
     ``draft_seconds`` and ``verify_seconds`` are parts of it, and so are ``others_prompts_seconds``,
-    in which shared passes read the prompts of other answers. ``first_tokens`` counts tokens from
+    in which shared passes read the prompts of other answers. ``branched`` counts accepted tokens
+    that were not the first candidate of their place in a tree. ``first_tokens`` counts tokens from
     the last pass over a prompt: that time is in ``prompt_seconds``, so tokens per second leave them
     out. Each has its own round. ``own_passes`` are the target's passes, a shared one divided by its
     sequences. ``plain_seconds`` is the estimated time of plain decoding, see `PlainTime`, 0 if
@@ -71,6 +72,7 @@ class GenerationStats:
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
+    branched: int = 0
     seconds: float = 0.0
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
@@ -96,6 +98,7 @@ class GenerationStats:
         self.tokens += len(outcome.tokens)
         self.drafted += outcome.drafted
         self.accepted += outcome.accepted
+        self.branched += outcome.branched
         self.seconds += seconds
         self.draft_seconds += outcome.draft_seconds
         self.verify_seconds += outcome.verify_seconds
@@ -211,7 +214,10 @@ class GenerationStats:
 
     @property
     def acceptance_by_position(self) -> list[float]:
-        """Share of the first, second, ... drafted tokens that were accepted."""
+        """Share of the first, second, ... drafted tokens that were accepted.
+
+        In trees a position is that among all candidates of the round.
+        """
         accepted, longest = self.accepted_by_position, max(self.outcomes, default=(0, 0))[0]
         drafted = [
             sum(rounds for (length, _), rounds in self.outcomes.items() if length > i)

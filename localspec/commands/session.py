@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from localspec.library.pairs.request import PairRequest
 
 
+_AUTO_CHAIN = "auto drafts one chain of tokens: --branches needs a fixed --draft-tokens N."
+_ONE_CHAIN = "--acceptance rejection judges one chain of tokens: --branches has no effect."
+
+
 def make_request(
     name: str | None,
     given: Given,
@@ -96,7 +100,7 @@ def open_engine(request: "PairRequest", parallel: int = 1, kv_unified: bool = Fa
     with unseen(), progress(elapsed=True) as report:
         report("Loading", 0, 1)
         engine = Engine.load(target, draft, lenient=request.models.lenient, say=console.note)
-    for sentence in engine.notes:
+    for sentence in (*engine.notes, *_without_branches(request, engine)):
         console.note(sentence)
     return engine
 
@@ -202,3 +206,14 @@ def use_template(engine: "Engine", flags: TemplateFlags, system: str | None = No
         console.note(sentence)
     if flags.reasoning_budget not in (None, -1) and engine.template.format is None:
         console.note("The chat template has no marks of thoughts: --reasoning-budget is ignored.")
+
+
+def _without_branches(request: "PairRequest", engine: "Engine") -> list[str]:
+    """A note for users who asked for branches that this pair or draft length cannot have."""
+    if request.models.branches == 1:
+        return []
+    if engine.no_trees_reason is not None:
+        return [engine.no_trees_reason]
+    if not request.params.text_independent_of_draft:
+        return [_ONE_CHAIN]
+    return [_AUTO_CHAIN] if set(request.draft.lengths) <= {"auto"} else []

@@ -69,7 +69,8 @@ class Engine:
 
     ``notes`` are for the user: findings of the pairing check, and why a draft is not used.
     ``template`` writes the prompts of a conversation: the model's own, or ChatML if it has none,
-    as in llama.cpp; assign another to replace it.
+    as in llama.cpp; assign another to replace it. ``no_trees_reason`` is the reason why the target
+    verifies no trees of candidates; None if it does, and if none were asked for.
 
     `encode_chat`, `encode_text`, `token_rules`, `piece`, `constraint` and `stream` are thread-safe.
     All else is for one thread at a time, also a constraint. llama.cpp computes in the one thread of
@@ -83,11 +84,13 @@ class Engine:
         target: LlamaModel,
         draft: LlamaModel | Head | None,
         notes: Sequence[str] = (),
+        no_trees_reason: str | None = None,
         file: PairFile | None = None,
     ) -> None:
         self._target = target
         self._closed, self._process = False, os.getpid()
         self.draft = draft
+        self.no_trees_reason = no_trees_reason
         self.file = file or _own_file(target, draft)
         self.profile = StoredProfile(target, draft, self.file)
         self.prompt_lookup = PromptLookup()
@@ -527,12 +530,12 @@ class Engine:
     def text_equality(self) -> str | None:
         """How drafted texts relate to plain ones, as far as `exact_passes` measured it; a sentence.
 
-        None if nothing was measured, and if the cells of a text may stand in another order: in
-        slots that share their cells.
+        None if nothing was measured, and if the cells of a text may stand in another order: with
+        trees, and in slots that share their cells.
         """
         model, options = self.target, self.target.options
         is_shared = options.parallel > 1 and not options.own_cells
-        if model.rounding is None or is_shared:
+        if model.rounding is None or options.branches > 1 or is_shared:
             return None
         words = str(model.rounding)
         return f"{words[0].upper()}{words[1:]}."

@@ -376,8 +376,13 @@ def model_drafter(
     engine: TextEngine,
     params: SamplingParams,
     constraint: Constraint | None = None,
+    *,
+    branches: int = 1,
 ) -> AnyDrafter | None:
-    """A drafter whose sampler fits acceptance and constraint; None without a draft."""
+    """A drafter whose sampler fits the rule of acceptance and the constraint; None without a draft.
+
+    It proposes up to ``branches`` candidates for each place.
+    """
     if engine.draft is None:
         return None
     if engine.vocabularies is not None:
@@ -389,7 +394,7 @@ def model_drafter(
     if constraint is not None:
         sampler = ConstrainedSampler(sampler, constraint, proposes=True)
     n_vocab = engine.target.n_vocab
-    return ModelDrafter(engine.draft, sampler, n_vocab, engine.is_stop)
+    return ModelDrafter(engine.draft, sampler, n_vocab, engine.is_stop, branches)
 
 
 def _make_controller(
@@ -401,7 +406,9 @@ def _make_controller(
 ) -> Controller:
     """The controller of this answer, whose draft length is allowed."""
     params, length = options.sampling, options.draft_tokens
-    drafter = model_drafter(engine, params, constraint)
+    tree = None if length == "auto" else engine.target.tree  # auto gains nothing by trees
+    branches = 1 if tree is None else tree.branches
+    drafter = model_drafter(engine, params, constraint, branches=branches)
     if length == "auto":
         warmth = min(params.temperature, MAX_LEARNT_TEMPERATURE)
         sampling_kind = "greedy" if params.greedy else f"{params.acceptance} at {warmth:.1f}"
@@ -425,7 +432,7 @@ def _make_controller(
         return NoDraft()
     # "rejection" needs the distribution of each draft, which lookups lack.
     forced = lookups[0] if lookups and params.acceptance != "rejection" else None
-    return UntilNotNumbers(FixedLength(drafter, length, clock, forced), NoDraft)
+    return UntilNotNumbers(FixedLength(drafter, length, clock, tree, forced), NoDraft)
 
 
 def _read(
@@ -463,6 +470,7 @@ def _cut(outcome: Round, length: int) -> Round:
         tokens=outcome.tokens[:length],
         drafted=min(outcome.drafted, length),
         accepted=min(outcome.accepted, length),
+        branched=min(outcome.branched, length),
         sources=outcome.sources[:length],
         rejected=outcome.rejected if length == len(outcome.tokens) else None,
         finish_reason="stop",

@@ -71,6 +71,34 @@ class Batch(AnyBatch):
         self._llama.llama_batch_free(self.native)
 
 
+class TreeBatch:
+    """A llama_batch whose tokens belong to up to ``paths`` sequences each, all with logits."""
+
+    def __init__(self, llama: Any, size: int, paths: int) -> None:
+        self._llama = llama
+        self.native = llama.llama_batch_init(size, 0, paths)
+        view = np.ctypeslib.as_array
+        self._token = view(self.native.token, (size,))
+        self._position = view(self.native.pos, (size,))
+        self._counts = view(self.native.n_seq_id, (size,))
+        self._sequences = [view(self.native.seq_id[i], (paths,)) for i in range(size)]
+        view(self.native.logits, (size,))[:] = 1
+
+    def fill(
+        self, tokens: Sequence[int], positions: Sequence[int], sequences: Sequence[Sequence[int]]
+    ) -> None:
+        """Replace its tokens by these, each with its position and its sequences."""
+        self.native.n_tokens = count = len(tokens)
+        self._token[:count] = tokens
+        self._position[:count] = positions
+        self._counts[:count] = [len(own) for own in sequences]
+        for row, own in zip(self._sequences, sequences, strict=False):  # there is room for more
+            row[: len(own)] = own
+
+    def free(self) -> None:
+        self._llama.llama_batch_free(self.native)
+
+
 def decode(llama: Any, context: Any, batch: Any) -> int:
     """llama_decode of a llama_batch, in the compute thread; its code.
 

@@ -3,6 +3,7 @@
 import ctypes
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,9 @@ from localspec.llama.batch import (
     read_logits,
     with_unknown_rows,
 )
+from localspec.llama.cache.branches import LlamaTrees
 from localspec.llama.cache.cached_text import CachedText, CacheSequence
-from localspec.llama.cache.copies import NativeSequence, StateCheckpoints
+from localspec.llama.cache.copies import EVERY, NativeSequence, StateCheckpoints
 from localspec.llama.cache.rollback import Fork, Rollback, Snapshots, Trim
 from localspec.llama.memory.attention import with_attention
 from localspec.llama.memory.layer_cache import ANCHORS, window_cells
@@ -32,6 +34,7 @@ from localspec.llama.parameters import (
     FILLED_PASSES,
     SINGLE_STEPS,
     context_parameters,
+    has_branches,
     prompt_step,
     uses_devices,
     width_remedies,
@@ -103,6 +106,7 @@ class LlamaModel(CachedText):
         self._weightless = weightless
         self.context: Any = None
         self._batch: AnyBatch | None = None
+        self._trees: LlamaTrees | None = None
         self._owns_weights = weights is None
         self.weights = weights or Weights(header, self.options, weightless=weightless)
         self.memory = self.weights.memory
@@ -117,6 +121,11 @@ class LlamaModel(CachedText):
             raise
 
     # -- TokenModel ------------------------------------------------------------------------
+
+    @property
+    def tree(self) -> LlamaTrees | None:
+        """How it verifies trees; None also if heads read along, whose texts are chains."""
+        return self._trees if self.listener is None else None
 
     @property
     def can_roll_back(self) -> bool:
@@ -198,16 +207,29 @@ class LlamaModel(CachedText):
         logits = self._decode(tokens, rows)
         if are_numbers(logits):
             return logits
-        report, text = self.doubted, [*self.tokens]
+        text, is_from_file = self.drop_all()
+        if is_from_file:
+            return self.decode(text, rows)
+        return with_unknown_rows(self.decode_anew(text[: len(text) - rows + 1]), rows)
+
+    def drop_all(self) -> tuple[list[int], bool]:
+        """Empty all cells; returns the tokens, and whether a file's state was among them."""
+        report, tokens = self.doubted, [*self.tokens]
         self.truncate(0)
         if report is not None:
             report()
-            return self.decode(text, rows)
-        row = self._decode(text[: len(text) - rows + 1], 1)
+        return tokens, report is not None
+
+    def decode_anew(self, tokens: Sequence[int]) -> Logits:
+        """Logits after ``tokens``, shape (1, n_vocab), decoded into an empty cache.
+
+        Raises NotNumbers as `decode` does.
+        """
+        row = self._decode(tokens, 1)
         if not are_numbers(row):
             self.truncate(0)
             self.require_numbers(row[0])
-        return with_unknown_rows(row, rows)
+        return row
 
     def _decode(self, tokens: Sequence[int], rows: int) -> Logits:
         self._recover()
@@ -228,6 +250,27 @@ class LlamaModel(CachedText):
             self.decode(tokens[:begin], 0)
         parts = [tokens[i : i + self.max_width] for i in range(begin, len(tokens), self.max_width)]
         return np.concatenate([self.decode(part, len(part)).copy() for part in parts])
+
+    def begin_tree(self) -> int:
+        """Let `LlamaTrees` write after the text until `commit_tree`, or else that is undone.
+
+        Returns the length of the text; raises EngineError as `decode` does.
+        """
+        self._read_pending()
+        self.cells.is_torn = True
+        return self.cells.held
+
+    def decode_tree(self, batch: Any, position: int) -> Logits:
+        """Decode a llama_batch after the text; logits of all its tokens, valid until the next."""
+        code = decode(self._llama, self.context, batch)
+        self._require_decoded(code, batch.n_tokens, position)
+        self._first_row = 0
+        return self._logits(batch.n_tokens)
+
+    def commit_tree(self, tokens: Sequence[int]) -> None:
+        """Count these as read: the cache holds them after the text, and nothing else."""
+        self.tokens += tokens
+        self.cells.held, self.cells.is_torn = len(self.tokens), False
 
     def doubt(self, report: Callable[[], None]) -> None:
         self.doubted = report
@@ -300,7 +343,7 @@ class LlamaModel(CachedText):
         settings = self.weights.settings(self.n_ctx, self.threads)
         if self.options.exact or self.rounds_alike:  # states of other passes must not be used
             settings |= {"passes": str(self.passes), "build": llama_library.identity()}
-        return settings | {"rollback": self.rollback.name}
+        return settings | {"rollback": self.rollback.name, "branches": self.options.branches}
 
     def make_batch(self) -> AnyBatch:
         """A new batch for a context of this model, of at most `LoadOptions.batch_size` tokens."""
@@ -332,7 +375,17 @@ class LlamaModel(CachedText):
     # -- rollback --------------------------------------------------------------------------
 
     def _choose_rollback(self, strategies: Sequence[str]) -> None:
-        """Take the first strategy that works on a real context of this model; the context stays."""
+        """Take the first strategy that works on a real context of this model; the context stays.
+
+        A context for trees comes first, if they are wanted; if they do not work, none are used.
+        """
+        if self.weights.is_stateful or self.weights.is_sliding:
+            self.options = replace(self.options, branches=1)
+        if has_branches(self.options, Trim.name):
+            self._make_context(Trim.name)
+            if self._weightless or self._trees_work():
+                return
+            self.options = replace(self.options, branches=1)
         trim = () if self.weights.is_stateful else (Trim.name,)
         for strategy in (*trim, *strategies, Fork.name):
             self._make_context(strategy)
@@ -360,6 +413,25 @@ class LlamaModel(CachedText):
         self.truncate(0)
         return works
 
+    def _trees_work(self) -> bool:
+        """Whether cells are dropped, and a row of a tree equals that of a chain in its place.
+
+        Not all caches mask by sequence.
+        """
+        first, second, other, last = ((7919 * i + 1) % self.n_vocab for i in range(4))
+        chain = self.decode([first, second, last], 1)[0].copy()
+        self.require_numbers(chain)
+        self.truncate(1)
+        works = self.cells.held == 1
+        assert self._trees is not None
+        try:
+            row = self._trees.decode([second, other, last], (0, 0))[2]
+        except EngineError:
+            return False
+        finally:
+            self.truncate(0)
+        return works and _alike(chain, row)
+
     def require_numbers(self, row: NDArray[np.float32]) -> None:
         """Raise NotNumbers if no token can be chosen from a row of logits."""
         if not np.isfinite(row.max()):  # a token may have no logit: -inf
@@ -375,8 +447,11 @@ class LlamaModel(CachedText):
         params = context_parameters(self.options, self.n_ctx, self.threads, strategy)
         self.context, memory = self.weights.new_context(params)
         self.memory = self.weights.memory + memory
-        text = NativeSequence(self._llama, self.context)
-        self.cells = CacheSequence(self.make_rollback(strategy, text))
+        text = end = NativeSequence(self._llama, self.context)
+        if has_branches(self.options, strategy):
+            self._trees = LlamaTrees(self, self.context, self.options.branches)
+            end = NativeSequence(self._llama, self.context, EVERY)
+        self.cells = CacheSequence(text, self.make_rollback(strategy, end))
 
     def make_rollback(self, strategy: str, sequence: NativeSequence) -> Rollback:
         """A strategy for a sequence of the context, which was configured for it.
@@ -396,6 +471,9 @@ class LlamaModel(CachedText):
         return Rollback(sequence)
 
     def _free_context(self) -> None:
+        if self._trees is not None:
+            self._trees.free()
+        self._trees = None
         if self.context:
             self._llama.llama_free(self.context)
         self.context = None

@@ -72,13 +72,18 @@ def model_parameters(options: LoadOptions, *, weightless: bool = False) -> Any:
     return params
 
 
+def has_branches(options: LoadOptions, strategy: str) -> bool:
+    """Whether a context's sequences are the paths of a tree, and not slots."""
+    return options.sequences > options.parallel and strategy == rollback.Trim.name
+
+
 def context_parameters(options: LoadOptions, n_ctx: int, threads: int, strategy: str) -> Any:
     """`llama_context_params` for sequences of up to ``n_ctx`` tokens, with a rollback strategy."""
     params = llama_library.library().llama_context_default_params()
     params.n_ctx = options.cells(n_ctx) + options.filling
+    sequences = options.sequences if has_branches(options, strategy) else options.parallel
     own_cells = options.own_cells and strategy == rollback.Trim.name
-    params.n_seq_max = options.parallel
-    params.kv_unified = options.parallel > 1 and not own_cells
+    params.n_seq_max, params.kv_unified = sequences, sequences > 1 and not own_cells
     params.n_batch, params.n_ubatch = options.batch_size, options.ubatch_size
     # Layers with a sliding window keep no more than that, and a batch. Cells that are used again
     # move if a rejected draft reached past the last one, and rounding depends on their order.

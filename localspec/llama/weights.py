@@ -63,6 +63,10 @@ class Weights:
         is_recurrent = self._llama.llama_model_is_recurrent(self.handle)
         return bool(is_recurrent or self._llama.llama_model_is_hybrid(self.handle))
 
+    @property
+    def is_sliding(self) -> bool:
+        return bool(self._llama.llama_model_n_swa(self.handle))
+
     def new_context(self, params: Any) -> tuple[Any, MemoryUse]:
         """A context with the adapters, and the memory that llama.cpp allocated for it.
 

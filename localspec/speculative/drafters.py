@@ -23,13 +23,15 @@ class Candidate(NamedTuple):
     """A token that may come next, if those before it were right.
 
     ``confidence`` is in log-odds, comparable within a ``group``; ``distribution`` is the one that
-    the token was drawn from, if the rule of acceptance needs it.
+    the token was drawn from, if the rule of acceptance needs it. ``rivals`` are other candidates
+    for its place, the likelier first; their confidence is minus their distance to it.
     """
 
     token: int
     confidence: float
     group: str
     distribution: "TokenDistribution | None" = None
+    rivals: tuple["Candidate", ...] = ()
 
     @property
     def source(self) -> str:
@@ -58,7 +60,8 @@ class ModelDrafter:
     TAG_SPEC_AVOID_DRAFT_REEVAL). Any context may be passed; the same list, which may only grow, is
     not compared again. Of one longer than the draft's it sees a window: its first token (an
     attention sink) and the most recent ones. ``n_target_vocab`` is the target's number of ids; the
-    draft may have more or fewer. Its own ``confidences`` take the place of the sampler's lead.
+    draft may have more or fewer. Its own ``confidences`` take the place of the sampler's lead. With
+    ``branches`` of 2 or 3, each candidate has 1 or 2 rivals.
     """
 
     def __init__(
@@ -67,11 +70,13 @@ class ModelDrafter:
         sampler: "Sampler",
         n_target_vocab: int,
         is_stop: Callable[[int], bool],
+        branches: int = 1,
     ) -> None:
         self._model = model
         self._sampler = sampler
         self._n_shared = min(model.n_vocab, n_target_vocab)
         self._is_stop = is_stop
+        self._n_rivals = branches - 1
         self._prefix = SharedPrefix()
         self.drafts_block = model.block_size is not None
         self.follows_target = model.follows_target
@@ -173,9 +178,10 @@ class ModelDrafter:
     ) -> Candidate:
         """The candidate for a place, from a row of the logits decoded last."""
         logits = rows[row, : self._n_shared]  # ids that the target lacks are never picked
-        chosen, known = self._sampler.choose(logits, position, history), self._model.confidences
-        confidence = chosen.lead if known is None else known[row]
-        return Candidate(chosen.token, confidence, MODEL, chosen.distribution)
+        chosen, known = self._sampler.choose(logits, position, history, self._n_rivals), self._model
+        confidence = chosen.lead if known.confidences is None else known.confidences[row]
+        rivals = tuple(Candidate(token, -distance, MODEL) for token, distance in chosen.runners_up)
+        return Candidate(chosen.token, confidence, MODEL, chosen.distribution, rivals)
 
     def _knows(self, tokens: list[int]) -> bool:
         return max(tokens) < self._model.n_vocab

@@ -1,7 +1,7 @@
 """Speculative decoding loop: draft tokens, verify them in one pass, accept those that agree."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -43,6 +43,35 @@ class BatchShare(NamedTuple):
 
 
 ALONE = BatchShare()
+
+
+class TreeDecoder(Protocol):
+    """Verifies a tree of candidates in one pass of a model.
+
+    Row 0 is the pending token, row i the i-th candidate; ``parents`` holds the earlier row that
+    each candidate follows. A chain has the parents 0, 1, 2, ...
+    """
+
+    @property
+    def branches(self) -> int:
+        """Most candidates at one place."""
+
+    @property
+    def paths(self) -> int:
+        """Most leaves of a tree."""
+
+    def decode(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
+        """Append the pending token and the candidates after it, in this order.
+
+        Returns logits of shape (len(tokens), n_vocab), valid until the next call, which must be
+        `commit`; an interrupted pass leaves the cache as it was before.
+        """
+
+    def commit(self, rows: Sequence[int]) -> None:
+        """Append the pending token and the candidates of one path to the cache, drop the others.
+
+        The path begins after the pending token; it may be empty, and may end before a leaf.
+        """
 
 
 class TokenModel(Protocol):
@@ -88,6 +117,10 @@ class TokenModel(Protocol):
     @property
     def batch_share(self) -> BatchShare:
         """How the last pass was batched; `ALONE` if passes are never shared."""
+
+    @property
+    def tree(self) -> TreeDecoder | None:
+        """How it verifies trees of candidates; None if it verifies chains only."""
 
     @property
     def block_size(self) -> int | None:
@@ -136,7 +169,7 @@ class Controller:
         """Called once, before the first round of the answer."""
 
     def propose(self, context: list[int], limit: int) -> "Proposal":
-        """At most ``limit`` tokens that may follow ``context``.
+        """At most ``limit`` tokens, all branches counted, that may follow ``context``.
 
         The whole context is passed, the same growing list in all rounds of an answer: the tokens to
         forget are found by comparison with it.
@@ -170,14 +203,16 @@ class TokenSampler(Protocol):
 class Proposal:
     """Tokens to verify, their sources, and the distributions they were drawn from, if known.
 
+    With ``parents`` they are a tree (see `TreeDecoder`) in which siblings differ; without, a chain.
     ``reading_seconds`` is the time that the draft model took to read a new prompt. ``filling``
-    more tokens make the pass wider, and are forgotten with those that are rejected.
+    more tokens make the pass of a chain wider, and are forgotten with those that are rejected.
     """
 
     tokens: tuple[int, ...] = ()
     sources: tuple[str, ...] = ()
     reading_seconds: float = 0.0
     distributions: tuple["TokenDistribution | None", ...] = ()
+    parents: tuple[int, ...] = ()
     filling: int = 0
 
 
@@ -186,8 +221,9 @@ class Round:
     """One draft and its verification.
 
     ``tokens`` were emitted; ``drafted`` counts proposals up to a stop token, ``accepted`` those the
-    target agreed with; ``sources`` are those of drafted tokens. ``rejected`` is the drafted token
-    in the last token's place, if it was not right. ``past`` is the number of tokens
+    target agreed with, ``branched`` those of them that are not the first candidate of their place;
+    ``sources`` are those of drafted tokens, the accepted ones first. ``rejected`` is the first
+    candidate in the last token's place, if none was right. ``past`` is the number of tokens
     before the pass, ``width`` that in it (0: there was no pass, the token was picked after the
     prompt's last chunk, and ``sequences`` and ``others`` are those of the pass to come),
     ``replayed`` of them were read before and ``pending`` will be read again.
@@ -207,6 +243,7 @@ class Round:
     past: int = 0
     width: int = 1
     sources: tuple[str, ...] = ()
+    branched: int = 0
     rejected: int | None = None
     replayed: int = 0
     pending: int = 0
@@ -345,8 +382,8 @@ class _Answer:
         ended = self.clock()
         return Round(
             tokens=tuple(context[length:]),
-            drafted=found.judged,
-            accepted=found.accepted,
+            drafted=len(found.judged),
+            accepted=len(found.path),
             seconds=ended - began - proposal.reading_seconds,
             draft_seconds=drafted_at - began - proposal.reading_seconds,
             verify_seconds=ended - drafted_at,
@@ -356,7 +393,8 @@ class _Answer:
             width=replayed + 1 + len(draft) + others,
             replayed=replayed,
             pending=target.pending,
-            sources=proposal.sources[: found.judged],
+            sources=tuple(proposal.sources[row - 1] for row in found.judged if proposal.sources),
+            branched=found.branched,
             rejected=found.rejected,
             sequences=batch_share.sequences,
             others=others,
@@ -368,68 +406,105 @@ class _Answer:
 
 @dataclass(slots=True)
 class _Verification:
-    """How many drafted tokens were ``accepted``, and how many count as drafted: ``judged``.
+    """Accepted candidates (``path``) and all that count as drafted (``judged``), by row.
 
-    Both are the first ones; the other fields are as in `Round`.
+    ``judged`` begins with the path; the other fields are as in `Round`.
     """
 
-    accepted: int = 0
-    judged: int = 0
+    path: list[int] = field(default_factory=list)
+    judged: list[int] = field(default_factory=list)
+    branched: int = 0
     stopped: bool = False
     rejected: int | None = None
 
 
 class _Draft:
-    """The drafted tokens of one round; the pending token comes before them in the pass."""
+    """The candidates of one round as rows of the pass, in which row 0 is the pending token's."""
 
     def __init__(self, proposal: Proposal, answer: _Answer) -> None:
-        self._tokens = _known(proposal.tokens, answer.target.n_vocab)
+        target = answer.target
+        self._tokens = _known(proposal.tokens, target.n_vocab)
         self._distributions = proposal.distributions
         self._answer = answer
-        self.filling = proposal.filling
+        self._tree = target.tree if proposal.parents and self._tokens else None
+        # Without a tree decoder, any proposal is verified as a chain.
+        chain = range(len(self._tokens))
+        self._parents = chain if self._tree is None else proposal.parents[: len(self._tokens)]
+        self.filling = proposal.filling if self._tree is None else 0
+        self._children: list[list[int]] = [[] for _ in range(len(self) + 1)]
+        for row, parent in enumerate(self._parents, start=1):
+            self._children[parent].append(row)
 
     def __len__(self) -> int:
+        """Number of candidates."""
         return len(self._tokens)
 
     def verify(self) -> _Verification:
-        """Extend the context by the target's tokens; the cache then holds all that were drafted.
+        """Extend the context by the target's tokens.
 
-        Drafted tokens after an accepted stop token, or after a sampler error, are not counted.
-        After an error, accepted tokens are emitted first, since the text may end with them, and the
-        next round raises.
+        The cache then holds all candidates of a chain, but only the accepted ones of a tree.
         """
-        answer, found = self._answer, _Verification(judged=len(self))
-        pending = answer.context[-1]
-        tokens = [pending, *self._tokens, *[pending] * self.filling]
-        rows = answer.target.decode(tokens, len(tokens))
-        for i in range(len(self) + 1):
-            try:
-                token = self._pick(rows[i], i)
-            except LocalspecError:
-                if i == 0:
-                    raise
-                found.judged = i
-                break
-            answer.context.append(token)
-            found.stopped = answer.is_stop(token)
-            if i == len(self):
-                break
-            if token != self._tokens[i]:
-                found.rejected = self._tokens[i]
-                break
-            found.accepted += 1
-            if found.stopped:
-                found.judged = found.accepted
-                break
+        pending = self._answer.context[-1]
+        tokens = [pending, *self._tokens]
+        if self._tree is None:
+            tokens += [pending] * self.filling
+            return self._judge(self._answer.target.decode(tokens, len(tokens)))
+        rows, found = self._tree.decode(tokens, self._parents), _Verification()
+        try:
+            found = self._judge(rows)
+        finally:
+            self._tree.commit(found.path)
         return found
 
-    def _pick(self, logits: Logits, i: int) -> int:
-        """The target's token after the context, in the place of the i-th drafted one, if any."""
+    def _judge(self, rows: Logits) -> _Verification:
+        """Append the target's tokens to the context until one is no candidate, or stops the text.
+
+        Candidates after an accepted stop token, or after a sampler error, are not counted. After an
+        error, accepted tokens are emitted first, since the text may end with them, and the next
+        round raises.
+        """
+        found, row, unjudged = _Verification(), 0, -1
+        while not found.stopped:
+            here = self._children[row]
+            try:
+                token = self._pick(rows[row], here)
+            except LocalspecError:
+                if row == 0:
+                    raise
+                unjudged = row
+                break
+            self._answer.context.append(token)
+            found.stopped = self._answer.is_stop(token)
+            agreed = next((each for each in here if self._tokens[each - 1] == token), None)
+            if agreed is None:
+                found.rejected = self._tokens[here[0] - 1] if here else None
+                break
+            found.path.append(agreed)
+            found.branched += agreed != here[0]
+            row = agreed
+            if found.stopped:
+                unjudged = row
+        found.judged = self._judged(found.path, unjudged)
+        return found
+
+    def _pick(self, logits: Logits, here: Sequence[int]) -> int:
+        """The target's token after the context, in the place of these candidates if any."""
         sampler, context = self._answer.sampler, self._answer.context
-        if i == len(self):
+        if not here:
             return sampler.sample(logits, len(context), context)
+        i = here[0] - 1
         drawn_from = self._distributions[i] if self._distributions else None
-        return sampler.verify(logits, len(context), context, Drafted(self._tokens[i], drawn_from))
+        drafted = Drafted(self._tokens[i], drawn_from)
+        return sampler.verify(logits, len(context), context, drafted)
+
+    def _judged(self, path: list[int], unjudged: int) -> list[int]:
+        """The path's rows, then all others but those that follow the row ``unjudged``."""
+        after = {unjudged}
+        for row, parent in enumerate(self._parents, start=1):
+            if parent in after:
+                after.add(row)
+        aside = after.union(path)
+        return path + [row for row in range(1, len(self) + 1) if row not in aside]
 
 
 def _known(draft: Sequence[int], n_vocab: int) -> Sequence[int]:

@@ -16,6 +16,7 @@ from localspec.core.options.load_options import DraftTokens
 from tests.support.answers import VARIED, made_answer
 from tests.support.toy.bench import compare, drafted, plan, variant
 from tests.support.toy.engine import ToyEngine
+from tests.support.toy.models import ToyModel, ToyTree
 
 LATE = [0.2] * 8 + [0.1] * 7 + [0.0]  # noise by width: passes of 8 and of 16 round differently
 
@@ -54,7 +55,8 @@ def test_kernels_that_change_later_are_brought_to_one_width() -> None:
     assert {each.proven_at for each in found.differences} == {16}
 
 
-def test_passes_are_brought_to_the_width_of_the_widest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trees_are_brought_to_the_width_of_the_widest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where kernels round otherwise up to a width that only a tree reaches: 4 and 8 rivals."""
     engine, tried = ToyEngine(n_ctx=256), []
 
     def answer(self: Variant, prompt: object) -> Answer:
@@ -63,12 +65,13 @@ def test_passes_are_brought_to_the_width_of_the_widest(monkeypatch: pytest.Monke
         return made_answer(1.0, VARIED if equal else [9, *VARIED[1:]])
 
     monkeypatch.setattr(Variant, "answer", answer)
+    engine.target.tree = ToyTree(ToyModel())
     other, prompt = made_answer(1.0, [9, *VARIED[1:]]), engine.encode("abc")
-    (difference,) = DifferenceFinder("x", prompt, VARIED).explain(variant(engine, 12), [other])
+    (difference,) = DifferenceFinder("x", prompt, VARIED).explain(variant(engine, 4), [other])
     assert difference.proven_at == 16
-    assert [width for length, width in tried if length == 12] == [1, 8, 16]
+    assert [width for length, width in tried if length == 4] == [1, 8, 16]
     engine.target.n_ctx = 8  # too short for any of them
-    (difference,) = DifferenceFinder("x", prompt, VARIED).explain(variant(engine, 12), [other])
+    (difference,) = DifferenceFinder("x", prompt, VARIED).explain(variant(engine, 4), [other])
     assert difference.proven_at is None
 
 

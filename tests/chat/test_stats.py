@@ -121,3 +121,14 @@ def test_an_estimate_covers_every_answer_or_none() -> None:
     assert total.estimated_speedup is None
     plain = GenerationStats(tokens=64, seconds=2.0, plain_seconds=1.0)
     assert plain.estimated_speedup is None  # nothing was drafted: there is no gain and no loss
+
+
+def test_what_trees_gave_is_counted() -> None:
+    stats = GenerationStats()
+    stats.add(Round((1, 2, 3), 5, 2, 1.0, branched=1), 1.0)
+    stats.add(Round((4,), 2, 0, 1.0), 1.0)
+    total = GenerationStats()
+    total.merge(stats)
+    total.merge(stats)
+    assert (stats.branched, total.branched) == (1, 2)
+    assert stats.acceptance_rate == 2 / 7

@@ -385,7 +385,7 @@ def test_a_pair_names_what_it_cannot_keep() -> None:
     ("arguments", "kept"),
     [
         ((), {}),
-        (("--lenient",), {"lenient": True}),
+        (("--branches", "2", "--lenient"), {"branches": 2, "lenient": True}),
         (("-ngl", "auto"), {}),
         (("-ngl", "all"), {"gpu_layers": ALL_LAYERS}),
         (("--draft", "off", "--temp", "0"), {"draft_tokens": "off", "temperature": 0}),
@@ -396,6 +396,13 @@ def test_a_pair_names_what_it_cannot_keep() -> None:
 )
 def test_what_a_pair_keeps(arguments: Sequence[str], kept: Mapping[str, object]) -> None:
     assert stored_settings(parsed(*complete(arguments))) == kept
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_branches(most: int) -> None:
+    assert models_of(parsed("--branches", str(most))).branches == most
+    assert models_of(parsed()).branches == 1
+    assert "number from 1 to" in refusal("--branches", "4")
 
 
 @pytest.mark.parametrize(

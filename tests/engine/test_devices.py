@@ -61,10 +61,11 @@ def test_logits_are_those_of_the_cpu_but_for_rounding(tiny: TinyFiles, width: in
     ("target", "draft"),
     [(DEVICE, DEVICE), (DEVICE, CPU), (CPU, DEVICE), ({"gpu_layers": 1}, {"gpu_layers": 1})],
 )
+@pytest.mark.parametrize("branches", [1, 3])
 def test_drafted_text_is_plain_text_wherever_models_lie(
-    tiny: TinyFiles, target: dict[str, object], draft: dict[str, object]
+    tiny: TinyFiles, target: dict[str, object], draft: dict[str, object], branches: int
 ) -> None:
-    place = options(tiny.target, **target)
+    place = options(tiny.target, branches=branches, **target)
     plain = text(place, None, 0)
     assert text(place, options(tiny.draft, **draft), 4) == plain
 

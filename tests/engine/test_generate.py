@@ -1,6 +1,7 @@
 """Generation: the same answer for any draft, ended by stop strings, bounds and stop tokens."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from localspec.speculative.loop import Round
 from localspec.speculative.prompt_lookup import PromptLookup
 from tests.support.answers import text_of, tokens_of
 from tests.support.toy.engine import STOP_TOKEN, ToyEngine
-from tests.support.toy.models import FakeClock
+from tests.support.toy.models import FakeClock, ToyTree
 
 GREEDY = SamplingParams(temperature=0)
 WARM = SamplingParams(temperature=1.0, seed=4)
@@ -419,7 +420,55 @@ def test_a_draft_that_is_right_or_wrong(quirk: float, expected: set[str]) -> Non
         assert all(part.place < len(response.tokens) for part in response.parts)
 
 
-# -- thoughts ------------------------------------------------------------------------------
+# -- trees and thoughts --------------------------------------------------------------------
+
+
+def treed(engine: ToyEngine, branches: int = 3) -> ToyEngine:
+    """The same engine, whose target verifies trees."""
+    engine.target.tree = ToyTree(engine.target, branches)
+    return engine
+
+
+@given(
+    st.integers(0, 30),
+    st.sampled_from([GREEDY, WARM, replace(WARM, acceptance="match")]),
+    lengths,
+    st.integers(2, 3),
+    stop_strings,
+)
+def test_an_answer_does_not_depend_on_trees(
+    seed: int, params: SamplingParams, length: DraftTokens, branches: int, stop: tuple[str, ...]
+) -> None:
+    plain = answer(ToyEngine(quirk=None, seed=seed), "abca", params, 0, max_tokens=40, stop=stop)
+    engine = treed(ToyEngine(quirk=1.0, seed=seed), branches)
+    grown = answer(engine, "abca", params, length, max_tokens=40, stop=stop)
+    assert (tokens_of(grown), text_of(grown)) == (tokens_of(plain), text_of(plain))
+    stats = grown[-1].stats
+    assert stats.branched <= stats.accepted <= stats.drafted
+    assert sum(source.accepted for source in stats.sources.values()) == stats.accepted
+
+
+def test_a_token_that_nobody_guessed_at_is_plain_in_trees_too() -> None:
+    """A draft that is the target: its path is accepted whole, and the rivals beside it are not."""
+    engine = treed(ToyEngine(quirk=0.0, n_ctx=200))
+    responses = answer(engine, "abca", GREEDY, 2, max_tokens=30)
+    assert responses[-1].stats.drafted > 2 * responses[-1].stats.accepted
+    assert {p.origin for each in responses for p in each.parts} == {"draft", "plain"}
+
+
+def test_the_test_by_p_and_q_takes_chains() -> None:
+    engine = treed(ToyEngine(quirk=0.3))
+    answer(engine, "abca", replace(WARM, acceptance="rejection"), 3, max_tokens=30)
+    assert engine.target.tree is not None and engine.target.tree.passes == []
+
+
+@pytest.mark.parametrize(("length", "trees"), [(4, True), ("auto", False)])
+def test_a_fixed_length_verifies_trees_and_auto_chains(length: DraftTokens, trees: bool) -> None:
+    engine = treed(ToyEngine(quirk=1.0))
+    assert engine.target.tree is not None
+    stats = answer(engine, "abca", GREEDY, length, max_tokens=30)[-1].stats
+    assert bool(engine.target.tree.passes) is trees and stats.drafted
+    assert trees or stats.branched == 0
 
 
 def reading(engine: ToyEngine, state: str) -> Prompt:
@@ -452,20 +501,22 @@ def test_thoughts_are_the_same_with_any_draft(
     lengths,
     st.sampled_from([None, 0.0, 0.3, 9.0]),
     st.sampled_from([GREEDY, WARM, SamplingParams(seed=9, repeat_penalty=1.3)]),
-    st.tuples(st.integers(0, 12), st.sampled_from(["", "a\u20ac"])),
+    st.tuples(st.integers(0, 12), st.sampled_from(["", "a\u20ac"]), st.booleans()),
 )
 def test_thoughts_of_a_budget_are_the_same_with_any_draft(
     seed: int,
     length: DraftTokens,
     quirk: float | None,
     params: SamplingParams,
-    limit: tuple[int, str],
+    limit: tuple[int, str, bool],
 ) -> None:
-    most, message = limit
+    most, message, in_trees = limit
     more = {"reasoning_budget": most, "reasoning_budget_message": message}
 
     def said(length: DraftTokens, quirk: float | None, **more: Any) -> list[int]:
         engine = ToyEngine(seed=seed, quirk=quirk)
+        if in_trees and quirk is not None:
+            treed(engine)
         output = OutputFormat(
             engine.piece, tagged("<", "de"), "thoughts", ids_of=lambda text, _: engine.encode(text)
         )

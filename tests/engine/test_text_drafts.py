@@ -99,11 +99,15 @@ def test_an_answer_that_is_left_leaves_nothing_behind(by_text: Engine) -> None:
         assert again.tokens == expected
 
 
-def test_rejection_is_refused_with_a_reason(pair: Pair, by_text: Engine) -> None:
+def test_rejection_and_trees_are_refused_with_a_reason(pair: Pair, by_text: Engine) -> None:
     rejecting = SamplingParams(temperature=1.0, acceptance="rejection")
     with pytest.raises(UsageError, match="this one drafts by text"):
         by_text.stream(by_text.encode_text("01"), GenerateOptions(rejecting, 4)).close()
         answer(by_text, 4, rejecting)
+    target = options(pair[0], ctx_size=256, branches=2)
+    with Engine.load(target, options(pair[1], ctx_size=256)) as engine:
+        assert engine.no_trees_reason is not None
+        assert "a draft of another vocabulary drafts one text" in engine.no_trees_reason
 
 
 def test_the_commands_say_what_it_is(localspec: Command, pair: Pair, tmp_path: Path) -> None:

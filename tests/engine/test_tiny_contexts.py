@@ -17,16 +17,16 @@ pytestmark = pytest.mark.llama
 
 
 @pytest.mark.parametrize("ctx_size", [8, 32])
-@pytest.mark.parametrize(("exact", "parallel"), [(0, 1), (1, 1), (0, 2)])
+@pytest.mark.parametrize(("exact", "parallel", "branches"), [(0, 1, 3), (1, 1, 1), (0, 2, 1)])
 def test_forced_tokens_that_a_draft_cannot_hold(
-    demo_files: tuple[Path, Path], ctx_size: int, exact: int, parallel: int
+    demo_files: tuple[Path, Path], ctx_size: int, exact: int, parallel: int, branches: int
 ) -> None:
     text = "The quick brown fox jumps over the lazy dog and runs away into the deep dark forest."
 
     def answer() -> None:
         target, draft = demo_files
         common = {"exact": bool(exact), "parallel": parallel}
-        first = options(target, ctx_size=512, **common)
+        first = options(target, ctx_size=512, branches=branches, **common)
         second = options(draft, ctx_size=ctx_size, **common)
         with Engine.load(first, second, trial=False) as engine:
             grammar = read_schema(f'{{"const": "{text}"}}').grammar

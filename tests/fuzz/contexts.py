@@ -88,7 +88,9 @@ def answer(pair: Pair, seed: str) -> None:
         return LoadOptions(path, **({"ctx_size": size} | common | own))  # type: ignore[arg-type]
 
     model, draft = pair
-    target = options(model, 512, load_heads=draft is None, kv_unified=shares)
+    target = options(
+        model, 512, branches=rng.choice((1, 2, 3)), load_heads=draft is None, kv_unified=shares
+    )
     second = None if draft is None else options(draft)
     clock = functools.partial(next, itertools.count(0.0, rng.choice((0.0001, 0.5))))
     with Engine.load(target, second, trial=False) as engine:

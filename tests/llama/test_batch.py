@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.llama import llama_library
-from localspec.llama.batch import Batch, chunks
+from localspec.llama.batch import Batch, TreeBatch, chunks
 
 
 @given(st.integers(1, 200), st.integers(1, 64), st.integers(0, 64))
@@ -49,6 +49,25 @@ def test_parts_of_a_batch_stand_side_by_side(parts: list[tuple[int, int, int]]) 
         (native.token[i], native.pos[i], native.seq_id[i][0], native.n_seq_id[i], native.logits[i])
         for i in range(native.n_tokens)
     ]
+
+
+@pytest.mark.llama
+@given(st.lists(st.sets(st.integers(0, 4), min_size=1), min_size=1, max_size=8))
+def test_each_token_of_a_tree_has_its_sequences(sequences: list[set[int]]) -> None:
+    batch = forked()
+    own = [sorted(each) for each in sequences]
+    batch.fill([*range(len(own))], [9] * len(own), own)
+    native = batch.native
+    assert native.n_tokens == len(own)
+    for i, expected in enumerate(own):
+        assert [native.seq_id[i][j] for j in range(native.n_seq_id[i])] == expected
+        assert (native.token[i], native.pos[i], native.logits[i]) == (i, 9, 1)
+
+
+@functools.cache
+def forked() -> TreeBatch:
+    """One for all examples, as above."""
+    return TreeBatch(llama_library.library(), 8, 5)
 
 
 @functools.cache

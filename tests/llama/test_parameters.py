@@ -12,6 +12,7 @@ import pytest
 
 from localspec.core.errors import EngineError, UsageError
 from localspec.core.options.load_options import (
+    MAX_PATHS,
     MAX_ROWS,
     KeyValue,
     LoadOptions,
@@ -296,6 +297,8 @@ def test_contexts_get_what_is_asked(tiny: TinyFiles) -> None:
     assert (shared.n_seq_max, shared.kv_unified, shared.n_ctx) == (3, True, 192)
     own = [context_parameters(replace(slots, own_cells=True), 64, 2, s) for s in ("trim", "fork")]
     assert [each.kv_unified for each in own] == [False, True]
+    branched = context_parameters(options(tiny.target, branches=2), 64, 2, "trim")
+    assert (branched.n_seq_max, branched.kv_unified, branched.n_ctx) == (MAX_PATHS, True, 64)
 
 
 def test_values_that_llama_cpp_would_die_of_are_refused(tiny: TinyFiles) -> None:

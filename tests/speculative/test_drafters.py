@@ -107,6 +107,22 @@ def test_confidence_is_the_drafts_own_if_it_gives_one() -> None:
     assert [each.confidence for each, _ in reviewed] == [0.25, -1.5]
 
 
+@pytest.mark.parametrize("sampler", [GREEDY, WARM])
+@pytest.mark.parametrize("branches", [1, 2, 3])
+def test_rivals_are_behind_the_candidate(sampler: Sampler, branches: int) -> None:
+    alone = ModelDrafter(ToyModel(), sampler, 16, never_stop)
+    beside = ModelDrafter(ToyModel(), sampler, 16, never_stop, branches)
+    for one, each in zip(alone.propose([1, 2]), islice(beside.propose([1, 2]), 9), strict=False):
+        assert each._replace(rivals=()) == one
+        confidences = [rival.confidence for rival in each.rivals]
+        assert [rival.group for rival in each.rivals] == [MODEL] * (branches - 1)
+        assert confidences == sorted(confidences, reverse=True)
+        assert all(rival.source == "draft" for rival in each.rivals)
+        assert branches == 1 or confidences[0] == pytest.approx(-each.confidence)
+    reviewed = beside.score_past_tokens([9, 8, 7, 6, 5, 4], 3)
+    assert max(len(each.rivals) for each, _ in reviewed) == branches - 1  # truncation leaves fewer
+
+
 def test_accepted_tokens_stay_in_the_cache() -> None:
     model = ToyModel()
     controller = drafter(model)

@@ -24,6 +24,7 @@ from tests.support.toy.models import (
     FakeClock,
     ReplayingToy,
     ToyModel,
+    ToyTree,
     WatchedList,
     emitted,
     never_stop,
@@ -107,10 +108,14 @@ class Scene:
     length: int | str
     stops: frozenset[int]
     params: SamplingParams
+    branches: int  # 1: the target verifies no trees
+    paths: int
 
     def target(self) -> ToyModel:
         target = ToyModel(n_vocab=self.n_vocab, n_ctx=self.n_ctx, seed=self.seed)
         target.gives_prompt_row = self.seed % 2 == 1
+        if self.branches > 1:
+            target.tree = ToyTree(target, self.branches, self.paths)
         return target
 
     def draft(self, target: ToyModel) -> tuple[Controller, ToyModel | None]:
@@ -124,14 +129,14 @@ class Scene:
         )
         # Whatever a draft is chosen by, the text is the target's: here by its likeliest token too.
         params = self.params.draft_greedy if self.seed % 3 == 0 else self.params
-        drafter = ModelDrafter(model, Sampler(params), target.n_vocab, self.is_stop)
+        drafter = ModelDrafter(model, Sampler(params), target.n_vocab, self.is_stop, self.branches)
         if self.length == "auto":
             index = rng.choice([None, PromptLookup()])
             known, clock = experienced(rng), self._clock(rng)
             return Adaptive(known, clock, drafter, index), model
         if self.length == "lookup":
             return Adaptive(experienced(rng), self._clock(rng), None, PromptLookup()), None
-        return FixedLength(drafter, length, float), model
+        return FixedLength(drafter, length, float, target.tree), model
 
     def _clock(self, rng: random.Random) -> Callable[[], float]:
         return lambda: rng.random() if self.seed % 2 else 0.0
@@ -180,6 +185,8 @@ def scenes(draw: st.DrawFn) -> Scene:
         length=draw(st.one_of(st.integers(0, 9), st.sampled_from(["auto", "lookup"]))),
         stops=draw(st.frozensets(st.integers(0, n_vocab - 1), max_size=1)),
         params=draw(all_params),
+        branches=draw(st.sampled_from([1, 1, 2, 3])),
+        paths=draw(st.integers(1, 9)),
     )
 
 

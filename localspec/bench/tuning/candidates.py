@@ -71,7 +71,7 @@ class PairFiles:
         target, draft = pair_load_options({**self.given, **own}, model, path)
         if draft is not None and self.draft is not None and "draft_model" not in values:
             draft = replace(draft, load_heads=self.draft.load_heads)
-        return target, draft
+        return replace(target, branches=self.target.branches), draft
 
 
 def candidates(

@@ -96,4 +96,5 @@ class LoadKeywords(AnswerKeywords, total=False):
     yarn_attn_factor: float | None
     yarn_beta_slow: float | None
     yarn_beta_fast: float | None
+    branches: int | None
     verbose: bool | None

@@ -72,6 +72,8 @@ DRAFT_TOKENS = Bounds(0, MAX_DRAFT_TOKENS)
 CTX_SIZE = Bounds(8, 2**31 - 1)
 LAYERS = Bounds(0, ALL_LAYERS)
 PARALLEL = Bounds(1, MAX_ROWS // 2)  # texts at the same time
+BRANCHES = Bounds(1, 3)  # candidates at one place of a tree
+MAX_PATHS = 16  # of a tree that is verified in one pass
 THREADS = Bounds(1, MAX_THREADS)
 # A verification must fit into one batch; beyond the upper bound buffers take gigabytes.
 BATCH = Bounds(MAX_ROWS, 2**16)
@@ -208,8 +210,10 @@ class LoadOptions:
     once per file and machine. ``row_kernels`` holds for the process: the target that is loaded last
     decides. ``load_heads`` also loads the MTP (NextN) heads that the file may have. ``parallel`` is
     the number of slots, each with a context of ``ctx_size``, or with ``kv_unified`` all together:
-    ``shared_ctx``, which the memory plan sets with the longest text of one. ``path`` may be given
-    as a text. Raises UsageError for a value of a wrong type or outside its bounds.
+    ``shared_ctx``, which the memory plan sets with the longest text of one. ``branches`` is the
+    most candidates at one place of a tree that the target verifies in one pass, with a fixed draft
+    length: 1 is a chain. ``path`` may be given as a text. Raises UsageError for a value of a wrong
+    type or outside its bounds.
     """
 
     path: Path
@@ -393,6 +397,7 @@ class LoadOptions:
     parallel: int = option(1, bounds=PARALLEL, state=False)
     kv_unified: bool = option(False, affects_speed=False, state=False)
     shared_ctx: int | None = None
+    branches: int = 1
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, str | Path):
@@ -401,6 +406,15 @@ class LoadOptions:
             )
         object.__setattr__(self, "path", Path(self.path))
         require_bounds(self)
+
+    @property
+    def sequences(self) -> int:
+        """Most sequences of its context: those of the texts, or the paths of a tree of one text.
+
+        A tree's tokens may lie in other cells than those of a chain, which changes rounding.
+        """
+        has_trees = self.branches != 1 and self.parallel == 1 and not self.exact
+        return MAX_PATHS if has_trees else self.parallel
 
     @property
     def filling(self) -> int:

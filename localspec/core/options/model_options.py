@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from localspec.core.errors import UsageError
-from localspec.core.options.load_options import MAX_DRAFT_TOKENS, DraftTokens
+from localspec.core.options.load_options import BRANCHES, MAX_DRAFT_TOKENS, DraftTokens
 from localspec.core.options.option import DRAFTING, option
 from localspec.core.options.sampling_params import SamplingParams, require_fixed_length
 
@@ -93,6 +93,14 @@ class PairOptions:
 class ModelOptions(PairOptions):
     """The models, and the sources of drafts."""
 
+    branches: int = _drafting(
+        1,
+        "--branches",
+        "With a fixed draft length, maximum alternatives per position (tree verification).",
+        metavar="N",
+        bounds=BRANCHES,
+        stored=True,
+    )
     prompt_lookup: bool = _lookup(
         True,
         "--prompt-lookup",

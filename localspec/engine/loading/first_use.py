@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 from localspec.core import errors, paths, worker
 from localspec.core.errors import EngineError
 from localspec.core.formatting import one_line, size
-from localspec.core.options.load_options import LoadOptions, RpcServers
+from localspec.core.options.load_options import BRANCHES, LoadOptions, RpcServers
 from localspec.core.worker import Ended
 from localspec.engine.loading.pair_file import ModelFile, PairFile, files_used, news
 from localspec.engine.profile_store import MEASURING
@@ -36,11 +36,13 @@ class Placed(NamedTuple):
     """A pair with contexts and layers that fit, and the bytes that it takes.
 
     ``notes`` and ``plan`` are for the user, ``loading`` is shown before the weights are read.
+    ``no_trees_reason`` is that of `Engine`.
     """
 
     target: ModelFile
     draft: ModelFile | None
     n_bytes: int
+    no_trees_reason: str | None = None
     notes: Sequence[str] = ()
     plan: Sequence[str] = ()
     loading: str | None = None
@@ -68,8 +70,9 @@ def use_first(placed: Placed, file: PairFile, alone: PairFile, say: Say = None) 
     The bundled models need no child on the CPU. Messages go to ``say``. Raises the child's
     refusals, EngineError if it ends early: then the next start tries again.
     """
-    on_device = placed.is_tried_on_device
-    if file.parts.get("tried") or (not on_device and all(map(_is_bundled, placed.models))):
+    on_device, tried = placed.is_tried_on_device, _tried(file)
+    branches = placed.target.options.branches
+    if branches in tried or (not on_device and all(map(_is_bundled, placed.models))):
         return
     if say is not None:
         file.is_announced = _announce(placed, on_device, say)
@@ -78,7 +81,7 @@ def use_first(placed: Placed, file: PairFile, alone: PairFile, say: Say = None) 
         _fail(placed, ended)
     _keep(file, ended.output)
     for each in (file, alone):
-        each.update(tried=True)
+        each.update(tried=list(dict.fromkeys([*_tried(each), branches])))
 
 
 def _measures(placed: Placed, on_device: bool) -> bool:
@@ -111,6 +114,12 @@ def _announce(placed: Placed, on_device: bool, say: Callable[[str], None]) -> bo
     else:
         return False
     return True
+
+
+def _tried(file: PairFile) -> list[int]:
+    """The numbers of branches with which the pair was used; without anything invalid."""
+    found = file.parts.get("tried")
+    return [each for each in found if isinstance(each, int)] if isinstance(found, list) else []
 
 
 def _keep(file: PairFile, output: str) -> None:
@@ -185,7 +194,7 @@ def _hint(placed: Placed, step: str) -> str:
 
 
 def _reduced(model: ModelFile) -> LoadOptions:
-    """Options of a proof alone: on the CPU, in a short context."""
+    """Options of a proof alone: on the CPU, in a short context, with trees."""
     header, options = model
     ctx_size = asked_ctx_size(header, options.ctx_size) or default_ctx_size(header)
     return replace(
@@ -199,6 +208,7 @@ def _reduced(model: ModelFile) -> LoadOptions:
         mlock=False,
         mmap=True,
         parallel=1,
+        branches=BRANCHES.high,
     )
 
 

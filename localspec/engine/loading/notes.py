@@ -8,9 +8,14 @@ from localspec.core import machine
 from localspec.core.options.load_options import LoadOptions, RopeOptions
 from localspec.llama import llama_library, row_kernels
 from localspec.llama.heads.head import Head
+from localspec.llama.memory.estimate import keeps_state
 from localspec.llama.model import LlamaModel
+from localspec.metadata.draft_kind import draft_kind
+from localspec.metadata.header import ModelHeader
+from localspec.pairing import drafts_by_text
 
 _X86_64 = ("x86_64", "AMD64")  # processors for which there are row kernels
+_CHAIN = "The target verifies chains, without branches: {}."
 
 
 def stretched(model: LlamaModel) -> list[str]:
@@ -108,3 +113,36 @@ def missing_gpu(*, any_maker: bool = False) -> list[str]:
         f"it in localspec's own folder: bash scripts/build_{api}.sh --python "
         + shlex.quote(sys.executable)
     ]
+
+
+def no_trees_reason(
+    target: ModelHeader, draft: ModelHeader | None, options: LoadOptions
+) -> str | None:
+    """Why this pair verifies no trees; None if it may, or none are wanted.
+
+    ``draft`` is None without a draft, and for heads in the target's file.
+    """
+    if options.branches == 1:
+        return None
+    if keeps_state(target):
+        return _CHAIN.format("a recurrent state reads tokens in one order only")
+    if options.parallel > 1:
+        return _CHAIN.format("its sequences are the slots of --parallel")
+    if options.load_heads or (draft is not None and not draft_kind(draft).is_model):
+        return _CHAIN.format("heads read along with one sequence")
+    if options.exact:
+        return _CHAIN.format("--exact needs passes that round as plain decoding does")
+    if draft is None:
+        return _CHAIN.format("only a draft model proposes several candidates for a place")
+    if drafts_by_text(target, draft):
+        return _CHAIN.format("a draft of another vocabulary drafts one text")
+    return None
+
+
+def not_branched(model: LlamaModel, asked: LoadOptions) -> str | None:
+    """Why the loaded model verifies no trees, though `no_trees_reason` found no reason."""
+    if model.options.branches == asked.branches:
+        return None
+    if model.weights.is_sliding:
+        return _CHAIN.format("layers with a sliding window forget what another path may need")
+    return _CHAIN.format("llama.cpp cannot roll it back, or mixes up its paths")

@@ -14,6 +14,8 @@ from localspec.engine.loading.exact_passes import use_exact_passes
 from localspec.engine.loading.first_use import Placed, Say, use_first
 from localspec.engine.loading.notes import (
     missing_gpu,
+    no_trees_reason,
+    not_branched,
     not_overridden,
     refused_kernels,
     slow_exact,
@@ -62,7 +64,7 @@ class UsablePair(NamedTuple):
 
 def load_pair(
     pair: UsablePair, say: Say = None, *, trial: bool = True
-) -> tuple[LlamaModel, Draft, list[str], PairFile]:
+) -> tuple[LlamaModel, Draft, list[str], str | None, PairFile]:
     """The arguments of an engine for a pair; without ``trial``, no new rounding is measured."""
     placed, notes, file, alone = pair
     model = load_target(placed.target, drafted=placed.draft is not None)
@@ -76,7 +78,8 @@ def load_pair(
         model.close()
         raise
     notes += not_overridden(model, drafter)
-    return model, drafter, notes, file
+    chain = placed.no_trees_reason or not_branched(model, placed.target.options)
+    return model, drafter, notes, chain, file
 
 
 def usable_pair(
@@ -130,7 +133,7 @@ def _place(
     target: LoadOptions,
     draft: LoadOptions | None,
 ) -> Placed:
-    """The pair with slots, contexts and GPU layers that are possible."""
+    """The pair with slots, trees, contexts and GPU layers that are possible."""
     notes = list[str]()
     target = replace(target, own_cells=_has_own_cells(header, draft_header, target))
     if target.parallel > 1 and (reason := one_at_a_time(target)):
@@ -140,7 +143,11 @@ def _place(
         notes += [_NO_CELLS.format(header.path.name)] if target.parallel > 1 else []
         target = replace(target, kv_unified=False)
     shares = target.kv_unified and _has_same_tokens(header, draft_header)
-    draft = draft and replace(draft, parallel=target.parallel, own_cells=False, kv_unified=shares)
+    draft = draft and replace(
+        draft, parallel=target.parallel, branches=1, own_cells=False, kv_unified=shares
+    )
+    chain = no_trees_reason(header, draft_header, target)
+    target = target if chain is None else replace(target, branches=1)
     free = free_memory(target.device)
     plan = plan_here(header, target, draft_header, draft, free)
     copies = target.window_copies and plan.window_copies
@@ -153,7 +160,7 @@ def _place(
     second = None if draft is None else ModelFile(draft_header or header, draft)
     sharing = target.parallel if target.kv_unified else 1
     first, loading = ModelFile(header, target), announcement(plan, free, sharing)
-    return Placed(first, second, plan.use.total, notes, plan.notes, loading)
+    return Placed(first, second, plan.use.total, chain, notes, plan.notes, loading)
 
 
 def _has_same_tokens(target: ModelHeader, draft: ModelHeader | None) -> bool:

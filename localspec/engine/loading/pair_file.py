@@ -22,8 +22,9 @@ FORMAT = 9
 _HEADER_BYTES = 2**20  # of a file that identify it, with its size
 _MAX_BYTES = 2**20
 _LONG = 1024  # tokens: longer contexts use the same kernels
-# Fields of LoadOptions that no result depends on.
-_FREE = {"path", "ctx_size", "shared_ctx"}.union(
+# Fields of LoadOptions that no result depends on. A tree's passes cost the same as a chain's, and
+# the first use is stored by the number of branches.
+_FREE = {"path", "ctx_size", "shared_ctx", "branches"}.union(
     name for name, row in options(LoadOptions).items() if not row.affects_speed
 )
 
@@ -38,7 +39,7 @@ class ModelFile(NamedTuple):
 class PairFile:
     """Parts of a file as JSON, by name; in memory only without a path, or if it is not writable.
 
-    ``tried`` says that the files were used once (see `first_use`), ``profile`` costs and
+    ``tried`` are the numbers of branches that were used (see `first_use`), ``profile`` costs and
     acceptance (see `profile_store`), ``passes`` the classes of `--exact` (of a model alone; see
     `exact_passes`). ``is_new``: parts were measured in this start, which a note
     has said if ``is_announced``. ``has_moved``: they were measured with other layers on devices.
@@ -81,7 +82,7 @@ def open_pair_file(*models: ModelFile) -> PairFile:
         file = PairFile(path_of(headers, _key(models)))
     times = [path.stat().st_mtime_ns for model in models for path in files_used(model)]
     if file.parts.setdefault("times", times) != times:
-        file.parts |= {"times": times, "tried": False}
+        file.parts |= {"times": times, "tried": []}
     return file
 
 

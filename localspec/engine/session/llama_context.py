@@ -122,7 +122,7 @@ class SharedContext(PassContext):
         numbers = range(model.options.parallel)
         natives = [NativeSequence(self._llama, self._context, i) for i in numbers]
         self.sequences = [
-            CacheSequence(model.make_rollback(strategy, native)) for native in natives
+            CacheSequence(native, model.make_rollback(strategy, native)) for native in natives
         ]
         self.widest_filled = self.sequences[0].end.widest_filled
         self._empty_bytes = self.sequences[0].state_bytes()

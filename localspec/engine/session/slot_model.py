@@ -37,6 +37,8 @@ class SlotModel(CachedText):
         """Whether the prompt's last token may be undone without reading others again."""
         return self.trims
 
+    tree = None  # the sequences that branches need are those of other slots
+
     @property
     def batch_share(self) -> BatchShare:
         return self._handle.batch_share

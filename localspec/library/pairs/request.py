@@ -38,6 +38,11 @@ class PairRequest:
         return choose_sampling(self.sampling, {}).params
 
     @property
+    def branches(self) -> int:
+        """Most candidates at one place; 1 if nothing is drafted."""
+        return 1 if self.draft.lengths == (0,) else self.models.branches
+
+    @property
     def draft_tokens(self) -> DraftTokens:
         """The one draft length asked for, or the default; raises UsageError if it is impossible."""
         usual = self.draft.one_length(default_length(self.params))
@@ -54,7 +59,7 @@ class PairRequest:
         target, draft = pair_load_options(self.given, files.target, files.draft)
         if draft is not None and files.own_heads:
             draft = replace(draft, load_heads=True)  # not the whole model again
-        return replace(target, parallel=parallel), draft
+        return replace(target, parallel=parallel, branches=self.branches), draft
 
 
 def resolve_pair(

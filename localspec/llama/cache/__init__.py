@@ -1,1 +1,1 @@
-"""The KV cache of a context: rolled back, copied, stored in files."""
+"""The KV cache of a context: rolled back, copied, branched, stored in files."""

@@ -11,6 +11,7 @@ from localspec.core.interrupt import held_interrupt
 from localspec.llama.cache.copies import (
     LONGEST_REPLAY,
     Copy,
+    NativeSequence,
     ReusableLengths,
     places_to_return,
 )
@@ -26,8 +27,8 @@ class CacheSequence:
     while a pass is under way, and if a failed one may have changed it.
     """
 
-    def __init__(self, end: Rollback) -> None:
-        self._native, self.end = end.sequence, end
+    def __init__(self, native: NativeSequence, end: Rollback) -> None:
+        self._native, self.end = native, end
         self.held = self.surplus = 0
         self.is_torn = False
 

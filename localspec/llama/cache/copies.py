@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from localspec.llama import llama_library
 
 TEXT_SEQUENCE = 0  # id of the sequence that is answered
+EVERY = -1  # in place of an id: all sequences
 LONGEST_REPLAY = 8  # tokens that are read again as fast as a state is restored
 _QUESTION = 96  # tokens at the end of a prompt that another one may not share
 # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: the recurrent part and the cells of sliding layers, without
@@ -21,7 +22,10 @@ Copy = tuple[int, NDArray[np.uint8]]  # the number of tokens, and the partial st
 
 
 class NativeSequence:
-    """A sequence of a context as llama.cpp knows it: its cells by their positions, its state."""
+    """A sequence of a context as llama.cpp knows it: its cells by their positions, its state.
+
+    Its ``number`` may be `EVERY`, which stands for all sequences.
+    """
 
     def __init__(self, llama: Any, context: Any, number: int = TEXT_SEQUENCE) -> None:
         self.llama, self.context, self.number = llama, context, number

@@ -7,7 +7,7 @@ are read again.
 
 from typing import Any, ClassVar
 
-from localspec.llama.cache.copies import NativeSequence, ReusableLengths, StateCheckpoints
+from localspec.llama.cache.copies import EVERY, NativeSequence, ReusableLengths, StateCheckpoints
 from localspec.llama.memory.layer_cache import ANCHORS, SNAPSHOTS
 
 
@@ -22,10 +22,10 @@ class Rollback:
     per_text: ClassVar[int] = 1  # sequences of a context that a text takes
 
     def __init__(self, sequence: NativeSequence, copies: StateCheckpoints | None = None) -> None:
-        self.sequence = sequence
+        self._sequence = sequence
         self.copies = copies or StateCheckpoints(sequence, 0)
         sequences = sequence.llama.llama_n_seq_max(sequence.context)
-        self._is_alone = sequences == self.per_text
+        self._is_alone = sequence.number == EVERY or sequences == self.per_text
 
     def checkpoint(self, length: int, most: int) -> None:
         """The memory holds ``length`` tokens; of those read next, up to ``most`` may be undone."""
@@ -68,9 +68,9 @@ class Rollback:
 
     def _clear(self) -> None:
         if self._is_alone:  # also cells that a forged state may have left in other sequences
-            self.sequence.llama.llama_memory_clear(self.sequence.memory, True)
+            self._sequence.llama.llama_memory_clear(self._sequence.memory, True)
         else:
-            self.sequence.drop(0)
+            self._sequence.drop(0)
 
 
 class Trim(Rollback):
@@ -79,7 +79,8 @@ class Trim(Rollback):
     ``sliding`` is the window of sliding layers, 0 for none. llama.cpp removes the end of such a
     cache whether or not the cells before it are still there; its server checks as is done here
     (`pos_min_thold`), and of such layers a copied state has only the last window
-    (`is_masked_swa`). Cells of other sequences stay.
+    (`is_masked_swa`). Cells of other sequences stay, unless ``sequence`` is `EVERY`, which is for
+    contexts of one text without sliding layers.
     """
 
     name = "trim"
@@ -99,7 +100,7 @@ class Trim(Rollback):
 
     def rewind(self, length: int, held: int | None) -> int:
         """Drop the cells; return to a copy if a sliding window has moved on."""
-        dropped = self.sequence.drop(length)
+        dropped = self._sequence.drop(length)
         if length and dropped and self.is_whole(length):
             self.copies.forget(length)
             return length
@@ -109,7 +110,7 @@ class Trim(Rollback):
         """Whether sliding layers still hold all that the token at ``length`` attends to."""
         if not self._sliding or length == 0:
             return True
-        return 0 <= self.sequence.first <= max(0, length - self._sliding)
+        return 0 <= self._sequence.first <= max(0, length - self._sliding)
 
 
 class _Anchored(Rollback):
@@ -153,7 +154,7 @@ class Fork(_Anchored):
         if length == self._checkpoint:
             return
         self._checkpoint = None  # until it is true: Ctrl-C may come in between
-        self.sequence.share(self._copy.number, length, length)
+        self._sequence.share(self._copy.number, length, length)
         self._checkpoint, self._since = length, 0
 
     def observe(self, width: int) -> None:
@@ -165,8 +166,8 @@ class Fork(_Anchored):
             self._checkpoint = None  # sliding layers may have lost the window before it
         shared = self._checkpoint
         if shared and self.copies.last(length) <= shared <= length:
-            self._copy.share(self.sequence.number, shared, shared)
-            if self.sequence.cut(shared):
+            self._copy.share(self._sequence.number, shared, shared)
+            if self._sequence.cut(shared):
                 self.copies.forget(length)
                 self._since = 0
                 return shared
@@ -218,7 +219,7 @@ class Snapshots(_Anchored):
     def rewind(self, length: int, held: int | None) -> int:
         allowed, self._allowed = self._allowed, 0
         if length and held is not None and held - length <= allowed:
-            if self.sequence.cut(length):
+            if self._sequence.cut(length):
                 self.copies.forget(length)
                 return length
         return super().rewind(length, held)

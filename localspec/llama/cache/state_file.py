@@ -39,7 +39,7 @@ _MOST_COPIES = 8
 _SAMPLE = 2**14  # bytes of a tensor that identify it, all of a norm: reading all takes too long
 _CELL = 64  # bytes llama.cpp writes of a cell in addition to keys and values, or more
 # Settings of a model that its state does not depend on; the file has a fingerprint.
-_FREE = {"file", "name", "parameters", "quantization", "rollback"}.union(
+_FREE = {"file", "name", "parameters", "quantization", "rollback", "branches"}.union(
     name for name, row in options(LoadOptions).items() if not row.state
 )
 

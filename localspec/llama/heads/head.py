@@ -57,6 +57,7 @@ class Head:
 
     follows_target = True
     gives_prompt_row = False  # it reads no prompts by itself
+    tree = None
     overridden = frozenset[str]()  # a head takes its values from the file
     pending = 0  # rows to be read again
 

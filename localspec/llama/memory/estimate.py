@@ -154,8 +154,8 @@ def estimate_memory(
 ) -> MemoryEstimate:
     """Estimate the memory of ``header``'s model with ``ctx_size`` tokens of context.
 
-    Of ``options`` the cache types, the batch sizes, adapters, ``exact`` and ``parallel`` count: so
-    many sequences, and a row of logits for each.
+    Of ``options`` the cache types, the batch sizes, adapters, ``exact``, ``parallel`` and
+    ``branches`` count: so many sequences, and a row of logits for each or each path.
     Recurrent layers keep a state for each of the ``sequences`` (`n_seq_max`; the attention's cells
     they share, as with `kv_unified`), and each as many ``snapshots`` of it (`n_rs_seq`). With
     ``heads``, NextN layers after the model's own are loaded (`load_mtp`) and have a context of
@@ -183,10 +183,10 @@ def estimate_memory(
         + states * state_bytes(header) * is_recurrent(header, shapes)
         for i, shapes in enumerate(map(_shapes, blocks))
     )
-    at_once = batch + -batch % options.parallel  # as `graph_reserve` rounds
+    at_once = batch + -batch % options.sequences  # as `graph_reserve` rounds
     scores = score_bytes(header, at_once, cells) if options.flash_attention == "off" else 0
     compute = _compute(header, at_once, cells + (windowed if any(slides) else 0), scores)
-    compute += _FLOAT * options.parallel * (len(header.vocab) if header.vocab else 0)
+    compute += _FLOAT * options.sequences * (len(header.vocab) if header.vocab else 0)
     compute += 2 * _FLOAT * batch * convolved(header) * (not alone)
     if with_heads and not alone:  # their context has buffers too, and both store hidden states
         compute += _compute(header, batch, cells, scores) + 2 * _FLOAT * batch * (

@@ -1,6 +1,6 @@
 """Draft length controllers: none, fixed, or adaptive (auto)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 
@@ -16,7 +16,7 @@ from localspec.speculative.control.pair_profile import (
 from localspec.speculative.control.probing import FAR_BEHIND, TRIAL, TimedDraft
 from localspec.speculative.control.valuation import LONGEST_AUTO, WIDEST, Valuation
 from localspec.speculative.drafters import FORCED, MODEL, Candidate, Lookup
-from localspec.speculative.loop import Clock, Controller, DraftStatus, Proposal, Round
+from localspec.speculative.loop import Clock, Controller, DraftStatus, Proposal, Round, TreeDecoder
 from localspec.speculative.text_drafter import Drafter
 
 _FEW = 6  # candidates judged: too few to draft far
@@ -71,7 +71,11 @@ class UntilNotNumbers(Controller):
 
 
 class FixedLength(Controller):
-    """The same number of drafted tokens in every round, after ``forced`` ones."""
+    """A chain of the same number of drafted tokens in every round, after ``forced`` ones.
+
+    If the target verifies trees, rivals are added up to its number of leaves, those of the first
+    places first.
+    """
 
     status = DraftStatus.DRAFTING
 
@@ -80,12 +84,14 @@ class FixedLength(Controller):
         drafter: Drafter,
         length: int,
         clock: Clock,
+        tree: TreeDecoder | None = None,
         forced: Lookup | None = None,
     ) -> None:
         self._drafter = drafter
         self._forced = forced
         self.length = length
         self._clock = clock
+        self._tree = tree
         self._has_prompt = False
         self.drafts_at_once = drafter.follows_target
 
@@ -101,15 +107,26 @@ class FixedLength(Controller):
             self._has_prompt = True
         reading = self._clock() - began
         limit = min(limit, MAX_DRAFT_TOKENS)
-        found = [] if self._forced is None else [*islice(self._forced.continuation(context), limit)]
-        drafted = self._drafter.propose(context, [each.token for each in found])
-        found += islice(drafted, min(limit - len(found), self.length))
+        chain = [] if self._forced is None else [*islice(self._forced.continuation(context), limit)]
+        drafted = self._drafter.propose(context, [each.token for each in chain])
+        chain += islice(drafted, min(limit - len(chain), self.length))
+        rivals = self._rivals(chain, limit - len(chain))
+        found = [*chain, *(rival for rival, _ in rivals)]
         return Proposal(
             tuple(each.token for each in found),
             tuple(each.source for each in found),
             reading,
             tuple(each.distribution for each in found),
+            (*range(len(chain)), *(parent for _, parent in rivals)) if rivals else (),
         )
+
+    def _rivals(self, chain: Sequence[Candidate], limit: int) -> list[tuple[Candidate, int]]:
+        """The rivals to verify next to a chain, and the row that each follows."""
+        if self._tree is None:
+            return []
+        most = self._tree.branches - 1
+        rivals = ((each, row) for row, first in enumerate(chain) for each in first.rivals[:most])
+        return list(islice(rivals, min(limit, self._tree.paths - 1)))
 
 
 class Adaptive(Controller):

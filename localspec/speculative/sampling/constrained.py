@@ -78,13 +78,15 @@ class ConstrainedSampler(Sampler):
             return self.sample(logits, position, history)
         return self._again(self._sampler.verify, logits, position, history, drafted)
 
-    def choose(self, logits: "Logits", position: int, history: Sequence[int]) -> ScoredToken:
-        """`sample`'s token, and its lead in the row it was picked from."""
+    def choose(
+        self, logits: "Logits", position: int, history: Sequence[int], runners_up: int = 0
+    ) -> ScoredToken:
+        """`sample`'s token, its lead in the row it was picked from, and allowed runners-up."""
         if self.params.text_independent_of_draft:
-            chosen = self._sampler.choose(logits, position, history)
+            chosen = self._sampler.choose(logits, position, history, runners_up)
             if self._allows(chosen.token, position, history):
-                return chosen
-        return self._again(self._sampler.choose, logits, position, history)
+                return self._without_refused(chosen, position, history)
+        return self._again(self._sampler.choose, logits, position, history, runners_up)
 
     def shortfall(
         self, logits: "Logits", position: int, history: Sequence[int], token: int
@@ -119,6 +121,15 @@ class ConstrainedSampler(Sampler):
             if self._allows(first, position, history):
                 return self._sampler.distribution(logits, position, history)
         return self._again(self._sampler.distribution, logits, position, history)
+
+    def _without_refused(
+        self, chosen: ScoredToken, position: int, history: Sequence[int]
+    ) -> ScoredToken:
+        """The same token, with those runners-up that are allowed."""
+        if not chosen.runners_up:
+            return chosen
+        allowed = (r for r in chosen.runners_up if self._allows(r.token, position, history))
+        return chosen._replace(runners_up=tuple(allowed))
 
     def _allows(self, token: int, position: int, history: Sequence[int]) -> bool:
         return self._constraint.allows(token, position, history)

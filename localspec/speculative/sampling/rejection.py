@@ -36,8 +36,13 @@ class RejectionSampler(Sampler):
     noise of their own, independent of the draft's.
     """
 
-    def choose(self, logits: "Logits", position: int, history: Sequence[int]) -> ScoredToken:
-        """As `Sampler.choose`, with the distribution that the token was drawn from."""
+    def choose(
+        self, logits: "Logits", position: int, history: Sequence[int], runners_up: int = 0
+    ) -> ScoredToken:
+        """As `Sampler.choose`, with the distribution that the token was drawn from.
+
+        Runners-up are not returned: the test is for one token at a place.
+        """
         kept = self._survivors(logits, position, history)
         chosen = self._choose_among(kept, position)
         return chosen._replace(distribution=self._distribution_over(kept))

@@ -1,8 +1,9 @@
 """Sampler: llama.cpp's sampler chain, and a draw with counter-based noise."""
 
+import itertools
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -30,12 +31,23 @@ _BEYOND_ROUNDING = 1e-3  # logits
 _SEGMENTS = 16  # of a row, in which its two largest logits are looked for
 
 
+class RunnerUp(NamedTuple):
+    """A token that was not picked, and the distance of its score to that of the pick."""
+
+    token: int
+    distance: float
+
+
 class ScoredToken(NamedTuple):
-    """A token, its lead over the runner-up, and if needed the distribution it was drawn from."""
+    """A token, its lead over the runner-up, and if needed the distribution it was drawn from.
+
+    ``runners_up`` are the next ones, the nearest first, if they were asked for.
+    """
 
     token: int
     lead: float
     distribution: TokenDistribution | None = None
+    runners_up: tuple[RunnerUp, ...] = ()
 
 
 class Sampler:
@@ -102,19 +114,23 @@ class Sampler:
         """`sample`'s token, whatever was drafted."""
         return self.sample(logits, position, history)
 
-    def choose(self, logits: Logits, position: int, history: Sequence[int]) -> ScoredToken:
-        """`sample`'s token and its lead in units of the noise.
+    def choose(
+        self, logits: Logits, position: int, history: Sequence[int], runners_up: int = 0
+    ) -> ScoredToken:
+        """`sample`'s token, its lead in units of the noise, and up to ``runners_up`` next ones.
 
         The lead is in logits at temperature 0, infinite when truncation leaves one token only.
+        Tokens that share noise are no runners-up; the lead over each is at least this one.
         """
         if not self._greedy:
-            return self._choose_among(self._survivors(logits, position, history), position)
+            kept = self._survivors(logits, position, history)
+            return self._choose_among(kept, position, runners_up)
         logits = self._changed(logits, history)
         if not self._penalises:
-            return _best(logits)
-        ids, found = self._row(logits, history).largest(2)
+            return _best(logits, runners_up)
+        ids, found = self._row(logits, history).largest(max(2, 1 + runners_up))
         lead = float(found[0]) - float(found[1]) if len(ids) > 1 else math.inf
-        return ScoredToken(int(ids[0]), lead)
+        return ScoredToken(int(ids[0]), lead, runners_up=_runners_up(ids, found, runners_up))
 
     def margin(self, logits: Logits, position: int, history: Sequence[int]) -> float | None:
         """How far `sample`'s token leads the runner-up, in logits, the noise included.
@@ -192,13 +208,15 @@ class Sampler:
         ids, scores = self._scores(kept, position)
         return int(ids[scores.argmax()])
 
-    def _choose_among(self, kept: Survivors, position: int) -> ScoredToken:
+    def _choose_among(self, kept: Survivors, position: int, runners_up: int = 0) -> ScoredToken:
         if len(kept.ids) == 1:
             return ScoredToken(int(kept.ids[0]), math.inf)
         ids, scores = self._scores(kept, position)
         i = int(scores.argmax())
         second = float(np.partition(scores, -2)[-2])
-        return ScoredToken(int(ids[i]), float(scores[i]) - second)
+        lead = float(scores[i]) - second
+        others = _runners_up(ids, scores, runners_up)
+        return ScoredToken(int(ids[i]), lead, runners_up=others)
 
     def _distribution_over(self, kept: Survivors) -> TokenDistribution:
         ids, logits = kept.ids, kept.logits
@@ -256,15 +274,41 @@ class Sampler:
         return ids, scores + gumbel_noise(self.params.seed, position, ids)
 
 
-def _best(logits: Logits) -> ScoredToken:
-    """The token of the largest logit, of ties the lowest id, and its lead; reads the row once."""
+def _runners_up(ids: Ids, scores: Scores, count: int) -> tuple[RunnerUp, ...]:
+    """The ``count`` tokens after the one of the largest score, but those without an id."""
+    if count == 0:
+        return ()
+    best, *others = np.argsort(-scores, kind="stable").tolist()
+    named = itertools.islice((i for i in others if ids[i] >= 0), count)
+    return tuple(RunnerUp(int(ids[i]), float(scores[best] - scores[i])) for i in named)
+
+
+def _best(logits: Logits, runners_up: int = 0) -> ScoredToken:
+    """The token of the largest logit, its lead, and the next ones; reads the row once."""
+    largest = _largest_first(logits)
+    token, best, left = next(largest)
+    require_number(best)
+    others = (RunnerUp(other, best - logit) for other, logit, _ in largest)
+    return ScoredToken(token, best - left, runners_up=tuple(itertools.islice(others, runners_up)))
+
+
+def _largest_first(logits: Logits) -> Iterator[tuple[int, float, float]]:
+    """Ids, ties the lower first, with their logits and the next largest after each.
+
+    Masked tokens are left out, except as the first.
+    """
     length = -(-len(logits) // _SEGMENTS)
     maxima = np.maximum.reduceat(logits, np.arange(0, len(logits), length))
-    i = int(maxima.argmax())
-    segment = logits[i * length :][:length].copy()
-    at = int(segment.argmax())
-    best = float(segment[at])
-    require_number(best)
-    segment[at] = -np.inf
-    maxima[i] = segment.max()
-    return ScoredToken(i * length + at, best - float(maxima.max()))
+    segments: dict[int, Logits] = {}
+    left = math.inf
+    while left > -math.inf:
+        i = int(maxima.argmax())
+        if i not in segments:
+            segments[i] = logits[i * length :][:length].copy()
+        segment = segments[i]
+        at = int(segment.argmax())
+        largest = float(segment[at])
+        segment[at] = -np.inf
+        maxima[i] = segment.max()
+        left = float(maxima.max())
+        yield i * length + at, largest, left

@@ -122,7 +122,7 @@ def test_json_holds_everything(run: Command, tiny: TinyFiles) -> None:
     answer = json.loads(done.out)
     assert answer.keys() >= {
         "text", "tokens", "finish_reason", "prompt_tps", "generation_tps", "ttft_s", "drafted",
-        "accepted", "acceptance_rate", "mean_accepted_length", "rounds", "seed",
+        "accepted", "branched", "acceptance_rate", "mean_accepted_length", "rounds", "seed",
         "settings",
     }  # fmt: skip
     assert answer["tokens"] == len(answer["token_ids"]) == 20

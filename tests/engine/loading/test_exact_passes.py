@@ -178,7 +178,12 @@ def test_without_a_trial_known_rounding_is_taken_and_no_other_is_measured(
     """The children of `localspec tune` load each setting anew, some with one thread."""
     FakeLibrary().install(monkeypatch)
     asked = list[object]()
-    monkeypatch.setattr(exact_passes, "all_alike", lambda model: not asked.append(model))
+
+    def alike(model: object) -> bool:
+        asked.append(model)
+        return True
+
+    monkeypatch.setattr(exact_passes, "all_alike", alike)
     with Engine.load(options(tiny.target), trial=False) as engine:
         assert engine.target.rounding is None and not asked
     with with_kernels(tiny.target):

@@ -95,9 +95,10 @@ def kept() -> list[Path]:
     return [file for file in found if "+" in file.name] or found
 
 
-def tried() -> bool:
+def tried() -> list[int]:
     (file,) = kept()
-    return json.loads(file.read_text())["tried"] is True
+    found: list[int] = json.loads(file.read_text())["tried"]
+    return found
 
 
 def refused(models: Models) -> Ended:
@@ -208,10 +209,10 @@ def test_what_is_kept_may_be_nonsense(child: Child, tiny: TinyFiles) -> None:
     child.ends = lambda models: 0
     usable_pair(options(tiny.target), None)
     (file,) = kept()
-    for nonsense in ("", "[1]", '{"tried": {}}', '{"tried": null}', "[" * 4000):
+    for nonsense in ("", "[1]", '{"tried": ["1"]}', '{"tried": {"plain": 0}}', "[" * 4000):
         file.write_text(nonsense)
         usable_pair(options(tiny.target), None)
-    assert len(child.asked) == 6 and tried()
+    assert len(child.asked) == 6 and tried() == [1]
 
 
 # -- on a device ---------------------------------------------------------------------------
@@ -220,11 +221,11 @@ def test_what_is_kept_may_be_nonsense(child: Child, tiny: TinyFiles) -> None:
 @pytest.mark.usefixtures("device")
 def test_a_pair_on_a_device_answers_in_the_child(child: Child, tiny: TinyFiles) -> None:
     child.ends = lambda models: 0
-    pair = options(tiny.target), options(tiny.draft)
+    pair = options(tiny.target, branches=3), options(tiny.draft)
     for times in range(2):
         said: list[str] = []
         with Engine.load(*pair, say=said.append) as engine:
-            assert engine.draft is not None
+            assert engine.target.options.branches == 3 and engine.draft is not None
         assert any("New on this device" in each for each in said) == (times == 0)
     (question,) = child.questions  # the second time nothing is tried
     assert question["measures"] and question["answers"]
@@ -248,6 +249,17 @@ def test_a_crash_on_a_device_is_an_error_and_tried_again(
     assert [len(models) for models in child.asked] == [2, 2, 2]
 
 
+@pytest.mark.usefixtures("device")
+def test_another_number_of_branches_is_tried_and_the_rest_is_kept(
+    child: Child, tiny: TinyFiles
+) -> None:
+    child.ends = lambda models: 0
+    for branches in (2, 1, 2, 3):
+        usable_pair(options(tiny.target, branches=branches), options(tiny.draft))
+    assert [models[0].branches for models in child.asked] == [2, 1, 3]
+    assert tried() == [2, 1, 3]
+
+
 def test_a_large_file_is_given_more_time(
     child: Child, tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,7 +278,7 @@ def test_a_large_file_is_given_more_time(
 def test_the_child_answers_with_the_pair(first_uses: Remembered, tiny: TinyFiles) -> None:
     for parallel in (1, 2):
         pair = [
-            options(tiny.target, parallel=parallel),
+            options(tiny.target, branches=3, parallel=parallel),
             options(tiny.draft, parallel=parallel),
         ]
         question = {
@@ -296,7 +308,7 @@ def test_a_child_that_ends_early(child: Child, tiny: TinyFiles) -> None:
             usable_pair(options(tiny.target), None)
     child.ends = lambda models: 0
     usable_pair(options(tiny.target), None)
-    assert tried()
+    assert tried() == [1]
 
 
 @pytest.mark.parametrize("on_device", [False, True])
@@ -438,8 +450,9 @@ def test_logits_that_are_no_numbers(
 ) -> None:
     path = crafted("llama", all_of("output_norm", lambda values: values * np.float32(np.nan)))
     lora = write_lora(tmp_path / "a.gguf", strength=float("inf"))
-    with pytest.raises(EngineError, match=rf"{re.escape(str(path))} returned logits that"):
-        load_model(path)
+    for changes in ({}, {"branches": 2}):
+        with pytest.raises(EngineError, match=rf"{re.escape(str(path))} returned logits that"):
+            load_model(path, **changes)
     with pytest.raises(EngineError, match=rf"target.gguf with {re.escape(str(lora))} returned"):
         load_model(tiny.target, loras=(Lora(lora),))
 

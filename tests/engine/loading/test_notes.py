@@ -1,7 +1,8 @@
-"""Notes: what a build or a machine lacks."""
+"""Notes: what a build or a machine lacks, and why a target verifies chains only."""
 
 import shlex
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +13,15 @@ from localspec.engine.engine import Engine
 from localspec.engine.loading.notes import (
     missing_gpu,
     missing_kernels,
+    no_trees_reason,
     refused_kernels,
 )
 from localspec.engine.loading.pair import usable_pair
 from localspec.llama import llama_library
+from localspec.metadata.header import read_header
+from tests.support.files.tiny_models import write_tiny_model
 from tests.support.llama.row_kernels import FakeLibrary
-from tests.support.real_pair import TinyFiles, options
+from tests.support.real_pair import GREEDY, TinyFiles, fresh, options, random_ids
 
 pytestmark = pytest.mark.llama
 
@@ -84,3 +88,67 @@ def test_a_backend_that_is_not_loaded_is_named(
     monkeypatch.setattr(machine, "has_nvidia_gpu", lambda: False)
     notes = usable_pair(on_gpu, None, lenient=False, trial=False).notes
     assert notes[-2].endswith("--n-gpu-layers.") and told in notes[-1]
+
+
+def test_reasons(tiny: TinyFiles) -> None:
+    plain, recurrent = read_header(tiny.target), read_header(tiny.recurrent)
+
+    def reason(target: object = plain, draft: object = plain, **changes: object) -> str:
+        asked = options(tiny.target, **{"branches": 2} | changes)
+        return no_trees_reason(target, draft, asked) or ""  # type: ignore[arg-type]
+
+    assert reason() == reason(draft=recurrent) == ""
+    assert "only a draft model" in reason(draft=None)
+    assert "recurrent" in reason(recurrent)
+    assert "--parallel" in reason(parallel=2)
+    assert "heads" in reason(draft=None, load_heads=True)
+    assert "--exact" in reason(exact=True)
+    assert reason(recurrent, branches=1) == ""  # which nobody need be told
+
+
+def test_who_asks_for_trees_where_none_are_can_be_told_why(
+    tiny: TinyFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sliding = write_tiny_model(tmp_path / "sliding.gguf", seed=1, layers=4, window=32)
+    for path, word in ((tiny.target, ""), (tiny.recurrent, "recurrent"), (sliding, "sliding")):
+        with Engine.load(options(path, branches=2), options(tiny.draft)) as engine:
+            assert (engine.target.tree is None) == bool(word)
+            assert word in (engine.no_trees_reason or "") and bool(word) == bool(
+                engine.no_trees_reason
+            )
+            assert engine.no_trees_reason not in engine.notes  # most asked for nothing
+    monkeypatch.setattr(llama_library.library(), "llama_memory_seq_rm", lambda *given: False)
+    with Engine.load(options(tiny.target, branches=2), options(tiny.draft)) as engine:
+        assert engine.target.tree is None and "cannot roll it back" in (
+            engine.no_trees_reason or ""
+        )
+
+
+def test_without_a_draft_the_context_is_one_of_chains(tiny: TinyFiles) -> None:
+    with Engine.load(options(tiny.target, branches=3)) as engine:
+        assert engine.target.tree is None and "draft" in (engine.no_trees_reason or "")
+        assert llama_library.library().llama_n_seq_max(engine.target.context) == 1
+
+
+def test_heads_beside_a_target_keep_its_chain(architecture: Callable[[str], Path]) -> None:
+    target, heads = architecture("llama"), architecture("eagle3")
+    with Engine.load(options(target, branches=3), options(heads)) as engine:
+        assert engine.target.tree is None and "heads" in (engine.no_trees_reason or "")
+        assert llama_library.library().llama_n_seq_max(engine.target.context) == 1
+
+
+def test_only_the_target_gets_trees_and_its_profile_is_the_same(tiny: TinyFiles) -> None:
+    """What passes cost was learnt of chains, which cost what they did."""
+    pair = options(tiny.target), options(tiny.draft, branches=3)
+    with Engine.load(*pair) as chains:
+        prompt = random_ids(30)
+        said, profile = fresh(chains, prompt, GREEDY, 4).tokens, chains.profile.path
+        memory = chains.target.memory.kv
+    with Engine.load(replace(pair[0], branches=3), pair[1]) as engine:
+        assert engine.target.tree is not None
+        assert engine.draft is not None and engine.draft.tree is None
+        assert engine.target.memory.kv == memory
+        assert fresh(engine, prompt, GREEDY, 4).tokens == said
+        assert engine.profile.path == profile
+        told = [side["branches"] for side in engine.settings().values()]  # type: ignore[index]
+        assert told == [3, 1]

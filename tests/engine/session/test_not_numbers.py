@@ -125,16 +125,17 @@ class Misled(ModelDrafter):
             yield candidate._replace(token=BAD) if i == len(context) % 2 else candidate
 
 
-@pytest.mark.parametrize("parallel", [1, 2])
+@pytest.mark.parametrize(("parallel", "branches"), [(1, 1), (1, 2), (2, 1)])
 def test_a_wrong_candidate_ends_no_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parallel: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parallel: int, branches: int
 ) -> None:
     target = write_tiny_model(tmp_path / "target.gguf", seed=1)
     draft = write_tiny_model(tmp_path / "draft.gguf", seed=1, noise=0.01)
     bad = with_bad_token(target, tmp_path / "bad.gguf", BAD)
-    given = options(bad, parallel=parallel, ctx_size=512)
+    given = options(bad, parallel=parallel, branches=branches, ctx_size=512)
     with Engine.load(given, options(draft, ctx_size=512), trial=False) as engine:
         (slot, *_) = slots_of(engine)
+        assert (slot.target.tree is not None) == (branches > 1)
         plain = ask(slot, GOOD[0]).tokens
         monkeypatch.setattr(generate, "ModelDrafter", Misled)
         found = ask(slot, GOOD[0], 4)

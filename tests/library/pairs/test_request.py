@@ -40,8 +40,9 @@ def test_the_draft_length_of_a_pair_counts_last(
     user_pairs.add("mine", "/models/big.gguf", "/models/small.gguf", {"draft_tokens": 5}, [])
     lengths = DraftOptions(lengths=() if asked is None else (asked,))
     kept = {} if over is None else {"draft_tokens": over}
-    request = resolve_pair("mine", lengths, {}, over=kept)
+    request = resolve_pair("mine", lengths, {"branches": 2}, over=kept)
     assert request.draft_tokens == length
+    assert request.branches == (1 if length == 0 else 2)
 
 
 def test_auto_goes_with_no_rule_that_the_draft_changes(tmp_path: Path) -> None:

@@ -61,14 +61,14 @@ def load_model(path: Path, **changes: object) -> LlamaModel:
 
 @pytest.mark.llama
 @pytest.mark.parametrize("ctx_size", [200, 1024, 4096])
-@pytest.mark.parametrize("part", [0, 1])
+@pytest.mark.parametrize(("part", "branches"), [(0, 1), (1, 1), (0, 2)])
 def test_the_demo_pair_takes_what_is_estimated(
-    demo_files: tuple[Path, Path], part: int, ctx_size: int
+    demo_files: tuple[Path, Path], part: int, branches: int, ctx_size: int
 ) -> None:
     header = read_header(demo_files[part])
-    model = load_model(demo_files[part], ctx_size=ctx_size)
+    model = load_model(demo_files[part], ctx_size=ctx_size, branches=branches)
     model.close()
-    use = estimate_memory(header, ctx_size, options(header.path)).use
+    use = estimate_memory(header, ctx_size, options(header.path, branches=branches)).use
     assert_within(0.05, use, model.memory)
     assert use.compute == pytest.approx(model.memory.compute, rel=0.01)
 

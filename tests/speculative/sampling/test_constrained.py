@@ -226,16 +226,20 @@ def test_a_draft_that_obeys_is_accepted_more() -> None:
     assert obeying > 1.2 * wild
 
 
-@given(rows, st.sampled_from(PARAMS), st.integers(0, 99), st.data())
-def test_a_choice_obeys(
-    logits: Logits, params: SamplingParams, seed: int, data: st.DataObject
+@given(rows, st.sampled_from(PARAMS), st.integers(0, 99), st.integers(1, 2), st.data())
+def test_runners_up_obey(
+    logits: Logits, params: SamplingParams, seed: int, count: int, data: st.DataObject
 ) -> None:
     tokens = data.draw(st.sets(st.integers(0, len(logits) - 1), min_size=1))
     params = replace(params, seed=seed)
     sampler = ConstrainedSampler(Sampler(params), Only(list(tokens)))
-    chosen = sampler.choose(logits, 3, [1, 2, 3])
-    assert chosen.token in tokens and chosen.token == sampler.sample(logits, 3, [1, 2, 3])
-    free = Sampler(params).choose(logits, 3, [1, 2, 3])
-    if free.token not in tokens:
-        free = Sampler(params).choose(masked(logits, list(tokens)), 3, [1, 2, 3])
-    assert chosen == free
+    chosen = sampler.choose(logits, 3, [1, 2, 3], count)
+    others = [each.token for each in chosen.runners_up]
+    assert {chosen.token, *others} <= tokens and len(others) <= count
+    assert chosen.token == sampler.sample(logits, 3, [1, 2, 3]) and chosen.token not in others
+    free = Sampler(params).choose(logits, 3, [1, 2, 3], count)
+    if free.token in tokens:
+        assert list(chosen.runners_up) == [each for each in free.runners_up if each.token in tokens]
+    else:  # of the row without what is refused, all are allowed
+        row = masked(logits, list(tokens))
+        assert chosen.runners_up == Sampler(params).choose(row, 3, [1, 2, 3], count).runners_up

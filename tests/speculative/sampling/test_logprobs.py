@@ -19,7 +19,7 @@ from localspec.speculative.sampling.logprobs import RecordingSampler, TokenLogpr
 from localspec.speculative.sampling.sampler import Sampler
 from tests.support.answers import text_of, tokens_of
 from tests.support.toy.engine import ToyEngine
-from tests.support.toy.models import FakeClock
+from tests.support.toy.models import FakeClock, ToyTree
 
 GREEDY = SamplingParams(temperature=0)
 WARM = SamplingParams(temperature=1.0, seed=4)
@@ -38,8 +38,10 @@ def answer(
     quirk: float | None = 0.3,
     grammar: str | None = None,
     stop: Sequence[str] = (),
+    branches: int = 1,
 ) -> list[Piece]:
     engine = ToyEngine(quirk=quirk, n_ctx=48)
+    engine.target.tree = ToyTree(engine.target, branches) if branches > 1 else None
     options = GenerateOptions(params, length, grammar=grammar, stop=tuple(stop), logprobs=logprobs)
     return list(stream_generate(engine, engine.encode("abc"), options, clock=FakeClock()))
 
@@ -62,17 +64,19 @@ lengths = st.one_of(st.integers(0, 9), st.just("auto"))
     lengths,
     st.sampled_from([None, 0.0, 0.3, 9.0]),
     st.booleans(),
+    st.integers(1, 3),
 )
 def test_they_do_not_depend_on_the_draft_nor_change_the_text(
     params: SamplingParams,
     length: DraftTokens,
     quirk: float | None,
     constrained: bool,
+    branches: int,
 ) -> None:
     grammar = "abc|de\n|abd e" if constrained else None
     silent = answer(params, 0, None, grammar=grammar)
     plain = answer(params, 0, 5, grammar=grammar)
-    drafted = answer(params, length, 5, quirk=quirk, grammar=grammar)
+    drafted = answer(params, length, 5, quirk=quirk, grammar=grammar, branches=branches)
     assert told(silent) == []
     assert tokens_of(drafted) == tokens_of(plain) == tokens_of(silent)
     assert told(drafted) == told(plain)
@@ -96,11 +100,12 @@ def test_they_are_those_of_the_raw_row(params: SamplingParams, top: int) -> None
         context.append(token)
 
 
+@pytest.mark.parametrize("branches", [1, 3])
 @pytest.mark.parametrize("length", [0, 3, 9])
-def test_a_stop_string_cuts_both_alike(length: int) -> None:
-    whole = answer(WARM, length, 2)
+def test_a_stop_string_cuts_both_alike(length: int, branches: int) -> None:
+    whole = answer(WARM, length, 2, branches=branches)
     stop = text_of(whole)[7:9]
-    cut = answer(WARM, length, 2, stop=[stop])
+    cut = answer(WARM, length, 2, stop=[stop], branches=branches)
     assert len(tokens_of(cut)) < len(tokens_of(whole))
     assert [entry.token for entry in told(cut)] == tokens_of(cut)
     assert told(cut) == told(whole)[: len(told(cut))]

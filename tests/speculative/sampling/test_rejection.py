@@ -167,8 +167,8 @@ def test_a_row_is_cut_once(top_k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampler_module, "survivors", count)
     sampler = RejectionSampler(replace(WARM, top_k=top_k, repeat_penalty=1.2))
     logits = np.random.default_rng(8).standard_normal(2000).astype(np.float32)
-    chosen = sampler.choose(logits, 3, [4, 5])
-    assert len(calls) == 1
+    chosen = sampler.choose(logits, 3, [4, 5], 2)
+    assert len(calls) == 1 and chosen.runners_up == ()
     assert chosen.distribution is not None and chosen.distribution.of(chosen.token) > 0
     assert (
         sampler.verify(logits, 3, [4, 5], Drafted(chosen.token, chosen.distribution))

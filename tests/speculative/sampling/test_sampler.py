@@ -316,7 +316,7 @@ def test_a_single_survivor_needs_no_noise(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delattr(sampler_module, "gumbel_noise")
     logits = np.array([1.0, 9.0, 3.0], np.float32)
     assert Sampler(SamplingParams()).sample(logits, 0, ()) == 1
-    assert Sampler(SamplingParams()).choose(logits, 0, ()) == (1, math.inf, None)
+    assert Sampler(SamplingParams()).choose(logits, 0, ()) == (1, math.inf, None, ())
 
 
 def test_a_distribution_by_token() -> None:
@@ -360,3 +360,42 @@ def test_what_a_token_lacks_to_be_picked(
     assert all(short >= 0 for short in others)
     least = min(others, default=math.inf)
     assert least == (math.inf if margin is None else pytest.approx(margin, abs=1e-5))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.parametrize("shared", [False, True])
+@given(params_strategy, rows, histories, st.integers(1, 3))
+def test_runners_up_are_the_next_ones(
+    monkeypatch: pytest.MonkeyPatch,
+    shared: bool,
+    params: SamplingParams,
+    logits: NDArray[np.float32],
+    history: list[int],
+    count: int,
+) -> None:
+    if shared:
+        share_noise(monkeypatch)
+    sampler, position = Sampler(params), 7
+    alone = sampler.choose(logits, position, history)
+    chosen = sampler.choose(logits, position, history, count)
+    assert chosen._replace(runners_up=()) == alone and alone.runners_up == ()
+    short = [
+        sampler.shortfall(logits, position, history, each.token) / (params.temperature or 1.0)
+        for each in chosen.runners_up
+    ]
+    assert [each.distance for each in chosen.runners_up] == pytest.approx(short, abs=1e-5)
+    tokens = {chosen.token, *(each.token for each in chosen.runners_up)}
+    assert len(tokens) == 1 + len(short) <= 1 + count
+    if not shared:
+        assert short == [] or chosen.lead == pytest.approx(short[0], abs=1e-5)
+        others = set(range(len(logits))) - tokens
+        left = [sampler.shortfall(logits, position, history, token) for token in others]
+        nearest = min(left, default=math.inf) / (params.temperature or 1.0)
+        assert nearest == math.inf if len(short) < count else nearest >= short[-1] - 1e-5
+
+
+def test_a_token_without_noise_of_its_own_is_no_runner_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    share_noise(monkeypatch)
+    logits, sampler = np.zeros(16, np.float32), Sampler(PLAIN)
+    chosen = [sampler.choose(logits, position, [], 3) for position in range(50)]
+    assert all(each.token >= 0 for one in chosen for each in one.runners_up)

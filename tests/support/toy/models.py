@@ -164,6 +164,7 @@ class ToyModel:
     follows_target = False
     gives_prompt_row = False
     batch_share = ALONE
+    tree: "ToyTree | None" = None
 
     def checkpoint(self) -> None:
         """Attention forgets without preparation."""
@@ -177,7 +178,8 @@ class ToyModel:
         return (2.5 * logits[: self.n_vocab] + self._bias).astype(np.float32)
 
     def decode(self, tokens: Sequence[int], rows: int) -> NDArray[np.float32]:
-        found = self._read(tokens, rows)
+        parents = [*range(-1, len(tokens) - 1)]
+        found = self.read(tokens, parents, rows)
         self._cache += tokens
         filled = -(-len(tokens) // self.min_width) * self.min_width
         return self._rounded(found, filled) if self.noise else found
@@ -186,8 +188,9 @@ class ToyModel:
         shift = np.float32(self.noise[min(width, len(self.noise)) - 1])
         return rows + shift * np.roll(rows, 1, axis=1)
 
-    def _read(self, tokens: Sequence[int], rows: int) -> NDArray[np.float32]:
-        """A pass that changes no cache."""
+    def read(self, tokens: Sequence[int], parents: Sequence[int], rows: int) -> NDArray[np.float32]:
+        """A pass that changes no cache: each token follows that of its parent, -1 the cache."""
+        _require(self.tree is None or self.tree.open is None, "a tree was decoded and not taken")
         _require(len(tokens) > 0, "decode of nothing")
         _require(0 <= rows <= len(tokens), f"{rows} rows asked of {len(tokens)} tokens")
         _require(rows <= MAX_DRAFT_TOKENS + 2, f"{rows} rows are more than llama.cpp was told of")
@@ -199,12 +202,15 @@ class ToyModel:
         if self._clock is not None:
             self._clock.advance(self._seconds[0] + self._seconds[1] * len(tokens))
         self.calls.append((len(tokens), rows))
-        texts = [[*self._cache, *tokens[: i + 1]] for i in range(len(tokens))]
-        self.decoded.update(map(tuple, texts))
+        texts: list[list[int]] = []
+        for token, parent in zip(tokens, parents, strict=True):
+            texts.append([*(texts[parent] if parent >= 0 else self._cache), token])
+            self.decoded[tuple(texts[-1])] += 1
         return self._lend([self.row(text) for text in texts[len(texts) - rows :]])
 
     def truncate(self, length: int) -> None:
         _require(length >= 0, f"truncate({length}) is no absolute length")
+        _require(self.tree is None or self.tree.open is None, "a tree was decoded and not taken")
         del self._cache[length:]
 
     def _lend(self, rows: list[NDArray[np.float32]]) -> NDArray[np.float32]:
@@ -215,6 +221,38 @@ class ToyModel:
         view = self._lent.view()
         view.flags.writeable = False
         return view
+
+
+class ToyTree:
+    """A TreeDecoder of a toy: `take` must follow `decode`, and name one path of it."""
+
+    def __init__(self, model: ToyModel, branches: int = 3, paths: int = 16) -> None:
+        self._model = model
+        self.branches = branches
+        self.paths = paths
+        self.open: tuple[list[int], list[int]] | None = None  # tokens and parents of a pass
+        self.passes: list[tuple[int, ...]] = []  # the parents of each
+
+    def decode(self, tokens: Sequence[int], parents: Sequence[int]) -> NDArray[np.float32]:
+        _require(len(tokens) == len(parents) + 1 > 1, "each candidate has one parent")
+        beside = Counter(parents)
+        for row, parent in enumerate(parents, start=1):
+            _require(0 <= parent < row, f"row {row} follows {parent}")
+        leaves = len(set(range(1, len(tokens))) - set(parents))
+        _require(max(beside.values()) <= self.branches, f"{beside} in {self.branches} branches")
+        _require(leaves <= self.paths, f"{leaves} leaves in {self.paths} paths")
+        found = self._model.read(tokens, [-1, *parents], len(tokens))
+        self.open = list(tokens), list(parents)
+        self.passes.append(tuple(parents))
+        return found
+
+    def commit(self, rows: Sequence[int]) -> None:
+        _require(self.open is not None, "nothing was decoded")
+        assert self.open is not None
+        (tokens, parents), self.open = self.open, None
+        path = [0, *rows]
+        _require([parents[row - 1] for row in rows] == path[:-1], f"{path} is no path")
+        self._model.tokens.extend(tokens[row] for row in path)
 
 
 class ReplayingToy(ToyModel):
