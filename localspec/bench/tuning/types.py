@@ -73,7 +73,8 @@ def _measured(alone: PairFiles, target: ModelHeader, source: ModelHeader, kind: 
             trials.close(lambda trial: trial.kill())
 
     def whole(few: float, more: float) -> float:
-        return few + (more - few) * (layers - depths[0]) / max(1, depths[1] - depths[0])
+        layer = max(0.0, more - few) / max(1, depths[1] - depths[0])  # noise takes no time away
+        return few + layer * (layers - depths[0])
 
     now, other = (by_part(whole, few, more) for few, more in zip(*measured, strict=True))
     found = replace(ratio(now, other), step=1.0, draft_reading=1.0)
