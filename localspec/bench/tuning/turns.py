@@ -9,7 +9,7 @@ from localspec.bench.tuning.trial import Answered, Pass, Trials
 from localspec.chat.message import Message
 
 _TURNS = 5  # of each pass, with all settings one after another: a single one may be delayed
-_READINGS = 2  # turns with a prompt, which takes longer than all other passes together
+_READ_EVERY = 3  # turns: a prompt takes longer than all other passes together
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +22,12 @@ class Turns:
     pair: PairFiles
     trials: Trials
 
-    def passes(self, sides: Sequence[Values]) -> list[Passes]:
+    def passes(self, sides: Sequence[Values], turns: int = _TURNS) -> list[Passes]:
         """Seconds of all passes that make the costs, of each side in the same order."""
         found: list[dict[Pass, list[float]]] = [{} for _ in sides]
         drafts = [self.pair.with_values(values)[1] is not None for values in sides]
         together = self.trials.together(sides)
-        for side, kind in _order(len(sides), in_turn=together is not None):
+        for side, kind in _order(len(sides), turns, in_turn=together is not None):
             if drafts[side] or kind.model == "target":
                 trial = together[side] if together else self.trials.of(sides[side])
                 found[side].setdefault(kind, []).append(trial.seconds(kind))
@@ -53,10 +53,10 @@ class Turns:
         return [found[side] for side in range(len(sides))]
 
 
-def _order(sides: int, *, in_turn: bool) -> Iterator[tuple[int, Pass]]:
+def _order(sides: int, n_turns: int, *, in_turn: bool) -> Iterator[tuple[int, Pass]]:
     """Sides with the passes to measure; in every other turn the last side comes first."""
     kinds = [Pass("target", width) for width in MEASURED] + [STEP]
-    turns = [kinds + [*READINGS] * (turn < _READINGS) for turn in range(_TURNS)]
+    turns = [kinds + [*READINGS] * (turn % _READ_EVERY == 0) for turn in range(n_turns)]
     if not in_turn:
         return ((side, kind) for side in range(sides) for turn in turns for kind in turn)
     orders = range(sides), range(sides)[::-1]

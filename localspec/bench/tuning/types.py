@@ -16,6 +16,7 @@ from localspec.self_draft import store
 from localspec.self_draft.make import LEADING, write_layers
 from localspec.self_draft.recipe import KEEP, Recipe
 
+_TURNS = 12  # of passes of copies, which are short: noise counts several times in all layers
 COMMON = ("F16", "Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q4_0")
 
 
@@ -38,7 +39,8 @@ def type_costs(pair: PairFiles, here: Mapping[str, Path]) -> Iterator[TypeCosts]
     """The costs of `COMMON` types and of files ``here``, by type, in turn with the target's own.
 
     Copies have few layers and more; the difference is that of layers, from which follows the cost
-    of all. A file that is here lends its own layers, others are made by llama.cpp of the target's.
+    of all, within some 15 %. A file that is here lends its own layers, others are made by llama.cpp
+    of the target's.
     """
     target = read_header(pair.target.path)
     alone = replace(pair, draft=None, others=())
@@ -55,30 +57,35 @@ def type_costs(pair: PairFiles, here: Mapping[str, Path]) -> Iterator[TypeCosts]
 
 def _measured(alone: PairFiles, target: ModelHeader, source: ModelHeader, kind: str) -> TypeCosts:
     """The target next to ``source`` with its layers in another type."""
-    depths, layers, sizes = _depths(target), n_layers(target), list[int]()
-    measured: list[list[Costs]] = []
-    trials = Trials(alone, room=2)
+    few, more = _depths(target)
+
+    def whole(shallow: float, deep: float) -> float:
+        layer = max(0.0, deep - shallow) / max(1, more - few)  # noise takes no time away
+        return shallow + layer * (n_layers(target) - few)
+
     unwritten = "Copies of a few layers could not be written"
     with store.work_folder() as folder, file_problem(unwritten, UNWRITABLE):
+        own = _copies(target, KEEP, (few, more), folder / "own")
+        others = _copies(source, kind, (few, more), folder / "other")
+        size = round(whole(*(path.stat().st_size for path in others)))
+        trials, sides = Trials(alone, room=4), [{"target": str(path)} for path in (*own, *others)]
         try:
-            for depth in depths:
-                files = folder / f"{depth}-now.gguf", folder / f"{depth}-other.gguf"
-                between = folder / "between.gguf"
-                write_layers(target, Recipe(depth), between, files[0])
-                write_layers(source, Recipe(depth, kind), between, files[1])
-                sizes.append(files[1].stat().st_size)
-                sides = [{"target": str(file)} for file in files]
-                measured.append([costs(each) for each in Turns(alone, trials).passes(sides)])
+            measured = [costs(each) for each in Turns(alone, trials).passes(sides, _TURNS)]
         finally:
             trials.close(lambda trial: trial.kill())
+    now, other = by_part(whole, *measured[:2]), by_part(whole, *measured[2:])
+    return TypeCosts(kind, size, replace(ratio(now, other), step=1.0, draft_reading=1.0))
 
-    def whole(few: float, more: float) -> float:
-        layer = max(0.0, more - few) / max(1, depths[1] - depths[0])  # noise takes no time away
-        return few + layer * (layers - depths[0])
 
-    now, other = (by_part(whole, few, more) for few, more in zip(*measured, strict=True))
-    found = replace(ratio(now, other), step=1.0, draft_reading=1.0)
-    return TypeCosts(kind, round(whole(*sizes)), found)
+def _copies(
+    source: ModelHeader, kind: str, depths: tuple[int, int], folder: Path
+) -> tuple[Path, Path]:
+    """Copies of few layers and of more; the shallow one is cut out of the deep one."""
+    folder.mkdir()
+    few, more, between = (folder / f"{name}.gguf" for name in ("few", "more", "between"))
+    write_layers(source, Recipe(depths[1], kind), between, more)
+    write_layers(read_header(more), Recipe(depths[0]), between, few)
+    return few, more
 
 
 def _depths(target: ModelHeader) -> tuple[int, int]:
@@ -90,4 +97,4 @@ def _depths(target: ModelHeader) -> tuple[int, int]:
     period = max(2, whole_number(target, "full_attention_interval") or 0)
     every = n_layers(target)
     few = max(1, min(leading + period, every - 1))
-    return few, max(few, min(leading + 3 * period, every))
+    return few, max(few, min(leading + 4 * period, every))

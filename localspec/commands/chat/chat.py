@@ -126,6 +126,20 @@ def chat(
     ] = False,
 ) -> None:
     """Chat with a model, turn by turn; /help lists the commands."""
+    talk(answering, templating, constraining, storing, given, name, plain=plain)
+
+
+def talk(
+    answering: AnswerFlags,
+    templating: TemplateFlags,
+    constraining: GrammarFlags,
+    storing: ConversationFlags,
+    given: Given,
+    name: str | None,
+    *,
+    plain: bool = False,
+) -> None:
+    """Hold a chat with these flags, also for ``run`` without a prompt."""
     from localspec.chat.conversation import Chat
     from localspec.chat.input_loop import run
     from localspec.display.chat import kept_whole, open_screen

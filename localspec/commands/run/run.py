@@ -18,6 +18,7 @@ import typer
 from localspec import __version__
 from localspec.chat.message import Message
 from localspec.commands import session
+from localspec.commands.chat.flags import ConversationFlags
 from localspec.commands.flags.answer import PANEL, AnswerFlags, JsonFlag
 from localspec.commands.flags.grammar import GrammarFlags
 from localspec.commands.flags.groups import spread_groups
@@ -146,15 +147,25 @@ def run(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Answer one prompt: the text on stdout, the figures on stderr."""
+    """Answer one prompt: the text on stdout, the figures on stderr.
+
+    Without a prompt, in a terminal, it is ``chat``.
+    """
     from localspec.chat.answer import agreement, collect
 
     console.be_quiet(answering.quiet)
     if name is not None and _is_prompt(name, given):
         prompting, name = replace(prompting, prompt=(name, *prompting.prompt)), None
     _require_model(name)
-    prompting.check(answering, templating)
     modes = {"--compare": compare, "--trace": trace is not None, "--json": as_json}
+    one_answer = prompting != PromptFlags() or batching.batch is not None or any(modes.values())
+    if console.is_dialogue() and not one_answer:
+        from localspec.commands.chat.chat import talk
+
+        console.note("No prompt was given, so this is localspec chat.")
+        talk(answering, templating, constraining, ConversationFlags(), given, name)
+        return
+    prompting.check(answering, templating)
     batching.check([*_no_batch(prompting, answering), *(flag for flag, on in modes.items() if on)])
     grammar = constraining.read()
     if batching.batch is not None:

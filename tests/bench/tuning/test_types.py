@@ -16,7 +16,7 @@ from localspec.core.options.load_options import LoadOptions
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.self_draft import store
 from localspec.self_draft.make import write_layers
-from localspec.self_draft.recipe import Recipe
+from localspec.self_draft.recipe import KEEP, Recipe
 from tests.support.files.tiny_models import write_tiny_model
 
 pytestmark = pytest.mark.llama
@@ -32,15 +32,16 @@ def tiny(path: Path, layers: int, **changes: Any) -> Path:
     return write_tiny_model(path, seed=1, layers=layers, context_length=256, **changes)
 
 
-def test_costs_and_sizes_of_all_layers_follow_from_those_of_few(
+def test_costs_of_all_layers_follow_from_those_of_few(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A layer takes 1 s now and 3 s in the other type, all else 10 s and 20 s."""
     written = dict[Path, tuple[int, str]]()
 
-    def write(target: ModelHeader, recipe: Recipe, between: Path, output: Path) -> None:
-        written[output] = recipe.layers, recipe.type
-        output.write_bytes(bytes(100 + 10 * recipe.layers))
+    def write(source: ModelHeader, recipe: Recipe, between: Path, output: Path) -> None:
+        write_layers(source, replace(recipe, type=KEEP), between, output)
+        before = written.get(source.path, (0, KEEP))[1]
+        written[output] = recipe.layers, before if recipe.type == KEEP else recipe.type
 
     class Fake:
         def __init__(self, pair: PairFiles, values: dict[str, str]) -> None:
@@ -59,8 +60,8 @@ def test_costs_and_sizes_of_all_layers_follow_from_those_of_few(
     monkeypatch.setattr(types, "COMMON", ("Q8_0",))
     monkeypatch.setattr("localspec.bench.tuning.trial.Trial", Fake)
     (found,) = type_costs(pair_of(target), {})
-    assert {layers for layers, _ in written.values()} == {2, 6}
-    assert found.type == "Q8_0" and found.n_bytes == 220 and found.ratio is not None
+    assert {*written.values()} == {(2, KEEP), (8, KEEP), (2, "Q8_0"), (8, "Q8_0")}
+    assert found.type == "Q8_0" and found.ratio is not None
     assert found.ratio.passes == pytest.approx([56 / 22] * len(found.ratio.passes))
     assert found.ratio.reading == pytest.approx(56 / 22)
     assert (found.ratio.step, found.ratio.draft_reading) == (1.0, 1.0)  # the draft is the same
@@ -102,8 +103,8 @@ def test_a_type_that_cannot_be_made_is_named_and_the_next_is_tried(
 
 def test_first_layers_and_periods_are_left_out_of_the_difference(tmp_path: Path) -> None:
     header = read_header(tiny(tmp_path / "target.gguf", 40))
-    assert types._depths(header) == (2, 6)
+    assert types._depths(header) == (2, 8)
     start = header.architecture
     changed = {f"{start}.leading_dense_block_count": 3, f"{start}.full_attention_interval": 4}
     hybrid = replace(header, values={**header.values, **changed})
-    assert types._depths(hybrid) == (7, 15)
+    assert types._depths(hybrid) == (7, 19)

@@ -16,6 +16,7 @@ from localspec.llama.rpc import servers
 from tests.support.command import HELLO, Command, endless
 from tests.support.files.tiny_models import copy_with, write_tiny_model
 from tests.support.llama.rpc_workers import free_port
+from tests.support.programs.terminal import Terminal
 from tests.support.real_pair import TinyFiles, interrupt
 
 pytestmark = pytest.mark.llama
@@ -252,6 +253,24 @@ def test_what_the_user_can_mend_is_told_in_a_sentence(
         if done.err.startswith("Error: "):
             message, hint = done.err.splitlines()
             assert message.endswith(".") and hint
+
+
+def test_a_terminal_without_a_prompt_is_a_chat(tiny: TinyFiles) -> None:
+    """As `ollama run MODEL`; what is asked for one answer alone still wants a prompt."""
+    flags = ("-m", str(tiny.target), "-md", str(tiny.draft), "-t", "1", "-c", "512", "-n", "4")
+    cli = "from localspec.cli import main; main()"
+    with Terminal(cli, "run", *flags, columns=80, rows=24) as terminal:
+        terminal.prompt(1)
+        assert "this is localspec chat" in terminal.window.text
+        terminal.type("hello\n")
+        terminal.prompt(2)
+        assert " tok/s" in terminal.window.text
+        terminal.type("/bye\n")
+        assert terminal.leave(60) == 0
+    for more in ("--json", "--raw", "--compare"):
+        with Terminal(cli, "run", *flags, more, columns=80, rows=24) as terminal:
+            assert terminal.leave(60) == 2
+            assert "There is no prompt." in terminal.window.text
 
 
 def test_nothing_to_answer(run: Command, localspec: Command, bad_files: Path) -> None:
