@@ -147,10 +147,7 @@ def run(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Answer one prompt: the text on stdout, the figures on stderr.
-
-    Without a prompt, in a terminal, it is ``chat``.
-    """
+    """Answer one prompt, or chat without one: text on stdout, figures on stderr."""
     from localspec.chat.answer import agreement, collect
 
     console.be_quiet(answering.quiet)

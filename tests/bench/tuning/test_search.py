@@ -328,3 +328,6 @@ def test_progress_names_what_is_tried_and_the_best_so_far(trials: type[Trials]) 
     run(trials, THREADS, on_step=lambda what, spent: said.append(what))
     assert said[0] == "loading" and "answering, draft_tokens=4" in said
     assert "answering in turn, threads=1, at best 1.43x predicted" in said
+    assert not any("types" in what for what in said)
+    run(trials, types=[TypeCosts("Q4_0")], on_step=lambda what, spent: said.append(what))
+    assert said[-1] == "other types of the target"
