@@ -164,7 +164,7 @@ def test_a_quick_bench_ends_when_its_time_is_over(
     assert done.code == 0
     measured = json.loads(done.out)["overall"]["prompts"]
     assert measured == (["1 1", "1 2", "2 1"] if thorough else ["all 1"])
-    assert ("Measured 1 of 3 prompts; --thorough measures all." in done.err) == (not thorough)
+    assert ("measured 1 of 3 prompts; --thorough measures all." in done.err) == (not thorough)
 
 
 def test_bench_without_a_draft(bench: Command, tiny: TinyFiles) -> None:
