@@ -194,11 +194,12 @@ class Resolver:
             here, others = [*user_pairs.names(), user_pairs.BUNDLED], list[str]()
             for each in load_catalog():
                 (others if self._is_missing(each) else here).append(each.name)
-            near = {
+            on_disk = {
                 "Pairs on this disk": near_names(name, here),
                 "On this disk": near_names(name, self._listed_names()),
-                "Pairs near it": near_names(name, others),
             }
+            # Pairs to fetch are no help where one that is here was meant.
+            near = on_disk if any(on_disk.values()) else {"Pairs near it": near_names(name, others)}
             raise UnknownPair(
                 " ".join([f"{none}.", *(f"{key}: {each}." for key, each in near.items() if each)]),
                 "See pairs with: localspec pairs, and the models on this disk with: localspec list",
