@@ -22,7 +22,7 @@ from localspec.bench.tuning.candidates import (
 )
 from localspec.bench.tuning.prediction import UNCHANGED, Costs, costs, least, priced, ratio
 from localspec.bench.tuning.trial import Answered, Trials, added
-from localspec.bench.tuning.turns import Turns
+from localspec.bench.tuning.turns import TURNS, Turns
 from localspec.bench.tuning.types import TypeCosts
 from localspec.chat.stats import Interval
 from localspec.core.errors import LocalspecError
@@ -37,6 +37,8 @@ _EACH = 1.005  # times the seconds for each setting: of equals, those with fewer
 _FINALISTS = 3
 LENGTHS = (4,)  # a fixed length, which has less to decide than auto
 _SHORT, _LONG = 16, 64  # tokens of an answer
+_A_TURN = 60  # seconds of the time; with five turns a ratio of costs is off by 5 to 8 %
+_MOST_TURNS = 25
 _ANSWERS = 30  # of the longest fit into the time, or none is left for candidates
 _PLAIN = shown({"draft_tokens": "off"})
 UNTRIED = "not tried for lack of time: give a longer --time"
@@ -229,7 +231,8 @@ class Search:
         """Measure a candidate's passes in turn with the current ones; another draft answers too."""
         self._step(candidate.shown)
         try:
-            now, other = map(costs, self.turns.passes([NOW, candidate.values]))
+            turns = max(TURNS, min(_MOST_TURNS, round(self.seconds / _A_TURN)))
+            now, other = map(costs, self.turns.passes([NOW, candidate.values], turns))
             self._costs.append(now)
             self._ratios[candidate.shown] = ratio(now, other)
             if candidate.knob == "draft":  # it proposes other tokens

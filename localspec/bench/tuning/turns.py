@@ -8,7 +8,7 @@ from localspec.bench.tuning.prediction import MEASURED, READINGS, STEP, Passes
 from localspec.bench.tuning.trial import Answered, Pass, Trials
 from localspec.chat.message import Message
 
-_TURNS = 5  # of each pass, with all settings one after another: a single one may be delayed
+TURNS = 5  # of each pass, with all settings one after another: a single one may be delayed
 _READ_EVERY = 3  # turns: a prompt takes longer than all other passes together
 
 
@@ -22,7 +22,7 @@ class Turns:
     pair: PairFiles
     trials: Trials
 
-    def passes(self, sides: Sequence[Values], turns: int = _TURNS) -> list[Passes]:
+    def passes(self, sides: Sequence[Values], turns: int = TURNS) -> list[Passes]:
         """Seconds of all passes that make the costs, of each side in the same order."""
         found: list[dict[Pass, list[float]]] = [{} for _ in sides]
         drafts = [self.pair.with_values(values)[1] is not None for values in sides]

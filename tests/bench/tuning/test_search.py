@@ -223,6 +223,22 @@ def test_each_pass_is_measured_with_all_settings_one_after_another(
     assert len({one[1] for one, _ in pairs}) == 2  # neither is always the first
 
 
+@pytest.mark.parametrize(("seconds", "turns"), [(30, 5), (180, 5), (600, 10), (7200, 25)])
+def test_a_longer_time_takes_more_turns(
+    trials: type[Trials], monkeypatch: pytest.MonkeyPatch, seconds: float, turns: int
+) -> None:
+    usual, asked = Trial.seconds, list[str]()
+
+    def noting(trial: Trial, kind: Pass) -> float:
+        if "threads" in trial.values and kind == Pass("target", 1):
+            asked.append("turn")
+        return usual(trial, kind)
+
+    monkeypatch.setattr(Trial, "seconds", noting)
+    run(trials, THREADS, seconds=seconds)
+    assert len(asked) == turns
+
+
 def test_where_memory_holds_one_pair_each_is_measured_at_once(trials: type[Trials]) -> None:
     outcome = run(trials, THREADS, room=1)
     assert outcome.best.values == {"threads": 1}
