@@ -38,7 +38,8 @@ _LAYER = re.compile(r"blk\.(\d{1,4})\.")
 _OF_THE_MODEL = ("rope.dimension_sections", "target_layers")
 _ACTIVATION = "xielu."  # keys without the name of the architecture
 _RATIOS = "attention.compress_ratios"  # may be longer than the model
-LEADING = ("leading_dense_block_count", "hash_layer_count")  # so many first layers are different
+# Keys that count the first layers of another kind than the rest.
+LEADING = ("leading_dense_block_count", "hash_layer_count")
 _LOWER = "Q4_0"  # agrees with 94 % of the tokens of a 1.5B in F16, at 0.3 of its bytes
 _PRECISE = ("F32", "F16", "BF16", "Q8_0")  # targets that a lower type makes much quicker
 _ELSEWHERE = "Or name another file with --output."

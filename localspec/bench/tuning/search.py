@@ -31,7 +31,7 @@ OnStep = Callable[[str, float], None]  # the step under way, seconds spent
 _RECORDED = 0.3  # of the time, for answers with the current settings
 _TRIED = 0.5  # of the time, at least, for candidates
 _TRIED_IN_VAIN = 0.9  # while none has gained: no time is needed to prove it
-_LATEST = 1.5  # times the time, to prove what was found late: too few prompts give no interval
+_LATEST = 1.5  # times the time: fewer prompts than FEWEST_PROMPTS give no interval
 LEAST_GAIN = 1.02  # times as fast: what gains less is noise, and not worth a setting
 _EACH = 1.005  # times the seconds for each setting: of equals, those with fewer are taken
 _FINALISTS = 3
@@ -102,7 +102,7 @@ class TriedType:
 class Outcome:
     """The result: candidates by themselves, then the current settings and the finalists.
 
-    ``types`` of the target are advice: they write another text.
+    ``types`` of the target are advice: they write another text. ``seconds`` leave their time out.
     """
 
     tried: tuple[Tried, ...]
@@ -161,10 +161,11 @@ class Search:
         with self.trials():
             self.measure()
             finalists = self._prove(self.predictions())
+        seconds = self._spent()
         if self.types:
             self._step("other types of the target")
         types = tuple(map(self._type, self.types))
-        return Outcome(tuple(self.tried), tuple(finalists), self._spent(), types)
+        return Outcome(tuple(self.tried), tuple(finalists), seconds, types)
 
     @contextmanager
     def trials(self) -> Iterator[None]:

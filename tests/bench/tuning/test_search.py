@@ -279,9 +279,12 @@ def test_types_of_the_target_are_only_reported_each_with_the_best_draft(
 def test_types_are_measured_when_no_other_trial_runs(trials: type[Trials]) -> None:
     def late() -> Iterator[TypeCosts]:
         assert trials.started and all(trial.ended for trial in trials.started)
+        trials.clock.now += 10_000
         yield TypeCosts("Q4_0", 10, UNCHANGED)
 
-    assert run(trials, THREADS, types=late()).types[0].speedup == pytest.approx(1.0)
+    outcome = run(trials, THREADS, types=late())
+    assert outcome.types[0].speedup == pytest.approx(1.0)
+    assert outcome.seconds < 10_000  # which is the time of the settings
 
 
 def test_what_the_time_leaves_no_room_for_is_named(trials: type[Trials]) -> None:

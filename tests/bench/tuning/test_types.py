@@ -100,9 +100,11 @@ def test_a_type_that_cannot_be_made_is_named_and_the_next_is_tried(
 
     monkeypatch.setattr(types, "write_layers", write)
     monkeypatch.setattr(types, "COMMON", ("Q6_K", "Q8_0"))
-    failed, made = type_costs(pair_of(tiny(tmp_path / "target.gguf", 3)), {})
+    pair = pair_of(tiny(tmp_path / "target.gguf", 3))
+    failed, made, gone = type_costs(pair, {"Q4_0": tmp_path / "gone.gguf"})
     assert failed.ratio is None and failed.reason == "llama.cpp cannot write it."
     assert made.ratio is not None
+    assert gone.ratio is None and "gone.gguf" in gone.reason  # deleted since it was listed
 
 
 def test_first_layers_and_periods_are_left_out_of_the_difference(tmp_path: Path) -> None:
