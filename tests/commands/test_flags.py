@@ -26,7 +26,7 @@ from localspec.commands.flags.pair import (
 from localspec.commands.flags.rows import Given
 from localspec.commands.flags.serving import ServingFlags
 from localspec.commands.flags.template import TemplateFlags
-from localspec.commands.run.run import PromptFlags
+from localspec.commands.run.prompt import PromptFlags
 from localspec.core.errors import UsageError
 from localspec.core.options.load_options import (
     ALL_LAYERS,

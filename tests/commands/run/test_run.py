@@ -97,7 +97,7 @@ def test_the_model_is_the_first_argument_or_an_option(localspec: Command, tiny: 
 def test_a_prompt_without_end_is_refused(
     run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("localspec.commands.run.run._MOST", 10)
+    monkeypatch.setattr("localspec.commands.run.prompt._MOST", 10)
     file = tmp_path / "long.txt"
     file.write_text("A" * 11)
     for done, words in (
