@@ -31,6 +31,11 @@ class Candidate:
         """The change in the words of `localspec config`."""
         return shown(self.values)
 
+    @property
+    def is_of_draft(self) -> bool:
+        """Whether passes of the target stay as they are."""
+        return self.knob in ("draft", "draft threads")
+
 
 def shown(values: Values) -> str:
     """Settings as NAME=VALUE; "current" without any."""

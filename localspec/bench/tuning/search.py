@@ -20,7 +20,15 @@ from localspec.bench.tuning.candidates import (
     modes,
     shown,
 )
-from localspec.bench.tuning.prediction import UNCHANGED, Costs, costs, least, priced, ratio
+from localspec.bench.tuning.prediction import (
+    OF_DRAFT,
+    OF_TARGET,
+    Costs,
+    Passes,
+    costs,
+    priced,
+    ratio,
+)
 from localspec.bench.tuning.trial import Answered, Trials, added
 from localspec.bench.tuning.turns import TURNS, Turns
 from localspec.bench.tuning.types import TypeCosts
@@ -103,12 +111,14 @@ class Outcome:
     """The result: candidates by themselves, then the current settings and the finalists.
 
     ``types`` of the target are advice: they write another text. ``seconds`` leave their time out.
+    ``stopped`` if Ctrl-C left some of them out.
     """
 
     tried: tuple[Tried, ...]
     finalists: tuple[Finalist, ...]
     seconds: float
     types: tuple[TriedType, ...] = ()
+    stopped: bool = False
 
     @property
     def now(self) -> Finalist:
@@ -130,9 +140,9 @@ class Search:
     candidate are measured in turn with the current ones, and what was recorded is taken at their
     costs. At last the best combination and the current settings answer ``held`` prompts in turn;
     the next best only if that one is not clearly faster. ``_ratios`` and ``_records`` are by the
-    settings that they belong to, as `shown` names them; ``_costs`` are all that were measured with
+    settings that they belong to, as `shown` names them; ``_passes`` are all that were measured with
     the current settings. Children run inside `trials`. At the very end ``types`` of the target are
-    measured, whatever time that takes.
+    measured, whatever time that takes, or until Ctrl-C.
     """
 
     pair: PairFiles
@@ -147,7 +157,7 @@ class Search:
     tried: list[Tried] = field(default_factory=list, init=False)
     _records: dict[str, Answered] = field(default_factory=dict, init=False)
     _ratios: dict[str, Costs] = field(default_factory=dict, init=False)
-    _costs: list[Costs] = field(default_factory=list, init=False)
+    _passes: list[Passes] = field(default_factory=list, init=False)
     _prompts: int = field(default=0, init=False)  # that were recorded
     _tokens: int = field(default=_LONG, init=False)  # of an answer at most
     _began: float = field(default=0.0, init=False)
@@ -161,11 +171,9 @@ class Search:
         with self.trials():
             self.measure()
             finalists = self._prove(self.predictions())
-        seconds = self._spent()
-        if self.types:
-            self._step("other types of the target")
-        types = tuple(map(self._type, self.types))
-        return Outcome(tuple(self.tried), tuple(finalists), seconds, types)
+        seconds, types = self._spent(), list[TriedType]()
+        stopped = self._add_types(types)
+        return Outcome(tuple(self.tried), tuple(finalists), seconds, tuple(types), stopped)
 
     @contextmanager
     def trials(self) -> Iterator[None]:
@@ -224,7 +232,7 @@ class Search:
         now = self._records[shown(NOW)]
         self._records[_PLAIN] = replace(now, passes={1: now.timed}, steps=0)
         self._prompts = len(answers[shown(NOW)])
-        self._costs += map(costs, self.turns.passes([NOW]))
+        self._passes += self.turns.passes([NOW])
         for each in tried:
             self._note(each)
 
@@ -233,8 +241,9 @@ class Search:
         self._step(candidate.shown)
         try:
             turns = max(TURNS, min(_MOST_TURNS, round(self.seconds / _A_TURN)))
-            now, other = map(costs, self.turns.passes([NOW, candidate.values], turns))
-            self._costs.append(now)
+            kinds = OF_DRAFT if candidate.is_of_draft else (*OF_TARGET, *OF_DRAFT)
+            now, other = self.turns.passes([NOW, candidate.values], turns, kinds)
+            self._passes.append(now)
             self._ratios[candidate.shown] = ratio(now, other)
             if candidate.knob == "draft":  # it proposes other tokens
                 values = {**candidate.values, **self._fixed}
@@ -259,6 +268,17 @@ class Search:
     def _note(self, candidate: Candidate) -> None:
         self.tried.append(Tried(candidate, self._speedup([candidate])))
 
+    def _add_types(self, found: list[TriedType]) -> bool:
+        """Measure types; returns whether Ctrl-C ended that, which must not lose what is proven."""
+        try:
+            if self.types:
+                self._step("other types of the target")
+            for each in self.types:
+                found.append(self._type(each))
+        except KeyboardInterrupt:
+            return True
+        return False
+
     def _type(self, found: TypeCosts) -> TriedType:
         """A type with the draft with which it is predicted to be the fastest."""
         if (ratio := found.ratio) is None:
@@ -268,12 +288,12 @@ class Search:
         speedup, best = max((self._speedup(each, ratio), shown(merged(each))) for each in chosen)
         return TriedType(found, speedup, best)
 
-    def _speedup(self, chosen: Sequence[Candidate], also: Costs = UNCHANGED) -> float:
+    def _speedup(self, chosen: Sequence[Candidate], *also: Costs) -> float:
         """The predicted speed of several candidates together over the current one."""
         draft = next((each.shown for each in chosen if each.knob == "draft"), None)
         settings, now = _of_answers(chosen), self._records[shown(NOW)]
         record, plain = self._records[draft or shown(settings)], self._records[_PLAIN]
-        usual, ratios = least(self._costs), [*self._ratios_of(chosen), also]
+        usual, ratios = costs(self._passes), [*self._ratios_of(chosen), *also]
         before = priced(now, usual) / now.tokens
         after = priced(record, usual, ratios) / record.tokens
         if draft is not None:

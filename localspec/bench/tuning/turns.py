@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from localspec.bench.tuning.candidates import PairFiles, Values
-from localspec.bench.tuning.prediction import MEASURED, READINGS, STEP, Passes
+from localspec.bench.tuning.prediction import OF_DRAFT, OF_TARGET, READINGS, Passes
 from localspec.bench.tuning.trial import Answered, Pass, Trials
 from localspec.chat.message import Message
 
@@ -22,15 +22,23 @@ class Turns:
     pair: PairFiles
     trials: Trials
 
-    def passes(self, sides: Sequence[Values], turns: int = TURNS) -> list[Passes]:
-        """Seconds of all passes that make the costs, of each side in the same order."""
+    def passes(
+        self,
+        sides: Sequence[Values],
+        turns: int = TURNS,
+        kinds: Sequence[Pass] = (*OF_TARGET, *OF_DRAFT),
+    ) -> list[Passes]:
+        """Seconds of these passes, of each side in the same order.
+
+        Without a draft, those of the target stand for its own: another draft is compared with them.
+        """
         found: list[dict[Pass, list[float]]] = [{} for _ in sides]
         drafts = [self.pair.with_values(values)[1] is not None for values in sides]
         together = self.trials.together(sides)
-        for side, kind in _order(len(sides), turns, in_turn=together is not None):
-            if drafts[side] or kind.model == "target":
-                trial = together[side] if together else self.trials.of(sides[side])
-                found[side].setdefault(kind, []).append(trial.seconds(kind))
+        for side, kind in _order(len(sides), turns, kinds, in_turn=together is not None):
+            trial = together[side] if together else self.trials.of(sides[side])
+            computed = kind if drafts[side] else kind._replace(model="target")
+            found[side].setdefault(kind, []).append(trial.seconds(computed))
         return [*found]
 
     def answers(
@@ -53,10 +61,12 @@ class Turns:
         return [found[side] for side in range(len(sides))]
 
 
-def _order(sides: int, n_turns: int, *, in_turn: bool) -> Iterator[tuple[int, Pass]]:
+def _order(
+    sides: int, n_turns: int, kinds: Sequence[Pass], *, in_turn: bool
+) -> Iterator[tuple[int, Pass]]:
     """Sides with the passes to measure; in every other turn the last side comes first."""
-    kinds = [Pass("target", width) for width in MEASURED] + [STEP]
-    turns = [kinds + [*READINGS] * (turn % _READ_EVERY == 0) for turn in range(n_turns)]
+    short = [kind for kind in kinds if kind not in READINGS]
+    turns = [kinds if turn % _READ_EVERY == 0 else short for turn in range(n_turns)]
     if not in_turn:
         return ((side, kind) for side in range(sides) for turn in turns for kind in turn)
     orders = range(sides), range(sides)[::-1]

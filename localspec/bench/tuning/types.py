@@ -1,12 +1,12 @@
 """Costs of a target in other types, by copies of a few of its layers: nothing is downloaded."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localspec.bench.tuning.candidates import PairFiles
-from localspec.bench.tuning.prediction import Costs, by_part, costs, ratio
-from localspec.bench.tuning.trial import Trials
+from localspec.bench.tuning.prediction import OF_TARGET, Costs, Passes
+from localspec.bench.tuning.trial import Pass, Trials
 from localspec.bench.tuning.turns import Turns
 from localspec.core.errors import LocalspecError
 from localspec.core.files import UNWRITABLE, file_problem
@@ -60,7 +60,8 @@ def _measured(alone: PairFiles, target: ModelHeader, source: ModelHeader, kind: 
     few, more = _depths(target)
 
     def whole(shallow: float, deep: float) -> float:
-        layer = max(0.0, deep - shallow) / max(1, more - few)  # noise takes no time away
+        """All layers; noise may make more of them faster than few, but none takes less than 0."""
+        layer = max(0.0, deep - shallow) / max(1, more - few)
         return shallow + layer * (n_layers(target) - few)
 
     unwritten = "Copies of a few layers could not be written"
@@ -70,11 +71,15 @@ def _measured(alone: PairFiles, target: ModelHeader, source: ModelHeader, kind: 
         size = round(whole(*(path.stat().st_size for path in others)))
         trials, sides = Trials(alone, room=4), [{"target": str(path)} for path in (*own, *others)]
         try:
-            measured = [costs(each) for each in Turns(alone, trials).passes(sides, _TURNS)]
+            measured = Turns(alone, trials).passes(sides, _TURNS, OF_TARGET)
         finally:
             trials.close(lambda trial: trial.kill())
-    now, other = by_part(whole, *measured[:2]), by_part(whole, *measured[2:])
-    return TypeCosts(kind, size, replace(ratio(now, other), step=1.0, draft_reading=1.0))
+
+    def seconds(copies: Sequence[Passes], part: Pass) -> float:
+        return whole(*(min(each[part]) for each in copies))
+
+    ratio = {part: seconds(measured[2:], part) / seconds(measured[:2], part) for part in OF_TARGET}
+    return TypeCosts(kind, size, ratio)
 
 
 def _copies(

@@ -69,13 +69,10 @@ def tune(
 
     Each setting is measured in its own process. Then the best ones and the current ones answer in
     turn, and only what is clearly faster is kept, for this pair. A flag given later wins over it.
-    Ctrl-C changes nothing.
+    Ctrl-C changes nothing; while types are measured, it ends those.
     """
     from localspec.bench.report.page import render_tuning
     from localspec.bench.report.report import require_writable, write_report
-    from localspec.bench.tuning.candidates import modes
-    from localspec.bench.tuning.search import LENGTHS
-    from localspec.bench.tuning.types import COMMON
     from localspec.display import tune as display
 
     seconds = _seconds(time)
@@ -87,16 +84,7 @@ def tune(
         raise UsageError("tune measures this machine alone.", "Leave --rpc out.")
     pair, found = _candidates(request)
     if dry_run:
-        every = [*modes(pair, LENGTHS), *found]
-        if as_json:
-            tried = [dict(each.values) for each in every]
-            listed = {"seconds": seconds, "candidates": tried, "types": COMMON if types else ()}
-            console.json_line(listed)
-        else:
-            display.candidates(every)
-            console.note(f"With this time: about {duration(seconds)}.")
-            if types:
-                console.note(f"Then types of the target: {', '.join(COMMON)}, and those here.")
+        _list(pair, found, seconds, types=types, as_json=as_json)
         return
     if report is not None:
         require_writable(report)
@@ -123,6 +111,30 @@ def tune(
         console.json_line(document)
     else:
         display.result(outcome, document["sentence"])
+    if outcome.stopped:
+        console.note("Stopped: the other types were not measured.")
+        raise KeyboardInterrupt
+
+
+def _list(
+    pair: "PairFiles", found: "list[Candidate]", seconds: float, *, types: bool, as_json: bool
+) -> None:
+    """What would be tried."""
+    from localspec.bench.tuning.candidates import modes
+    from localspec.bench.tuning.search import LENGTHS
+    from localspec.bench.tuning.types import COMMON
+    from localspec.display import tune as display
+
+    every = [*modes(pair, LENGTHS), *found]
+    if as_json:
+        tried = [dict(each.values) for each in every]
+        listed = {"seconds": seconds, "candidates": tried, "types": COMMON if types else ()}
+        console.json_line(listed)
+        return
+    display.candidates(every)
+    console.note(f"With this time: about {duration(seconds)}.")
+    if types:
+        console.note(f"Then types of the target: {', '.join(COMMON)}, and those here.")
 
 
 def _keep(request: "PairRequest", outcome: "Outcome") -> str:

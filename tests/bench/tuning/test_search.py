@@ -10,7 +10,7 @@ import pytest
 from localspec.bench.prompts import BenchPrompt
 from localspec.bench.tuning import search
 from localspec.bench.tuning.candidates import NOW, Candidate, PairFiles, Values
-from localspec.bench.tuning.prediction import UNCHANGED
+from localspec.bench.tuning.prediction import OF_DRAFT, OF_TARGET, READINGS
 from localspec.bench.tuning.search import Finalist, Outcome, Ratioed, Search
 from localspec.bench.tuning.trial import Answered, Pass
 from localspec.bench.tuning.turns import Turns
@@ -239,6 +239,28 @@ def test_a_longer_time_takes_more_turns(
     assert len(asked) == turns
 
 
+@pytest.mark.parametrize(("candidate", "has_draft"), [(OTHER, 1), (SLOW_DRAFT, 1), (OTHER, 0)])
+def test_another_draft_leaves_the_target_as_it_is(
+    trials: type[Trials], monkeypatch: pytest.MonkeyPatch, candidate: Candidate, has_draft: bool
+) -> None:
+    """Only its passes are measured; where there is none, next to those of the target."""
+    usual, asked = Trial.seconds, list[tuple[Pass, bool]]()
+
+    def noting(trial: Trial, kind: Pass) -> float:
+        asked.append((kind, candidate.values.items() <= trial.values.items()))
+        return usual(trial, kind)
+
+    monkeypatch.setattr(Trial, "seconds", noting)
+    pair = PairFiles({}, LoadOptions(Path("t")), LoadOptions(Path("d")) if has_draft else None, {})
+    run(trials, candidate, pair=replace(pair, answers=ANSWERS))
+    first = next(i for i, (_, is_other) in enumerate(asked) if is_other) - 1
+    sides = {
+        is_other: {kind for kind, own in asked[first:] if own == is_other} for is_other in (0, 1)
+    }
+    assert sides[True] == {*OF_DRAFT}
+    assert sides[False] == ({*OF_DRAFT} if has_draft else {Pass("target", 1), READINGS[0]})
+
+
 def test_where_memory_holds_one_pair_each_is_measured_at_once(trials: type[Trials]) -> None:
     outcome = run(trials, THREADS, room=1)
     assert outcome.best.values == {"threads": 1}
@@ -264,7 +286,7 @@ def test_a_second_combination_is_tried_where_the_first_is_not_faster(
 def test_types_of_the_target_are_only_reported_each_with_the_best_draft(
     trials: type[Trials],
 ) -> None:
-    halved = replace(UNCHANGED, passes=tuple(each / 2 for each in UNCHANGED.passes))
+    halved = {kind: 0.5 for kind in OF_TARGET if kind not in READINGS}
     types = TypeCosts("Q4_0", 10, halved), TypeCosts("F16", reason="It crashed.")
     outcome = run(trials, KERNELS, OTHER, types=types)
     quick, failed = outcome.types
@@ -280,11 +302,22 @@ def test_types_are_measured_when_no_other_trial_runs(trials: type[Trials]) -> No
     def late() -> Iterator[TypeCosts]:
         assert trials.started and all(trial.ended for trial in trials.started)
         trials.clock.now += 10_000
-        yield TypeCosts("Q4_0", 10, UNCHANGED)
+        yield TypeCosts("Q4_0", 10, {})
 
     outcome = run(trials, THREADS, types=late())
     assert outcome.types[0].speedup == pytest.approx(1.0)
     assert outcome.seconds < 10_000  # which is the time of the settings
+
+
+def test_ctrl_c_while_types_are_measured_keeps_what_was_proven(trials: type[Trials]) -> None:
+    def interrupted() -> Iterator[TypeCosts]:
+        yield TypeCosts("Q4_0", 10, {})
+        raise KeyboardInterrupt
+
+    outcome = run(trials, THREADS, types=interrupted())
+    assert outcome.stopped and outcome.best.values == THREADS.values
+    assert [each.costs.type for each in outcome.types] == ["Q4_0"]
+    assert not run(trials, THREADS, types=[TypeCosts("Q4_0")]).stopped
 
 
 def test_what_the_time_leaves_no_room_for_is_named(trials: type[Trials]) -> None:

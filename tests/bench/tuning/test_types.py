@@ -9,6 +9,7 @@ import pytest
 
 from localspec.bench.tuning import types
 from localspec.bench.tuning.candidates import PairFiles
+from localspec.bench.tuning.prediction import OF_TARGET
 from localspec.bench.tuning.trial import Pass
 from localspec.bench.tuning.types import type_costs
 from localspec.core.errors import DraftNotMade
@@ -66,9 +67,7 @@ def test_costs_of_all_layers_follow_from_those_of_few(
     (found,) = type_costs(pair_of(target), {})
     assert {*written.values()} == {(2, KEEP), (8, KEEP), (2, "Q8_0"), (8, "Q8_0")}
     assert found.type == "Q8_0" and found.ratio is not None
-    assert found.ratio.passes == pytest.approx([ratio] * len(found.ratio.passes))
-    assert found.ratio.reading == pytest.approx(ratio)
-    assert (found.ratio.step, found.ratio.draft_reading) == (1.0, 1.0)  # the draft is the same
+    assert found.ratio == pytest.approx(dict.fromkeys(OF_TARGET, ratio))  # the draft is the same
 
 
 @pytest.mark.parametrize("layers", [1, 3, 9])
@@ -83,7 +82,7 @@ def test_each_type_is_measured_by_llama_cpp_and_nothing_stays(tmp_path: Path, la
     assert other.n_bytes == pytest.approx(wider.stat().st_size, rel=0.05)
     assert read_header(target).quantization not in found
     made = found["Q8_0"]
-    assert made.ratio is not None and min(made.ratio.passes) > 0 and made.path is None
+    assert made.ratio is not None and min(made.ratio.values()) > 0 and made.path is None
     assert made.n_bytes < other.n_bytes
     assert not [each for each in store.folder().iterdir() if "making" in each.name]
 

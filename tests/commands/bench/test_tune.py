@@ -1,6 +1,7 @@
 """The command tune: lists, measures, keeps what is faster, and undoes."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,6 @@ import pytest
 
 from localspec.bench.figures import FEWEST_PROMPTS
 from localspec.bench.tuning.candidates import NOW, Candidate
-from localspec.bench.tuning.prediction import UNCHANGED
 from localspec.bench.tuning.search import (
     UNTRIED,
     Finalist,
@@ -41,7 +41,7 @@ def outcome(
     best = Finalist(KERNELS.values, 1.3, Ratioed(1.25, interval), ANSWERED, 10**9, True)
     tried = Tried(KERNELS, 1.3), Tried(THREADS, None, reason)
     here, failed = (
-        TypeCosts("F16", 3 * 10**9, UNCHANGED, Path("/m/t-f16.gguf")),
+        TypeCosts("F16", 3 * 10**9, {}, Path("/m/t-f16.gguf")),
         TypeCosts("Q6_K", reason="No room."),
     )
     types = TriedType(here, 0.6, "current"), TriedType(failed)
@@ -196,6 +196,14 @@ def test_each_kind_has_prompts_enough_for_an_interval(
     finds(outcome((1.1, 1.4)), searches)
     tune(*([] if kind is None else ["--for", kind]))
     assert len(searches[0].held) >= FEWEST_PROMPTS and len(searches[0].recorded) >= 2
+
+
+def test_ctrl_c_while_types_are_measured_keeps_the_settings(tune: Command, finds: Any) -> None:
+    finds(replace(outcome((1.1, 1.4), with_types=True), stopped=True))
+    done = tune("--types")
+    assert done.code == 130 and "Stopped: the other types were not measured." in done.err
+    assert "row_kernels=off\t4.5\t1.25x" in done.out and "F16\t3.0 GB" in done.out
+    assert read_settings().tuned["target"].values == {"row_kernels": False}
 
 
 def test_another_program_makes_it_take_longer(
