@@ -1,5 +1,6 @@
 """The search of `localspec tune`, with trials whose costs are known."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -227,16 +228,17 @@ def test_each_pass_is_measured_with_all_settings_one_after_another(
 def test_a_longer_time_takes_more_turns(
     trials: type[Trials], monkeypatch: pytest.MonkeyPatch, seconds: float, turns: int
 ) -> None:
-    usual, asked = Trial.seconds, list[str]()
+    usual, asked = Trial.seconds, list[Pass]()
 
     def noting(trial: Trial, kind: Pass) -> float:
-        if "threads" in trial.values and kind == Pass("target", 1):
-            asked.append("turn")
+        if "threads" in trial.values:
+            asked.append(kind)
         return usual(trial, kind)
 
     monkeypatch.setattr(Trial, "seconds", noting)
     run(trials, THREADS, seconds=seconds)
-    assert len(asked) == turns
+    assert asked.count(Pass("target", 1)) == turns
+    assert asked.count(READINGS[0]) == math.ceil(turns / 3)  # which takes long
 
 
 @pytest.mark.parametrize(("candidate", "has_draft"), [(OTHER, 1), (SLOW_DRAFT, 1), (OTHER, 0)])
