@@ -88,7 +88,7 @@ def main() -> None:
     print(conditions(None, args.target.name, args.draft.name))
     search = Search(
         pair, found, texts[: args.prompts], texts[args.prompts :], args.found or 900.0, 2,
-        on_step=lambda what, spent: print(f"{spent:6.0f} s  {what}", flush=True),
+        on_step=lambda what, spent, total: print(f"{spent:6.0f} s  {what}", flush=True),
     )  # fmt: skip
     if args.found is None:
         compare(search, args.combinations)

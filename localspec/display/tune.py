@@ -75,7 +75,8 @@ def _span(found: Ratioed) -> str:
 
 def sentence(outcome: Outcome, model: str) -> str:
     """The result in one sentence, and what to do with it."""
-    best, spent = outcome.best, duration(outcome.seconds)
+    best, seconds = outcome.best, outcome.seconds
+    spent = duration(seconds) if seconds > 120 else f"{seconds:.0f} seconds"
     if best is outcome.now:
         untried = any(each.reason == UNTRIED for each in outcome.tried)
         longer = "; a longer --time tries the others" if untried else ""

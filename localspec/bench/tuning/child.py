@@ -16,6 +16,7 @@ from localspec.core.options.sampling_params import SamplingParams
 from localspec.core.origins import DRAFT
 from localspec.core.worker import Channel
 from localspec.engine.engine import Engine
+from localspec.engine.loading.first_use import note_used
 from localspec.speculative.control.calibration import pass_seconds
 
 _GREEDY = SamplingParams(temperature=0)
@@ -99,7 +100,8 @@ class _Pair:
         }
 
     def _end(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Save the profile, with which the first answer with these settings starts."""
+        """Save what the first start with these settings would find out by a child, as this is."""
+        note_used(self.engine.target.options.branches, self.engine.file)
         self.engine.close()
         return {}
 

@@ -1,7 +1,7 @@
 """The search for the fastest settings of a pair within a time."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
@@ -35,7 +35,7 @@ from localspec.bench.tuning.types import TypeCosts
 from localspec.chat.stats import Interval
 from localspec.core.errors import LocalspecError
 
-OnStep = Callable[[str, float], None]  # the step under way, seconds spent
+OnStep = Callable[[str, float, float], None]  # the step, seconds spent, seconds in all
 _RECORDED = 0.3  # of the time, for answers with the current settings
 _TRIED = 0.5  # of the time, at least, for candidates
 _TRIED_IN_VAIN = 0.9  # while none has gained: no time is needed to prove it
@@ -47,8 +47,10 @@ LENGTHS = (4,)  # a fixed length, which has less to decide than auto
 _SHORT, _LONG = 16, 64  # tokens of an answer
 _A_TURN = 60  # seconds of the time; with five turns a ratio of costs is off by 5 to 8 %
 _MOST_TURNS = 25
+_A_TYPE = 45  # seconds of a type of a 1.5B, before one was measured
 _ANSWERS = 30  # of the longest fit into the time, or none is left for candidates
 _PLAIN = shown({"draft_tokens": "off"})
+NOTHING_DRAFTED = "nothing was drafted: the draft does not pay here"
 UNTRIED = "not tried for lack of time: give a longer --time"
 
 
@@ -151,8 +153,8 @@ class Search:
     held: Sequence[BenchPrompt]
     seconds: float
     room: int
-    types: Iterable[TypeCosts] = ()
-    on_step: OnStep = lambda what, spent: None
+    types: Mapping[str, Callable[[], TypeCosts]] = field(default_factory=dict)
+    on_step: OnStep = lambda what, spent, total: None
     clock: Callable[[], float] = time.monotonic
     tried: list[Tried] = field(default_factory=list, init=False)
     _records: dict[str, Answered] = field(default_factory=dict, init=False)
@@ -200,10 +202,14 @@ class Search:
     def _spent(self) -> float:
         return self.clock() - self._began
 
-    def _step(self, what: str) -> None:
+    def _step(self, what: str, total: float | None = None) -> None:
+        """Report a step; what is late may take until `_LATEST`."""
+        spent = self._spent()
+        late = spent > self.seconds
+        total = total or (max(spent, _LATEST * self.seconds) if late else self.seconds)
         best = max((each.speedup or 1.0 for each in self.tried), default=1.0)
         so_far = f", at best {best:.2f}x predicted" if best > 1 else ""
-        self.on_step(what + so_far, self._spent())
+        self.on_step(what + so_far, spent, total)
 
     def answers(
         self, sides: Sequence[Values], prompt: BenchPrompt, most: int = 10**9
@@ -266,15 +272,20 @@ class Search:
         return {"draft_tokens": str(LENGTHS[0])} if adapts else NOW
 
     def _note(self, candidate: Candidate) -> None:
-        self.tried.append(Tried(candidate, self._speedup([candidate])))
+        now = self._records[shown(NOW)]
+        is_same = candidate.shown == _PLAIN and now.steps == 0 and {*now.passes} <= {1}
+        reason = NOTHING_DRAFTED if is_same else ""
+        self.tried.append(Tried(candidate, self._speedup([candidate]), reason))
 
     def _add_types(self, found: list[TriedType]) -> bool:
         """Measure types; returns whether Ctrl-C ended that, which must not lose what is proven."""
         try:
-            if self.types:
-                self._step("other types of the target")
-            for each in self.types:
-                found.append(self._type(each))
+            before = self._spent()
+            for name, measure in self.types.items():
+                a_type = (self._spent() - before) / len(found) if found else _A_TYPE
+                total = self._spent() + (len(self.types) - len(found)) * a_type
+                self._step(f"type {name}, {len(found) + 1} of {len(self.types)}", total)
+                found.append(self._type(measure()))
         except KeyboardInterrupt:
             return True
         return False

@@ -1,7 +1,8 @@
 """Costs of a target in other types, by copies of a few of its layers: nothing is downloaded."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from localspec.bench.tuning.candidates import PairFiles
@@ -35,8 +36,10 @@ class TypeCosts:
     reason: str = ""
 
 
-def type_costs(pair: PairFiles, here: Mapping[str, Path]) -> Iterator[TypeCosts]:
-    """The costs of `COMMON` types and of files ``here``, by type, in turn with the target's own.
+def type_costs(pair: PairFiles, here: Mapping[str, Path]) -> dict[str, Callable[[], TypeCosts]]:
+    """What measures the costs of `COMMON` types and of files ``here``, by type.
+
+    They are measured in turn with the target's own.
 
     Copies have few layers and more; the difference is that of layers, from which follows the cost
     of all, within some 17 %. A file that is here lends its own layers, others are made by llama.cpp
@@ -44,15 +47,17 @@ def type_costs(pair: PairFiles, here: Mapping[str, Path]) -> Iterator[TypeCosts]
     """
     target = read_header(pair.target.path)
     alone = replace(pair, draft=None, others=())
-    for name in dict.fromkeys((*COMMON, *here)):
-        if name != target.quantization:
-            path = here.get(name)
-            try:
-                source = target if path is None else read_header(path)
-                found = _measured(alone, target, source, name if path is None else KEEP)
-                yield replace(found, type=name, path=path)
-            except LocalspecError as problem:
-                yield TypeCosts(name, path=path, reason=problem.message)
+    names = [name for name in dict.fromkeys((*COMMON, *here)) if name != target.quantization]
+    return {name: partial(_type, alone, target, name, here.get(name)) for name in names}
+
+
+def _type(alone: PairFiles, target: ModelHeader, name: str, path: Path | None) -> TypeCosts:
+    try:
+        source = target if path is None else read_header(path)
+        found = _measured(alone, target, source, name if path is None else KEEP)
+        return replace(found, type=name, path=path)
+    except LocalspecError as problem:
+        return TypeCosts(name, path=path, reason=problem.message)
 
 
 def _measured(alone: PairFiles, target: ModelHeader, source: ModelHeader, kind: str) -> TypeCosts:

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
@@ -26,6 +26,7 @@ from localspec.display.terminal.progress import progress
 if TYPE_CHECKING:
     from localspec.bench.tuning.candidates import Candidate, PairFiles
     from localspec.bench.tuning.search import OnStep, Outcome
+    from localspec.bench.tuning.types import TypeCosts
     from localspec.library.pairs.request import PairRequest
 
 Kind = Literal["chat", "code", "edit", "agent"]
@@ -69,7 +70,7 @@ def tune(
 
     Each setting is measured in its own process. Then the best ones and the current ones answer in
     turn, and only what is clearly faster is kept, for this pair. A flag given later wins over it.
-    Ctrl-C changes nothing; while types are measured, it ends those.
+    Ctrl-C changes nothing; while types are measured, it only ends that.
     """
     from localspec.bench.report.page import render_tuning
     from localspec.bench.report.report import require_writable, write_report
@@ -93,7 +94,7 @@ def tune(
         console.note(f"{busy} Measuring takes longer for that.")
         seconds *= _BUSY
     try:
-        with terminated_as_interrupted(), _shown_progress(seconds) as on_step:
+        with terminated_as_interrupted(), _shown_progress() as on_step:
             outcome = _search(pair, found, kind, seconds, on_step, types=types)
     except KeyboardInterrupt:
         console.note("Stopped: the settings stay as they are.")
@@ -112,7 +113,8 @@ def tune(
     else:
         display.result(outcome, document["sentence"])
     if outcome.stopped:
-        console.note("Stopped: the other types were not measured.")
+        done = len(outcome.types)
+        console.note(f"Stopped: {done} of {len(_types(pair))} types were measured.")
         raise KeyboardInterrupt
 
 
@@ -122,19 +124,19 @@ def _list(
     """What would be tried."""
     from localspec.bench.tuning.candidates import modes
     from localspec.bench.tuning.search import LENGTHS
-    from localspec.bench.tuning.types import COMMON
     from localspec.display import tune as display
 
+    wanted = [*_types(pair)] if types else []
     every = [*modes(pair, LENGTHS), *found]
     if as_json:
         tried = [dict(each.values) for each in every]
-        listed = {"seconds": seconds, "candidates": tried, "types": COMMON if types else ()}
+        listed = {"seconds": seconds, "candidates": tried, "types": wanted}
         console.json_line(listed)
         return
     display.candidates(every)
     console.note(f"With this time: about {duration(seconds)}.")
     if types:
-        console.note(f"Then types of the target: {', '.join(COMMON)}, and those here.")
+        console.note(f"Then for some minutes types of the target: {', '.join(wanted)}.")
 
 
 def _keep(request: "PairRequest", outcome: "Outcome") -> str:
@@ -218,18 +220,24 @@ def _search(
     from localspec.bench.prompts import by_task, in_turn, read_prompts
     from localspec.bench.tuning import candidates
     from localspec.bench.tuning.search import Search
-    from localspec.bench.tuning.types import type_costs
-    from localspec.library.local_models import find_models
-    from localspec.library.suggest import same_models
-    from localspec.metadata.header import read_header
 
     own = Path(candidates.__file__).with_name("prompts.jsonl")
     (prompts,) = in_turn(by_task(read_prompts(own), kind)).values()
     few = min(_RECORDED, len(prompts) - FEWEST_PROMPTS)
     recorded, held = prompts[:few], prompts[few:]
-    same = same_models(read_header(pair.target.path), find_models().models) if types else ()
-    wanted = type_costs(pair, {each.quantization: each.path for each in same}) if types else ()
+    wanted = _types(pair) if types else {}
     return Search(pair, found, recorded, held, seconds, _room(pair), wanted, on_step).run()
+
+
+def _types(pair: "PairFiles") -> "dict[str, Callable[[], TypeCosts]]":
+    """What measures other types of the target, those of files here too."""
+    from localspec.bench.tuning.types import type_costs
+    from localspec.library.local_models import find_models
+    from localspec.library.suggest import same_models
+    from localspec.metadata.header import read_header
+
+    same = same_models(read_header(pair.target.path), find_models().models)
+    return type_costs(pair, {each.quantization: each.path for each in same})
 
 
 def _room(pair: "PairFiles") -> int:
@@ -246,16 +254,16 @@ def _room(pair: "PairFiles") -> int:
 
 
 @contextmanager
-def _shown_progress(seconds: float) -> "Iterator[OnStep]":
+def _shown_progress() -> "Iterator[OnStep]":
     """A bar of the time."""
     at = ""
 
-    def on_step(what: str, spent: float) -> None:
+    def on_step(what: str, spent: float, total: float) -> None:
         nonlocal at
         if not console.make_console(stderr=True).is_terminal and what != at:
             console.note(f"{spent:.0f} s: {what}.")
         at = what
-        on_progress(what, round(spent), max(round(seconds), round(spent) + 1))
+        on_progress(what, round(spent), max(round(total), round(spent) + 1))
 
     with progress(in_seconds=True) as on_progress:
         yield on_step

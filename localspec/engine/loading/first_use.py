@@ -80,7 +80,12 @@ def use_first(placed: Placed, file: PairFile, alone: PairFile, say: Say = None) 
     if ended.code != 0:
         _fail(placed, ended)
     _keep(file, ended.output)
-    for each in (file, alone):
+    note_used(branches, file, alone)
+
+
+def note_used(branches: int, *files: PairFile) -> None:
+    """Record that llama.cpp used these models here, so that no child tries them again."""
+    for each in files:
         each.update(tried=list(dict.fromkeys([*_tried(each), branches])))
 
 

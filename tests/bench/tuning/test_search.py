@@ -1,8 +1,9 @@
 """The search of `localspec tune`, with trials whose costs are known."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,10 @@ def run(trials: type[Trials], *tried: Candidate, seconds: float = 600, **changes
     fields = {"pair": pair, "recorded": PROMPTS[:3], "held": PROMPTS[3:], **changes}
     fields = {"room": 4, **fields}
     return Search(candidates=tried, seconds=seconds, clock=trials.clock, **fields).run()
+
+
+def measuring(*found: TypeCosts) -> dict[str, Callable[[], TypeCosts]]:
+    return {each.type: partial(replace, each) for each in found}
 
 
 def test_a_faster_setting_is_found_predicted_and_proven(trials: type[Trials]) -> None:
@@ -290,36 +295,36 @@ def test_types_of_the_target_are_only_reported_each_with_the_best_draft(
 ) -> None:
     halved = {kind: 0.5 for kind in OF_TARGET if kind not in READINGS}
     types = TypeCosts("Q4_0", 10, halved), TypeCosts("F16", reason="It crashed.")
-    outcome = run(trials, KERNELS, OTHER, types=types)
+    outcome = run(trials, KERNELS, OTHER, types=measuring(*types))
     quick, failed = outcome.types
     # 2 of passes, 2 of steps, 1 of the prompt now; passes take half, the other draft one step
     assert quick.speedup == pytest.approx(5 / 3) and quick.draft == "draft_model=other.gguf"
     assert failed.speedup is None and failed.costs.reason == "It crashed."
     assert "target" not in outcome.best.values
-    (alone,) = run(trials, types=types[:1]).types
+    (alone,) = run(trials, types=measuring(types[0])).types
     assert alone.speedup == pytest.approx(5 / 4) and alone.draft == "current"
 
 
 def test_types_are_measured_when_no_other_trial_runs(trials: type[Trials]) -> None:
-    def late() -> Iterator[TypeCosts]:
+    def late() -> TypeCosts:
         assert trials.started and all(trial.ended for trial in trials.started)
         trials.clock.now += 10_000
-        yield TypeCosts("Q4_0", 10, {})
+        return TypeCosts("Q4_0", 10, {})
 
-    outcome = run(trials, THREADS, types=late())
+    outcome = run(trials, THREADS, types={"Q4_0": late})
     assert outcome.types[0].speedup == pytest.approx(1.0)
     assert outcome.seconds < 10_000  # which is the time of the settings
 
 
 def test_ctrl_c_while_types_are_measured_keeps_what_was_proven(trials: type[Trials]) -> None:
-    def interrupted() -> Iterator[TypeCosts]:
-        yield TypeCosts("Q4_0", 10, {})
+    def interrupted() -> TypeCosts:
         raise KeyboardInterrupt
 
-    outcome = run(trials, THREADS, types=interrupted())
+    first = measuring(TypeCosts("Q4_0", 10, {}))
+    outcome = run(trials, THREADS, types={**first, "F16": interrupted})
     assert outcome.stopped and outcome.best.values == THREADS.values
     assert [each.costs.type for each in outcome.types] == ["Q4_0"]
-    assert not run(trials, THREADS, types=[TypeCosts("Q4_0")]).stopped
+    assert not run(trials, THREADS, types=first).stopped
 
 
 def test_what_the_time_leaves_no_room_for_is_named(trials: type[Trials]) -> None:
@@ -344,7 +349,7 @@ def test_answers_are_short_where_the_time_is(
 
 
 def test_ctrl_c_kills_what_runs(trials: type[Trials]) -> None:
-    def interrupt(what: str, spent: float) -> None:
+    def interrupt(what: str, spent: float, total: float) -> None:
         if "in turn" in what:
             raise KeyboardInterrupt
 
@@ -379,9 +384,50 @@ def test_too_few_prompts_prove_nothing(trials: type[Trials]) -> None:
 
 def test_progress_names_what_is_tried_and_the_best_so_far(trials: type[Trials]) -> None:
     said = list[str]()
-    run(trials, THREADS, on_step=lambda what, spent: said.append(what))
+    run(trials, THREADS, on_step=lambda what, spent, total: said.append(what))
     assert said[0] == "loading" and "answering, draft_tokens=4" in said
     assert "answering in turn, threads=1, at best 1.43x predicted" in said
-    assert not any("types" in what for what in said)
-    run(trials, types=[TypeCosts("Q4_0")], on_step=lambda what, spent: said.append(what))
-    assert said[-1] == "other types of the target"
+    assert not any("type" in what for what in said)
+
+
+def test_each_type_is_named_with_the_time_that_all_will_take(trials: type[Trials]) -> None:
+    def measured() -> TypeCosts:
+        trials.clock.now += 20
+        return TypeCosts("Q4_0", 10, {})
+
+    said = list[tuple[str, float]]()
+    run(
+        trials,
+        types={"Q4_0": measured, "F16": measured},
+        on_step=lambda what, spent, total: said.append((what, total - spent)),
+    )
+    first, second = said[-2:]
+    assert first == ("type Q4_0, 1 of 2", 2 * 45)
+    assert second[0] == "type F16, 2 of 2"
+    assert second[1] == pytest.approx(20)  # as the first one took
+
+
+def test_what_is_late_may_take_half_as_long_again(trials: type[Trials]) -> None:
+    said = list[tuple[float, float]]()
+    run(trials, THREADS, seconds=30, on_step=lambda what, spent, total: said.append((spent, total)))
+    early, late = ({each for each in said if (each[0] > 30) == is_late} for is_late in (0, 1))
+    assert {total for _, total in early} == {30}
+    assert late and all(total == max(spent, 45) for spent, total in late)
+
+
+def test_drafting_that_auto_leaves_out_is_named(
+    trials: type[Trials], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = Trial.answer
+
+    def plain(trial: Trial, values: Values, messages: Sequence[Any], tokens: int) -> Answered:
+        adapts = values["draft_tokens"] == "auto"
+        return usual(
+            trial, {**values, "draft_tokens": "off"} if adapts else values, messages, tokens
+        )
+
+    assert not any(each.reason for each in run(trials).tried)
+    monkeypatch.setattr(Trial, "answer", plain)
+    (named,) = [each for each in run(trials).tried if each.reason]
+    assert named.candidate.shown == "draft_tokens=off" and named.speedup == 1.0
+    assert "the draft does not pay here" in named.reason

@@ -11,6 +11,7 @@ from localspec.bench.tuning.trial import Answered, Pass, Trial, Trials, added
 from localspec.chat.message import Message
 from localspec.core.errors import EngineError, LocalspecError
 from localspec.core.options.load_options import LoadOptions
+from localspec.engine.engine import Engine
 from tests.support.real_pair import TinyFiles
 
 ANSWERS = {"draft_tokens": "auto", "prompt_lookup": True}
@@ -43,6 +44,21 @@ def test_a_trial_measures_passes_and_answers(trial: Trial) -> None:
     assert 0 < fixed.per_second and fixed.whole > fixed.seconds > 0 and trial.memory > 0
     assert fixed.timed == 11 and fixed.ttft > 0
     trial.close()
+
+
+@pytest.mark.llama
+def test_a_pair_that_was_tried_is_new_no_more(
+    tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a child was started")
+
+    pair = pair_of(tiny)
+    Trial(pair, NOW).close()
+    monkeypatch.setattr("localspec.engine.loading.first_use._in_child", refuse)
+    Engine.load(*pair.with_values(NOW)).close()
+    with pytest.raises(AssertionError):
+        Engine.load(pair.target).close()  # another pair
 
 
 @pytest.mark.llama

@@ -64,7 +64,8 @@ def test_costs_of_all_layers_follow_from_those_of_few(
     monkeypatch.setattr(types, "write_layers", write)
     monkeypatch.setattr(types, "COMMON", ("Q8_0",))
     monkeypatch.setattr("localspec.bench.tuning.trial.Trial", Fake)
-    (found,) = type_costs(pair_of(target), {})
+    (measure,) = type_costs(pair_of(target), {}).values()
+    found = measure()
     assert {*written.values()} == {(2, KEEP), (8, KEEP), (2, "Q8_0"), (8, "Q8_0")}
     assert found.type == "Q8_0" and found.ratio is not None
     assert found.ratio == pytest.approx(dict.fromkeys(OF_TARGET, ratio))  # the draft is the same
@@ -76,7 +77,9 @@ def test_each_type_is_measured_by_llama_cpp_and_nothing_stays(tmp_path: Path, la
     wider = tiny(tmp_path / "wider.gguf", layers, matrix_type=np.float32)
     kinds = {read_header(path).quantization: path for path in (target, wider)}
     assert len(kinds) == 2
-    found = {each.type: each for each in type_costs(pair_of(target), kinds)}
+    wanted = type_costs(pair_of(target), kinds)
+    found = {kind: measure() for kind, measure in wanted.items()}
+    assert all(each.type == kind for kind, each in found.items())
     (other,) = [found[kind] for kind, path in kinds.items() if path == wider]
     assert other.path == wider and other.ratio is not None and other.reason == ""
     assert other.n_bytes == pytest.approx(wider.stat().st_size, rel=0.05)
@@ -100,7 +103,8 @@ def test_a_type_that_cannot_be_made_is_named_and_the_next_is_tried(
     monkeypatch.setattr(types, "write_layers", write)
     monkeypatch.setattr(types, "COMMON", ("Q6_K", "Q8_0"))
     pair = pair_of(tiny(tmp_path / "target.gguf", 3))
-    failed, made, gone = type_costs(pair, {"Q4_0": tmp_path / "gone.gguf"})
+    wanted = type_costs(pair, {"Q4_0": tmp_path / "gone.gguf"})
+    failed, made, gone = (measure() for measure in wanted.values())
     assert failed.ratio is None and failed.reason == "llama.cpp cannot write it."
     assert made.ratio is not None
     assert gone.ratio is None and "gone.gguf" in gone.reason  # deleted since it was listed
