@@ -50,7 +50,7 @@ _MOST_TURNS = 25
 _A_TYPE = 45  # seconds of a type of a 1.5B, before one was measured
 _ANSWERS = 30  # of the longest fit into the time, or none is left for candidates
 _PLAIN = shown({"draft_tokens": "off"})
-NOTHING_DRAFTED = "nothing was drafted: the draft does not pay here"
+NOTHING_DRAFTED = "auto drafted nothing in these answers"
 UNTRIED = "not tried for lack of time: give a longer --time"
 
 
