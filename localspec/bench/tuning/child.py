@@ -100,7 +100,7 @@ class _Pair:
         }
 
     def _end(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Save what the first start with these settings would find out by a child, as this is."""
+        """Save the profile, and that the pair ran: the next start need not try it in a child."""
         note_used(self.engine.target.options.branches, self.engine.file)
         self.engine.close()
         return {}

@@ -203,7 +203,7 @@ class Search:
         return self.clock() - self._began
 
     def _step(self, what: str, total: float | None = None) -> None:
-        """Report a step; what is late may take until `_LATEST`."""
+        """Report a step; all takes ``total`` seconds, by default the time or `_LATEST` times it."""
         spent = self._spent()
         late = spent > self.seconds
         total = total or (max(spent, _LATEST * self.seconds) if late else self.seconds)
@@ -278,7 +278,7 @@ class Search:
         self.tried.append(Tried(candidate, self._speedup([candidate]), reason))
 
     def _add_types(self, found: list[TriedType]) -> bool:
-        """Measure types; returns whether Ctrl-C ended that, which must not lose what is proven."""
+        """Add each type to ``found``; returns whether Ctrl-C ended it, which keeps settings."""
         try:
             before = self._spent()
             for name, measure in self.types.items():

@@ -84,8 +84,9 @@ def tune(
     if "rpc" in request.given:
         raise UsageError("tune measures this machine alone.", "Leave --rpc out.")
     pair, found = _candidates(request)
+    wanted = _types(pair) if types else {}
     if dry_run:
-        _list(pair, found, seconds, types=types, as_json=as_json)
+        _list(pair, found, seconds, [*wanted], as_json=as_json)
         return
     if report is not None:
         require_writable(report)
@@ -95,7 +96,7 @@ def tune(
         seconds *= _BUSY
     try:
         with terminated_as_interrupted(), _shown_progress() as on_step:
-            outcome = _search(pair, found, kind, seconds, on_step, types=types)
+            outcome = _search(pair, found, kind, seconds, on_step, wanted)
     except KeyboardInterrupt:
         console.note("Stopped: the settings stay as they are.")
         raise
@@ -113,30 +114,28 @@ def tune(
     else:
         display.result(outcome, document["sentence"])
     if outcome.stopped:
-        done = len(outcome.types)
-        console.note(f"Stopped: {done} of {len(_types(pair))} types were measured.")
+        console.note(f"Stopped: {len(outcome.types)} of {len(wanted)} types were measured.")
         raise KeyboardInterrupt
 
 
 def _list(
-    pair: "PairFiles", found: "list[Candidate]", seconds: float, *, types: bool, as_json: bool
+    pair: "PairFiles", found: "list[Candidate]", seconds: float, types: list[str], *, as_json: bool
 ) -> None:
     """What would be tried."""
     from localspec.bench.tuning.candidates import modes
     from localspec.bench.tuning.search import LENGTHS
     from localspec.display import tune as display
 
-    wanted = [*_types(pair)] if types else []
     every = [*modes(pair, LENGTHS), *found]
     if as_json:
         tried = [dict(each.values) for each in every]
-        listed = {"seconds": seconds, "candidates": tried, "types": wanted}
+        listed = {"seconds": seconds, "candidates": tried, "types": types}
         console.json_line(listed)
         return
     display.candidates(every)
     console.note(f"With this time: about {duration(seconds)}.")
     if types:
-        console.note(f"Then for some minutes types of the target: {', '.join(wanted)}.")
+        console.note(f"Then for some minutes types of the target: {', '.join(types)}.")
 
 
 def _keep(request: "PairRequest", outcome: "Outcome") -> str:
@@ -213,8 +212,7 @@ def _search(
     kind: Kind | None,
     seconds: float,
     on_step: "OnStep",
-    *,
-    types: bool,
+    types: "dict[str, Callable[[], TypeCosts]]",
 ) -> "Outcome":
     from localspec.bench.figures import FEWEST_PROMPTS
     from localspec.bench.prompts import by_task, in_turn, read_prompts
@@ -225,8 +223,7 @@ def _search(
     (prompts,) = in_turn(by_task(read_prompts(own), kind)).values()
     few = min(_RECORDED, len(prompts) - FEWEST_PROMPTS)
     recorded, held = prompts[:few], prompts[few:]
-    wanted = _types(pair) if types else {}
-    return Search(pair, found, recorded, held, seconds, _room(pair), wanted, on_step).run()
+    return Search(pair, found, recorded, held, seconds, _room(pair), types, on_step).run()
 
 
 def _types(pair: "PairFiles") -> "dict[str, Callable[[], TypeCosts]]":

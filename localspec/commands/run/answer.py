@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What is written of an answer: with ``compare`` a plain one too, a page, or JSON."""
+    """How an answer is written: as text or JSON, and as a page if ``trace`` names its file.
+
+    With ``compare`` the model answers again without drafting.
+    """
 
     compare: bool
     trace: Path | None
